@@ -17,7 +17,7 @@ import pandas as pd
 
 from circuits.compare import Comparison
 from circuits.compare.circuit import CircuitPart
-from circuits.compare.question import NotApplicable
+from circuits.compare.question import NotApplicable, in_words
 from circuits.compare.response import Cell
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
@@ -68,8 +68,10 @@ _EFFECTS = (
     "of 1 is the whole effect. **Above rival** says how much better than its rival the first algorithm predicts it."
 )
 _CIRCUIT = (
-    "**Mediation.** Attention patterns are held at the values that they have without an effect, in both models. The "
-    "share of the effect that is lost passes through them. The second table says how alike the heads that matter are."
+    "**Roles.** Heads of one model are matched to heads of the other by what they read where, and what is lost without "
+    "them; then it is compared which head reads what which other wrote. **Mediation.** Attention patterns are held at "
+    "the values that they have without an effect, in both models; the share of the effect that is lost passes through "
+    "them. Equal roles are no proof of equal circuits."
 )
 _WHERE = (
     "**Sites and maps.** For every variable, the table names the place that scores best under interchange, among all "
@@ -127,7 +129,7 @@ def _verdicts(comparison: Comparison) -> Table:
     columns = ["question", "answer", "decided by", "value", "held against", "best untrained"]
     rows = [
         (
-            f"same {v.question}?",
+            f"same {in_words(v.question)}?",
             badge(v.word, v.note),
             v.decided_by,
             v.bound if v.decided_by else None,
@@ -224,10 +226,8 @@ def _circuit(part: CircuitPart, comparison: Comparison) -> list[Any]:
     shares = ["path", "share", part.model, part.reference, "untrained", "untrained reference"]
     roles = [(r.head, r.reference, r.similarity, r.weight, r.reference_weight) for r in part.roles[:_N_HEADS]]
     alike = ["head", "matched with", "similarity", "weight", "weight of the match"]
-    matched = (
-        f"Heads matched by role, weightiest first (at most {_N_HEADS}): "
-        f"in all {part.similarity}, untrained {_range(part.untrained)}"
-    )
+    said = (f"{name} {value}, untrained {_range(untrained)}" for name, value, untrained in part.alike())
+    matched = f"Heads matched by role, weightiest first (at most {_N_HEADS}): {', '.join(said)}"
     seen = []
     for name, looks in ((part.model, part.looks), (part.reference, part.reference_looks)):
         for look in looks[:_N_HEADS]:

@@ -32,6 +32,7 @@ from circuits.compare.question import (
     Subject,
     Verdict,
     bounds,
+    in_words,
     shared_sizes,
 )
 from circuits.compare.response import RESPONSE
@@ -118,7 +119,7 @@ class Comparison(Tabled):
         """The verdicts as text, for a terminal."""
         return pd.DataFrame(
             {
-                "same": v.question,
+                "same": in_words(v.question),
                 "verdict": v.word + (f" ({v.note})" if v.note else ""),
                 "decided by": v.decided_by,
                 "value": str(v.bound) if v.decided_by else "",

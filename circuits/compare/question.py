@@ -222,7 +222,7 @@ class Verdict:
     """An answer and what decided it.
 
     Attributes:
-        question: "behaviour", "state", "update" or "circuit".
+        question: "behaviour", "state", "update" or "circuit" (in words: "roles").
         note: what goes with it, such as "a must also be given the round".
         decided_by: what was measured, in words.
         bound: the number that decided, with its interval.
@@ -239,8 +239,17 @@ class Verdict:
     control: float = float("nan")
 
     def __str__(self) -> str:
-        said = f"{self.question}: {self.word}" + (f" ({self.note})" if self.note else "")
+        said = f"{in_words(self.question)}: {self.word}" + (f" ({self.note})" if self.note else "")
         return f"{said}; {self.decided_by} {self.bound}, threshold {self.threshold}" if self.decided_by else said
+
+
+def in_words(question: str) -> str:
+    """What is the same or not, as tables and pages say it: of two circuits no more is asked than roles of their parts.
+
+    >>> in_words("state"), in_words("circuit")
+    ('state', 'roles')
+    """
+    return {"circuit": "roles"}.get(question, question)
 
 
 def above(value: Interval, threshold: float) -> Word:

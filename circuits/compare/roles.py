@@ -1,22 +1,30 @@
 r"""Which head of one model plays which role of the other? Heads matched by what they read and what that is worth.
 
-Two positions of a round are looked at: the one where the prediction is read, and the one where the update is read. The
-profile of a head says, for each of the two and for every position that it can attend to,
+The profile of a head says, for each of two outcomes, for every kind of position that it writes at (p_1, p_2, ... are
+one kind, "p?" is one of its own) and for every position that it can attend to,
 
-    lost(head) x read(head, key position)
+    lost(head, kind) x read(head, kind, key position)
 
-* lost: the share of the outcome that goes with the head's output there, which is ablated, set to its mean over
-  episodes and rounds: squared change over the outcome's own variance, at most 1. The outcome is the prediction, or the
-  step of the carried state (decoded from the latents; the latents themselves where nothing is carried);
-* read: the share of the variance of the head's output that comes from that key position: of pattern x value, written
-  to the residual stream. It is attention mass that counts only what varies: a sink, or attention to tokens that always
-  say the same, moves nothing from one place to another.
+* lost: the share of the outcome that goes with the head's output at that kind of position, which is ablated, set to its
+  mean over episodes and rounds: squared change over the outcome's own variance, at most 1. The outcome is the
+  prediction, or the step of the carried state (decoded from the latents; the latents themselves where nothing is
+  carried);
+* read: the share of the variance of the head's output there that comes from that key position: of pattern x value,
+  written to the residual stream. It is attention mass that counts only what varies: a sink, or attention to tokens that
+  always say the same, moves nothing from one place to another. A key with the query's own number (e_2 from p_2) counts
+  as one of its kind's own: so a head that binds each vote to its expert is told from one that reads all experts.
 
 Profiles of a model add up to 1. Its mean instead of zero is what a head is set to, because a constant output is wiring,
 which other models have in their biases. The similarity of two models is the weighted Jaccard index of their profiles,
 the sum of minima over the sum of maxima, under the best one-to-one matching of heads (Hungarian assignment): 1 for a
 model in another basis, with heads in another order, or with heads that do nothing; numbers of layers and heads may
 differ. Read it beside untrained models: heads that attend to everything alike match each other well.
+
+*Composition* says which head reads what which other head wrote. An earlier head is ablated at all positions, and how
+much a later one's output changes is a share of that output's variance, at most 1, weighed by what is lost without the
+later one there. For each outcome these shares add up to one half; the weighted Jaccard index of two models is taken
+under the matching of heads above. Profiles alone cannot tell two constructions that read the same places in another
+order.
 
 *Look-alikes* are heads whose attention, where the prediction is read, follows a variable of the algorithm as if they
 computed with it. For every head, its attention to the positions of one kind (labels that share a prefix, such as p_1
@@ -25,14 +33,16 @@ round's inputs alone; both about their mean over the elements, so that R2 says w
 more. Beside it stands what counts: the share of the latents' effect on the prediction that the pattern carries by
 itself (:mod:`interp.interventions.mediation`).
 
-What this is NOT: evidence of what is done with what is read. Heads at other positions than the two do not count.
+What this is NOT: evidence of what is done with what is read. An effect through MLPs between two heads counts as handed
+on by the first; what MLPs do by themselves is not looked at.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -48,7 +58,7 @@ from interp.algorithm import Algorithm
 from interp.errors import require
 from interp.interventions.mediation import MediationResult
 from interp.interventions.sites import Site
-from interp.interventions.swaps import Rows, passed
+from interp.interventions.swaps import Rows, passed, tile
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval, resample_weights
@@ -56,6 +66,8 @@ from interp.statistics import Interval, resample_weights
 Decode = Callable[[Tensor], Tensor]
 LOOKS, LITTLE = 0.5, 0.15
 """A look-alike has at least the first number as R2, and at most the second as upper bound of the share it carries."""
+READ, HAND_ON, OUTCOMES = "read alike", "hand on alike", ("prediction", "update")
+"""In words what of heads is alike, and the outcomes by which they are judged."""
 _N_RESAMPLES = 200
 """Draws of the bootstrap; the heads are matched anew in each."""
 _NOTHING = 1e-12
@@ -64,33 +76,55 @@ _NOTHING = 1e-12
 
 @dataclass(frozen=True)
 class Profile:
-    """What the heads of a model read, and what that is worth; sums over rounds, per episode.
+    """What the heads of a model read where, what that is worth, and which head reads what which other head wrote.
+
+    Sums over rounds, per episode. A kind of position is a label without its number: "p" is p_1, p_2, ...
 
     Attributes:
         heads: "layer.head", counted from 0, with the head's name where it has one.
-        lost: squared change of the outcome without the head, ``[head, side, episode]``; sides are the prediction and
-            the update.
+        lost: squared change of the outcome without the head at a kind of position, ``[head, side, kind, episode]``;
+            sides are the prediction and the update.
         variance: squared deviation of the outcome, ``[side, episode]``.
-        read: squared deviation of what the head moves from each key position, ``[head, side, key, episode]``.
+        read: squared deviation of what the head moves to a kind of position from every key, ``[head, kind, key,
+            episode]``: keys are positions and, after them, a kind's position with the query's own number.
+        changed: squared change of what a later head writes at a kind of position without an earlier head, ``[earlier,
+            later, kind, episode]``.
+        spread: squared deviation of what a head writes at a kind of position, ``[head, kind, episode]``.
     """
 
     heads: tuple[str, ...]
     labels: tuple[str, ...]
-    lost: Float[np.ndarray, "head 2 episode"]
+    lost: Float[np.ndarray, "head 2 kind episode"]
     variance: Float[np.ndarray, "2 episode"]
-    read: Float[np.ndarray, "head 2 key episode"]
+    read: Float[np.ndarray, "head kind key episode"]
+    changed: Float[np.ndarray, "head head kind episode"]
+    spread: Float[np.ndarray, "head kind episode"]
 
-    def effects(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2"]:
-        """The share of each outcome that is lost without each head, at most 1."""
+    def effects(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 kind"]:
+        """The share of each outcome that is lost without each head at a kind of position, at most 1."""
         lost, variance = (np.moveaxis(x @ weights.T, -1, 0) for x in (self.lost, self.variance))
-        return np.minimum(_over(lost, variance[:, None]), 1.0)
+        return np.minimum(_over(lost, variance[:, None, :, None]), 1.0)
 
-    def of(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head entry"]:
+    def of(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 entry"]:
         """The profiles under weights of episodes: half of the whole for each side, nothing for one without effect."""
         read = np.moveaxis(self.read @ weights.T, -1, 0)
-        entries = self.effects(weights)[..., None] * _over(read, read.sum(-1, keepdims=True))
-        entries = _over(entries, 2 * entries.sum((1, 3), keepdims=True))
-        return entries.reshape(*entries.shape[:2], -1)
+        shares = _over(read, read.sum(-1, keepdims=True))
+        return (self._worth(weights)[..., None] * shares[:, :, None]).reshape(*shares.shape[:2], 2, -1)
+
+    def composed(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample 2 head head"]:
+        """How much of what a head writes hangs on an earlier head, ``[.., earlier, later]``, by what that is worth.
+
+        Half of the whole for each side, nothing for one where heads hang on no other.
+        """
+        changed, spread = (np.moveaxis(x @ weights.T, -1, 0) for x in (self.changed, self.spread))
+        share = np.minimum(_over(changed, spread[:, None]), 1.0)
+        entries = np.einsum("rijk,rjsk->rsij", share, self._worth(weights))
+        return _over(entries, 2 * entries.sum((2, 3), keepdims=True))
+
+    def _worth(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 kind"]:
+        """The shares that are lost, as parts of their sum: half of the whole for each side."""
+        effects = self.effects(weights)
+        return _over(effects, 2 * effects.sum((1, 3), keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -102,6 +136,25 @@ class Role:
     weight: float
     reference_weight: float
     similarity: float
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Two models' heads matched by role.
+
+    Attributes:
+        alike: the weighted Jaccard index of what matched heads read, and where.
+        composed: that of which head reads what which other wrote, under the same matching; None where no head of either
+            hangs on another.
+        roles: the pairs of heads, weightiest first.
+        by_outcome: both indices for each outcome alone, by what they are in words; without those of outcomes on which
+            no head of either acts.
+    """
+
+    alike: Interval
+    composed: Interval | None
+    roles: tuple[Role, ...]
+    by_outcome: dict[str, Interval]
 
 
 def transformer(subject: Subject) -> HookedLatentTransformer:
@@ -116,29 +169,67 @@ def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
     """
     run, model = subject.run(subject.samples.test), transformer(subject)
     config, names = model.config, model.config.head_names
-    ends = (run.layout.predict_position, run.layout.update_position)
-    round_ = _Round.of(model, run.layout, Rows.of(run, effort.at), decode)
-    heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
+    round_ = _Round.of(model, run.layout, Rows.of(run, rounds(effort)), decode)
+    places, layers, n_heads = list(kinds(run.layout).values()), range(config.n_layers), config.n_heads
+    heads = [(layer, head) for layer in layers for head in range(n_heads)]
 
     def by_episode(x: Tensor) -> Array:
         return np.asarray(x.double().unflatten(-1, (run.n_episodes, -1)).sum(-1).numpy(force=True))
 
-    plain = [round_.outcome(side, end) for side, end in enumerate(ends)]
-    lost = [
-        [by_episode((round_.outcome(side, end, head) - plain[side]).pow(2).sum(1)) for side, end in enumerate(ends)]
-        for head in heads
-    ]
+    plain = round_.plain()
+    lost = np.zeros((len(heads), 2, len(places), run.n_episodes))
+    changed = np.zeros((len(heads), len(heads), len(places), run.n_episodes))
+    for layer in layers:
+        own = slice(layer * n_heads, (layer + 1) * n_heads)
+        for kind, at in enumerate(places):
+            for side, outcome in enumerate(round_.without(layer, at)):
+                if outcome is not None:
+                    moved = (outcome.unflatten(0, (n_heads, -1)) - plain[side]).pow(2).sum(-1)
+                    lost[own, side, kind] = by_episode(moved)
+        for later, difference in round_.changes(layer).items():
+            for kind, at in enumerate(places):
+                several = by_episode(difference[:, :, at].sum(2).unflatten(0, (n_heads, -1)).transpose(1, 2))
+                changed[own, later * n_heads : (later + 1) * n_heads, kind] = several
+    spread = [by_episode(torch.stack([round_.spread(layer)[:, at].sum(1).T for at in places], 1)) for layer in layers]
+    read = [[by_episode(round_.moved(*head, at, places)) for at in places] for head in heads]
     return Profile(
         tuple(f"{layer}.{head}" + (f" {names[layer][head]}" if names else "") for layer, head in heads),
         run.layout.labels,
-        np.array(lost),
+        lost,
         np.stack([by_episode((x - x.mean(0)).pow(2).sum(1)) for x in (plain[0], plain[1] - round_.state())]),
-        np.array([[by_episode(round_.moved(*head, end)) for end in ends] for head in heads]),
+        np.array(read),
+        changed,
+        np.concatenate(spread),
     )
 
 
-def match(one: Profile, other: Profile, seed: int = 0) -> tuple[Interval, tuple[Role, ...]]:
-    """The similarity of two models, with its interval over episodes, and the heads that were matched, weightiest first.
+def rounds(effort: Effort) -> list[int]:
+    """Rounds in which heads are ablated: every second of those that are looked at, even and odd ones in turn.
+
+    A machine that does in one round what it does not in the next is seen doing both.
+
+    >>> Effort().at, rounds(Effort())
+    ([5, 8, 11, 14, 16, 19, 22, 25], [5, 10, 15, 22])
+    """
+    return [t - (t - effort.at[0] - i) % 2 for i, t in enumerate(effort.at[::2])]
+
+
+def kinds(layout: RoundLayout) -> dict[str, list[int]]:
+    """Positions by their labels without numbers, in order: what a round says several of is one kind."""
+    found: dict[str, list[int]] = {}
+    for i, label in enumerate(layout.labels):
+        found.setdefault(_kind(label)[0], []).append(i)
+    return found
+
+
+def _kind(label: str) -> tuple[str, str]:
+    """A label's text and number, "" where it has none."""
+    prefix, _, number = label.rpartition("_")
+    return (prefix, number) if prefix and number.isdigit() else (label, "")
+
+
+def match(one: Profile, other: Profile, seed: int = 0) -> Matched:
+    """The similarities of two models, with intervals over episodes, and the heads that were matched.
 
     The profiles must be over the same positions, of the same episodes.
     """
@@ -146,27 +237,46 @@ def match(one: Profile, other: Profile, seed: int = 0) -> tuple[Interval, tuple[
         one.labels == other.labels and one.lost.shape[-1] == other.lost.shape[-1],
         f"profiles must be of the same episodes, got positions {one.labels} and {other.labels}",
     )
-    n = one.lost.shape[-1]
-    weights = resample_weights(n, _N_RESAMPLES, seed, plain_first=True)
+    weights = resample_weights(one.lost.shape[-1], _N_RESAMPLES, seed, plain_first=True)
     mine, theirs = one.of(weights), other.of(weights)
+    handed, taken = one.composed(weights), other.composed(weights)
     matched = [_matched(a, b) for a, b in zip(mine, theirs, strict=True)]
-    samples = [
-        _jaccard(common.sum(), a.sum() + b.sum()) for (_, _, common), a, b in zip(matched, mine, theirs, strict=True)
+    # Sums of minima and of both, by outcome: of what matched heads read, and of what they hand on.
+    read = [
+        (common.sum(0), a.sum((0, 2)) + b.sum((0, 2)))
+        for (_, _, common), a, b in zip(matched, mine, theirs, strict=True)
+    ]
+    hung = [
+        (np.minimum(a[:, i][:, :, i], b[:, j][:, :, j]).sum((1, 2)), a.sum((1, 2)) + b.sum((1, 2)))
+        for (i, j, _), a, b in zip(matched, handed, taken, strict=True)
     ]
     roles = [
-        Role(one.heads[i], other.heads[j], float(w), float(v), _jaccard(common, w + v))
+        Role(one.heads[i], other.heads[j], float(w), float(v), _jaccard(common.sum(), w + v))
         for i, j, common in zip(*matched[0], strict=True)
         for w, v in [(mine[0, i].sum(), theirs[0, j].sum())]
     ]
     roles.sort(key=lambda role: -role.weight - role.reference_weight)
-    return Interval.of_samples(samples[1:], samples[0]), tuple(roles)
+    by_outcome = {
+        f"{name} for the {outcome}": _alike(sums, [side])
+        for name, sums in ((READ, read), (HAND_ON, hung))
+        for side, outcome in enumerate(OUTCOMES)
+        if sums[0][1][side] > 0
+    }
+    composed = _alike(hung) if hung[0][1].any() else None
+    return Matched(_alike(read), composed, tuple(roles), by_outcome)
 
 
 def _matched(one: Array, other: Array) -> tuple[Array, Array, Array]:
-    """Indices of the heads of the two that are matched, and the sum of minima of each pair."""
+    """Indices of the heads of the two that are matched, and the sum of minima of each pair by outcome."""
     common = np.minimum(one[:, None], other[None]).sum(-1)
-    i, j = linear_sum_assignment(-common)
+    i, j = linear_sum_assignment(-common.sum(-1))
     return i, j, common[i, j]
+
+
+def _alike(sums: Sequence[tuple[Array, Array]], sides: Sequence[int] = (0, 1)) -> Interval:
+    """The weighted Jaccard index of some outcomes, from sums of minima and of both: of all data, then of resamples."""
+    samples = [_jaccard(minima[list(sides)].sum(), both[list(sides)].sum()) for minima, both in sums]
+    return Interval.of_samples(samples[1:], samples[0])
 
 
 def _jaccard(minima: float, both: float) -> float:
@@ -176,42 +286,105 @@ def _jaccard(minima: float, both: float) -> float:
 
 @dataclass(frozen=True)
 class _Round:
-    """Rounds that were run once: what one position makes of them without a head takes that position alone."""
+    """Rounds that were run once: what is left of them without a head takes the later layers and positions alone."""
 
     model: HookedLatentTransformer
     layout: RoundLayout
     rows: Rows
     decode: Decode | None
     kept: dict[tuple[str, int], Tensor]  # whole activations by component and layer
+    factors: list[Float[Tensor, "head d_head d_head"]]  # of each layer, see _factors
 
     @classmethod
     def of(cls, model: HookedLatentTransformer, layout: RoundLayout, rows: Rows, decode: Decode | None) -> _Round:
-        kinds, layers = ("resid_pre", "k", "v", "pattern", "z"), range(model.config.n_layers)
-        watched = {(kind, layer): Site(kind, layer) for kind in kinds for layer in layers}
+        stream = "resid_mid" if "resid_mid" in model.points else "resid_post"
+        names, layers = {"resid_post", stream, "k", "v", "pattern", "z"}, range(model.config.n_layers)
+        watched = {(kind, layer): Site(kind, layer) for kind in sorted(names) for layer in layers}
         _, kept = passed(model, rows, layout, watched=list(watched.values()))
-        return cls(model, layout, rows, decode, {key: kept[site] for key, site in watched.items()})
+        whole, factors = {key: kept[site] for key, site in watched.items()}, [_factors(model, i) for i in layers]
+        return cls(model, layout, rows, decode, whole, factors)
 
-    def outcome(self, side: int, end: int, without: tuple[int, int] | None = None) -> Float[Tensor, "row value"]:
-        """The prediction (side 0) or the state that is left (side 1), read at position ``end``, less a head there."""
-        first, head = without or (0, None)
-        layers = range(first, self.model.config.n_layers)
-        past = (KeyValues(*(self.kept[kind, layer][:, :end] for kind in "kv")) for layer in layers)
-
-        def averaged(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
-            z = z.clone()
-            z[:, :, head] = self.kept["z", first][:, end, head].mean(0)
-            return z
-
-        hooks = [] if head is None else [(f"blocks.{first}.attn.hook_z", averaged)]
+    def plain(self) -> list[Float[Tensor, "row value"]]:
+        """The prediction, and the state that is left."""
+        last, ends = self.model.config.n_layers - 1, (self.layout.predict_position, self.layout.update_position)
         with torch.no_grad():
-            with self.model.hooks(fwd_hooks=hooks):
-                resid = self.model.run_from(self.kept["resid_pre", first][:, end : end + 1], first, past=past)
-            read = self.model.ln_final(resid)[:, 0]
-            if side == 0:
-                prediction = self.model.read_prediction(self.model.unembed(read), self.layout.n_positions)
-                return self.layout.distribution(prediction).double()
-            update = self.model.update(read, self.layout.n_positions)
-            return self.state(self.model.write(self.rows.latents, update, self.rows.fed.slots))
+            return [self._read(self.kept["resid_post", last][:, end], side) for side, end in enumerate(ends)]
+
+    def without(self, layer: int, at: Sequence[int]) -> Iterator[Float[Tensor, "headxrow value"] | None]:
+        """The prediction and the state that is left, less each head of a layer at some positions.
+
+        None where these positions cannot act on it.
+        """
+        n_layers, n_heads, first = self.model.config.n_layers, self.model.config.n_heads, at[0]
+        ends = self.layout.predict_position, self.layout.update_position
+        is_last = layer == n_layers - 1
+        acts = [end in at if is_last else first <= end for end in ends]
+        if not any(acts):
+            yield from (None, None)
+            return
+        with torch.no_grad():
+            resid = self._written(layer, at)[:, first:]
+            if not is_last:
+                known = ((self.kept[kind, later][:, :first] for kind in "kv") for later in range(layer + 1, n_layers))
+                past = (KeyValues(*(tile(x, n_heads) for x in several)) for several in known)
+                resid = self.model.run_from(resid, layer + 1, past=past)
+            for side, end in enumerate(ends):
+                yield self._read(resid[:, end - first], side) if acts[side] else None
+
+    def changes(self, layer: int) -> dict[int, Float[Tensor, "headxrow later position"]]:
+        """Squared changes of what the heads of each later layer write, less each head of a layer at all positions."""
+        n_layers, n_heads = self.model.config.n_layers, self.model.config.n_heads
+        found: dict[int, Tensor] = {}
+
+        def note(z: Tensor, hook: Any, later: int) -> None:
+            difference = z.unflatten(0, (n_heads, -1)) - self.kept["z", later]
+            found[later] = self._size(difference, later).flatten(0, 1).transpose(1, 2)
+
+        if layer + 1 == n_layers:
+            return found
+        later = range(layer + 1, n_layers)
+        hooks = [(f"blocks.{i}.attn.hook_z", partial(note, later=i)) for i in later]
+        with torch.no_grad(), self.model.hooks(fwd_hooks=hooks):
+            self.model.run_from(self._written(layer, range(self.layout.n_positions)), layer + 1)
+        return found
+
+    def spread(self, layer: int) -> Float[Tensor, "row position head"]:
+        """Squared deviation of what the heads of a layer write from their means over rows."""
+        z = self.kept["z", layer]
+        return self._size(z - z.mean(0), layer)
+
+    def _size(self, z: Float[Tensor, "*row pos head d_head"], layer: int) -> Float[Tensor, "*row pos head"]:
+        """The squared length of what heads write to the residual stream."""
+        written = torch.einsum("...hd,hde->...he", z.double(), self.factors[layer])
+        return written.pow(2).sum(-1)
+
+    def _written(self, layer: int, at: Sequence[int]) -> Float[Tensor, "headxrow pos d_model"]:
+        """The residual stream after a layer, less each of its heads at some positions: the head's mean stands there."""
+        block, at = self.model.blocks[layer], list(at)
+        z, after = self.kept["z", layer][:, at], self.kept["resid_post", layer]
+        lost = torch.einsum("rphd,hde->hrpe", z.mean(0) - z, block.attn.W_O.detach())
+        n_heads = lost.shape[0]
+        resid = tile(after, n_heads)
+        if block.mlp is None:
+            resid[:, at] = resid[:, at] + lost.flatten(0, 1)
+            return resid
+        mid = tile(self.kept["resid_mid", layer][:, at], n_heads) + lost.flatten(0, 1)
+        resid[:, at] = mid + block.mlp(block.ln2(mid))
+        return resid
+
+    def _read(self, resid: Float[Tensor, "row d_model"], side: int) -> Float[Tensor, "row value"]:
+        """The prediction (side 0), or the state that is left (side 1), from the residual stream where it is read."""
+        read, n_positions = self.model.ln_final(resid), self.layout.n_positions
+        if side == 0:
+            prediction = self.model.read_prediction(self.model.unembed(read), n_positions)
+            return self.layout.distribution(prediction).double()
+        # As many rows at a time as there are: a hook that draws noise for them draws the same.
+        return torch.cat([self._left(part, n_positions) for part in read.split(len(self.rows.latents))])
+
+    def _left(self, read: Float[Tensor, "row d_model"], n_positions: int) -> Float[Tensor, "row value"]:
+        """The state that a round leaves, from the normalised residual stream where the update is read."""
+        update = self.model.update(read, n_positions)
+        return self.state(self.model.write(self.rows.latents, update, self.rows.fed.slots))
 
     def state(self, latents: Tensor | None = None) -> Float[Tensor, "row value"]:
         """What the slot that is written to holds of the carried state, in these latents or in those that are read."""
@@ -220,13 +393,35 @@ class _Round:
             return latents.flatten(1).double()
         return self.layout.written(self.decode(latents), self.rows.fed.slots).flatten(1).double()
 
-    def moved(self, layer: int, head: int, end: int) -> Float[Tensor, "key row"]:
-        """Squared deviation of what a head moves to ``end`` from every key position, in the residual stream."""
-        pattern, v = self.kept["pattern", layer][:, head, end], self.kept["v", layer][:, :, head]
-        part = (pattern[..., None] * v).double()
-        part = part - part.mean(0)
-        write = self.model.blocks[layer].attn.W_O[head].detach().double()
-        return torch.einsum("rkd,de,rke->kr", part, write @ write.T, part).clamp_min(0)
+    def moved(
+        self, layer: int, head: int, at: Sequence[int], places: Sequence[Sequence[int]]
+    ) -> Float[Tensor, "key row"]:
+        """Squared deviation of what a head moves to positions from every key, in the residual stream.
+
+        After the positions come the kinds of positions (``places``): keys with the query's own number.
+        """
+        labels = [_kind(label) for label in self.layout.labels]
+        n, pattern = len(labels), self.kept["pattern", layer][:, head]
+        values = self.kept["v", layer][:, :, head].double() @ self.factors[layer][head]
+        found = values.new_zeros(n + len(places), len(values))
+        for query in at:
+            part = pattern[:, query, : query + 1, None] * values[:, : query + 1]
+            sizes = (part - part.mean(0)).pow(2).sum(-1).T
+            own = labels[query][1]
+            columns = [
+                n + kind if own and own == labels[key][1] else key
+                for key in range(query + 1)
+                for kind in [next(i for i, several in enumerate(places) if key in several)]
+            ]
+            found.index_add_(0, torch.tensor(columns, device=found.device), sizes)
+        return found
+
+
+def _factors(model: HookedLatentTransformer, layer: int) -> Float[Tensor, "head d_head d_head"]:
+    """Square matrices that give what each head writes its length in the residual stream."""
+    out = model.blocks[layer].attn.W_O.detach().double()
+    _, upper = torch.linalg.qr(out.transpose(1, 2))
+    return upper.transpose(1, 2)
 
 
 def _over(parts: Array, whole: Array) -> Array:

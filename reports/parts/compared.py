@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
+from circuits.compare.question import in_words
 from interp.files import read_json
 from interp.library import handwired_models
 from interp.statistics import Interval
@@ -80,7 +81,7 @@ def _value(verdict: Mapping[str, Any]) -> Interval | None:
 
 def _finding(verdict: Mapping[str, Any], other: str) -> Finding:
     value, untrained, word = _value(verdict), verdict.get("untrained"), _WORDS[verdict["verdict"]]
-    claim = f"Same {verdict['question']} as {other}"
+    claim = f"Same {in_words(verdict['question'])} as {other}"
     if value is None:
         return Finding(claim, word, f"{verdict['verdict']}: {verdict['note']}", expected=False)
     if word == "cannot tell" and untrained is not None and untrained >= value.low:
@@ -113,7 +114,13 @@ def _draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list
     for folder, about in computed:
         name = f"{about['model']} against {about['reference'] or 'algorithms'}"
         rows = [
-            (f"same {v['question']}?", badge(v["verdict"], v["note"]), v["decided by"], _value(v), v["threshold"])
+            (
+                f"same {in_words(v['question'])}?",
+                badge(v["verdict"], v["note"]),
+                v["decided by"],
+                _value(v),
+                v["threshold"],
+            )
             for v in about["verdicts"]
         ]
         columns = ["question", "answer", "decided by", "value", "held against"]

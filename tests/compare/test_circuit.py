@@ -13,11 +13,13 @@ import interp
 from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
 from circuits.compare.question import Compared, Effort, Samples, Subject
-from circuits.compare.roles import Look, Role, looks, match, profile
-from circuits.compare.variants import rotated, with_distractors
+from circuits.compare.roles import Look, Profile, Role, kinds, looks, match, profile, rounds
+from circuits.compare.variants import noisy, rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.ablation import smallest
 from interp.interventions.mediation import mediate, paths
+from interp.interventions.sites import Site
+from interp.interventions.swaps import Rows, passed
 from interp.model.transformer import untrained
 from interp.session import session
 from interp.statistics import Interval
@@ -86,18 +88,20 @@ def test_a_rotated_circuit_is_the_same_one(turned):
     for path in turned.paths:
         for share in (path.blocked, path.carried, path.reference_blocked, path.reference_carried):
             assert share.estimate == pytest.approx(1, abs=1e-6)
-    assert turned.similarity.estimate == pytest.approx(1, abs=1e-6)
-    assert max(turned.untrained) < 0.5 and len(turned.untrained) == 3
+    assert (turned.similarity.estimate, turned.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
+    assert max(turned.untrained + turned.untrained_composed) < 0.5
+    assert len(turned.untrained) == len(turned.untrained_composed) == 3
     assert all(role.head == role.reference for role in turned.roles if role.weight > 0.01)
     assert sum(role.weight for role in turned.roles) == pytest.approx(1)
 
 
 def test_results_are_tables_and_json(turned):
     frame = turned.to_frame()
-    measured = {"mediated share", "similarity of roles", "role", "edges needed", "attention R2", "attention carries"}
-    assert set(frame["name"]) == measured
+    heads = {"heads read alike", "heads hand on alike", "role"}
+    heads |= {f"heads {what} alike for the {end}" for what in ("read", "hand on") for end in ("prediction", "update")}
+    assert set(frame["name"]) == heads | {"mediated share", "edges needed", "attention R2", "attention carries"}
     assert json.loads(json.dumps(turned.to_dict(), allow_nan=False))["model"] == "wma-handwired-rotated"
-    row = frame[frame["name"] == "similarity of roles"].iloc[0]
+    row = frame[frame["name"] == "heads read alike"].iloc[0]
     assert row["value"] == turned.similarity.estimate and row["untrained high"] == max(turned.untrained)
 
 
@@ -126,36 +130,201 @@ def _swapped(end, swap):
     return swap.get(head, head) + port
 
 
-def test_distractors_play_no_role_and_variants_share_most(samples):
-    """Heads that nobody reads have no weight; R and P have heads in common but are not the same."""
+def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(samples):
+    """Heads that nobody reads have no weight; R and P read much the same, in another order of heads."""
     hand, state = Subject(handwired(), samples), lambda s: s.model.read_state
     one = profile(hand, state(hand), SMALL)
     more = Subject(with_distractors(handwired(), 2, 1), samples)
-    similarity, roles = match(profile(more, state(more), SMALL), one)
-    assert similarity.estimate == pytest.approx(1, abs=1e-6)
-    assert all(role.weight == 0 for role in roles if "distractor" in role.head)
+    matched = match(profile(more, state(more), SMALL), one)
+    assert (matched.alike.estimate, matched.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
+    assert all(role.weight == 0 for role in matched.roles if "distractor" in role.head)
     other = Subject(handwired(variant="P"), samples)
-    similarity, roles = match(profile(other, state(other), SMALL), one)
-    assert 0.5 < similarity.low <= similarity.estimate < 0.9
-    assert {("2.0 3.1 predict",) * 2, ("2.1 3.2 update",) * 2} <= {(r.head, r.reference) for r in roles}
+    matched = match(profile(other, state(other), SMALL), one)
+    assert 0.5 < matched.alike.low <= matched.alike.estimate < 0.9
+    assert matched.composed.high < 0.45
+    assert {("2.0 3.1 predict",) * 2, ("2.1 3.2 update",) * 2} <= {(r.head, r.reference) for r in matched.roles}
 
 
-def test_a_profile_says_what_a_head_reads(hand_profile):
+def test_a_profile_says_what_a_head_reads_where(hand_profile):
     """The predicting head reads votes where the prediction is read, and is worth all of it; other heads are not."""
     weights = np.full((1, SMALL.test), 1 / SMALL.test)
-    head = hand_profile.heads.index("2.0 3.1 predict")
-    read = hand_profile.of(weights)[0, head].reshape(2, -1)
-    assert hand_profile.effects(weights)[0, head] == pytest.approx([1, 0], abs=1e-3)
-    votes = [i for i, label in enumerate(hand_profile.labels) if label.startswith("p_")]
-    assert read[0, votes].sum() == pytest.approx(read.sum(), abs=1e-9) and read[1].sum() == 0
+    head, places = hand_profile.heads.index("2.0 3.1 predict"), kinds(handwired().layout)
+    assert {kind: len(at) for kind, at in places.items()} == {
+        "<w>": 1, "<z>": 1, "e": 3, "p": 3, "p?": 1, "y": 1, "w?": 1,
+    }  # fmt: skip
+    at = list(places).index("p?")
+    effects = hand_profile.effects(weights)[0, head]
+    assert effects[0, at] == pytest.approx(1, abs=1e-3) and effects.sum() == pytest.approx(effects[0, at], abs=1e-9)
+    read = hand_profile.of(weights)[0, head].reshape(2, len(places), -1)
+    assert read[0, at, places["p"]].sum() == pytest.approx(read.sum(), abs=1e-9)
     assert hand_profile.of(weights).sum() == pytest.approx(1)
+
+
+def test_what_heads_hand_on_is_who_reads_whom(samples):
+    """In R the latent's fetcher hands on to the prediction, the label's to the update; that is all that varies."""
+    hand_profile = profile(Subject(handwired(), samples), handwired().read_state, SMALL)
+    handed = hand_profile.composed(np.full((1, SMALL.test), 1 / SMALL.test))[0].sum(0)
+    edges = {
+        (hand_profile.heads[i], hand_profile.heads[j]): handed[i, j]
+        for i, j in zip(*np.nonzero(handed > 1e-9), strict=True)
+    }
+    assert edges == pytest.approx(
+        {("1.0 2.1 fetch z", "2.0 3.1 predict"): 0.5, ("1.1 2.2 fetch y", "2.1 3.2 update"): 0.5}
+    )
+
+
+class Direct:
+    """A learned model's profile by plain hooks on whole rounds, one head and one kind of position at a time."""
+
+    def __init__(self):
+        model = interp.load("wma-learned")
+        samples = Samples.draw(model, SMALL, {"n_experts": 4})
+        self.subject = Subject(model, samples)
+        self.run = self.subject.run(samples.test)
+        self.rows = Rows.of(self.run, rounds(SMALL))
+        self.places = kinds(self.run.layout)
+        self.profile = profile(self.subject, None, SMALL)
+        every = [Site(kind, layer) for kind in ("z", "pattern", "v") for layer in range(4)]
+        self.done, self.kept = self.without(every)
+
+    def without(self, watched=(), layer=None, head=None, at=None):
+        edits = []
+        if layer is not None:
+
+            def average(z):
+                z[:, at, head] = z[:, at, head].mean(0)
+                return z
+
+            edits = [(Site("z", layer), lambda z: average(z.clone()))]
+        return passed(self.subject.model, self.rows, self.run.layout, edits, watched)
+
+    def by_episode(self, x):
+        return x.double().unflatten(-1, (self.run.n_episodes, -1)).sum(-1).numpy()
+
+    def written(self, layer, head, z):
+        return z.double() @ self.subject.model.blocks[layer].attn.W_O[head].detach().double()
+
+
+@pytest.fixture(scope="module")
+def direct():
+    return Direct()
+
+
+@pytest.mark.parametrize("head", [(0, 1), (2, 3), (3, 0)])
+def test_what_is_lost_and_changed_without_a_head_is_what_plain_hooks_give(direct, head):
+    """Early, late and last layer; with MLPs; kinds of several positions, before and behind where outcomes are read."""
+    layer, number = head
+    row, layout = 4 * layer + number, direct.run.layout
+    for kind, at in enumerate(direct.places.values()):
+        done, _ = direct.without((), layer, number, at)
+        outcomes = [(layout.distribution(d.prediction), d.carried.flatten(1)) for d in (done, direct.done)]
+        lost = [direct.by_episode((a - b).double().pow(2).sum(1)) for a, b in zip(*outcomes, strict=True)]
+        assert direct.profile.lost[row, :, kind] == pytest.approx(np.array(lost), rel=1e-3, abs=1e-7)
+    later = [Site("z", i) for i in range(4)]
+    _, kept = direct.without(later, layer, number, slice(None))
+    for other in range(16):
+        z, plain = (of[Site("z", other // 4)][:, :, other % 4] for of in (kept, direct.kept))
+        moved = direct.written(other // 4, other % 4, z - plain).pow(2).sum(-1) * (other // 4 > layer)
+        spread = direct.written(other // 4, other % 4, plain - plain.mean(0)).pow(2).sum(-1)
+        for kind, at in enumerate(direct.places.values()):
+            changed = direct.profile.changed[row, other, kind]
+            assert changed == pytest.approx(direct.by_episode(moved[:, at].sum(1)), rel=1e-3, abs=1e-6)
+            expected = direct.by_episode(spread[:, at].sum(1))
+            assert direct.profile.spread[other, kind] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    if layer:
+        assert not direct.profile.changed[row, : 4 * layer + 4].any()
+
+
+def test_what_a_head_reads_is_what_varies_of_what_it_moves_from_each_key(direct):
+    """Keys with the query's own number are counted by their kind, and not at their place."""
+    labels = direct.run.layout.labels
+    for layer, head in ((0, 1), (2, 3)):
+        pattern, v = (direct.kept[Site(kind, layer)] for kind in ("pattern", "v"))
+        moved = direct.written(layer, head, pattern[:, head, :, :, None] * v[:, None, :, head])
+        sizes = (moved - moved.mean(0)).pow(2).sum(-1)  # [row, query, key]
+        for kind, at in enumerate(direct.places.values()):
+            expected = np.zeros((len(labels) + len(direct.places), direct.run.n_episodes))
+            for query in at:
+                for key, label in enumerate(labels):
+                    own = "_" in label and label.split("_")[-1] == labels[query].split("_")[-1]
+                    column = len(labels) + list(direct.places).index(label.split("_")[0]) if own else key
+                    expected[column] += direct.by_episode(sizes[:, query, key])
+            assert direct.profile.read[4 * layer + head, kind] == pytest.approx(expected, rel=1e-3, abs=1e-6)
+
+
+def _profile(lost, changed, spread=1.0):
+    """Three heads, one kind of position, two episodes that count alike; each head reads a position of its own."""
+    lost, changed = np.array(lost, float), np.array(changed, float)
+    read = np.zeros((3, 1, 4, 2))
+    read[range(3), 0, range(3)] = 1.0
+    return Profile(
+        ("0.0", "1.0", "2.0"), ("a", "b", "c"), np.tile(lost[:, :, None, None], (1, 1, 1, 2)), np.ones((2, 2)), read,
+        np.tile(changed[:, :, None, None], (1, 1, 1, 2)), np.full((3, 1, 2), spread),
+    )  # fmt: skip
+
+
+def test_half_of_a_profile_and_of_its_composition_is_for_each_outcome():
+    """A head that is needed for the update alone, one for both; shares are at most 1, and an outcome without is 0."""
+    weights = np.full((1, 2), 0.5)
+    of = _profile([[0, 0], [2.0, 0.3], [0, 0.1]], [[0, 0.5, 4.0], [0, 0, 0.25], [0, 0, 0]])
+    assert of.effects(weights)[0, :, :, 0] == pytest.approx(np.array([[0, 0], [1, 0.3], [0, 0.1]]))
+    worth = of.of(weights)[0].reshape(3, 2, 4).sum(-1)
+    assert worth == pytest.approx(np.array([[0, 0], [0.5, 0.375], [0, 0.125]]))
+    handed = of.composed(weights)[0].sum(0)
+    # On the prediction only head 1 counts, of which .5 hangs on head 0; on the update .375 x .5, .125 x 1, .125 x .25.
+    whole = 0.375 * 0.5 + 0.125 * 1 + 0.125 * 0.25
+    expected = np.zeros((3, 3))
+    expected[0, 1], expected[0, 2], expected[1, 2] = (
+        0.5 + 0.5 * 0.375 * 0.5 / whole,
+        0.5 * 0.125 / whole,
+        0.5 * 0.125 * 0.25 / whole,
+    )
+    assert handed == pytest.approx(expected)
+    nothing = _profile(np.zeros((3, 2)), np.ones((3, 3)))
+    assert not nothing.of(weights).any() and not nothing.composed(weights).any()
+
+
+def test_what_is_handed_on_is_compared_between_matched_heads():
+    """Heads in another order hand on the same; another order of handing on is none of it; without any it is None."""
+    edge = np.zeros((3, 3))
+    edge[0, 1] = 1.0
+    one = _profile([[1, 0], [0, 1], [0, 0]], edge)
+    assert (match(one, one).alike.estimate, match(one, one).composed.estimate) == (1, 1)
+    half = np.zeros((3, 3))
+    half[0, 1] = half[1, 2] = 0.5
+    other = _profile([[1, 0], [0, 1], [0, 1]], half)
+    found = match(one, other)
+    assert found.alike.estimate == pytest.approx(0.75 / 1.25)
+    # On the prediction head 1 does not count, and nothing hangs on another; on the update two edges against one.
+    assert found.composed.estimate == pytest.approx(0.25 / 0.75)
+    by = {name: value.estimate for name, value in found.by_outcome.items()}
+    assert by == pytest.approx(
+        {
+            "read alike for the prediction": 1,
+            "read alike for the update": 0.25 / 0.75,
+            "hand on alike for the update": 1 / 3,
+        }
+    )
+    assert match(_profile([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
+    alone = _profile([[1, 0], [0, 1], [0, 0]], 0 * edge)
+    assert match(alone, alone).composed is None and match(alone, alone).alike.estimate == 1
 
 
 def test_matching_ignores_the_order_of_heads_and_is_symmetric(hand_profile, samples):
     other = profile(Subject(handwired(variant="P"), samples), None, SMALL)
-    forth, back = match(hand_profile, other)[0], match(other, hand_profile)[0]
-    assert forth.estimate == pytest.approx(back.estimate)
-    assert match(hand_profile, hand_profile)[0].low == pytest.approx(1)
+    forth, back = match(hand_profile, other), match(other, hand_profile)
+    assert forth.alike.estimate == pytest.approx(back.alike.estimate)
+    assert forth.composed.estimate == pytest.approx(back.composed.estimate)
+    itself = match(hand_profile, hand_profile)
+    assert (itself.alike.low, itself.composed.low) == pytest.approx((1, 1))
+
+
+def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
+    """Heads of a handwired machine that change nothing change nothing beside noise, too."""
+    subject = Subject(noisy(handwired(), 0.1), samples)
+    found = profile(subject, subject.model.read_state, SMALL)
+    idle = [i for i, head in enumerate(found.heads) if "-" in head or "tag" in head]
+    assert len(idle) == 2 and found.lost[idle].max() < 1e-12
 
 
 def test_profiles_of_other_rounds_are_refused(hand_profile):
@@ -164,29 +333,6 @@ def test_profiles_of_other_rounds_are_refused(hand_profile):
     other = profile(Subject(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
     with pytest.raises(InputError, match="same episodes"):
         match(hand_profile, other)
-
-
-@pytest.mark.parametrize(
-    ("model", "reference", "told"),
-    [
-        ((0.45, 0.55), (0.75, 0.85), False),
-        ((0.65, 0.7), (0.75, 0.85), True),
-        ((0.3, 0.35), (0.75, 0.85), True),
-        ((0.45, 0.55), (0.95, 1.0), True),
-        ((0.45, 0.55), (0.5, 0.6), True),
-        ((0.35, 0.4), (0.75, 0.85), False),  # an interval that touches the range is not outside it
-        ((0.6, 0.65), (0.75, 0.85), False),
-        ((0.3, 0.7), (0.6, 1.0), False),
-    ],
-)
-def test_a_path_on_which_both_are_like_their_own_untrained_models_does_not_discriminate(model, reference, told):
-    """Untrained models of the first shape block .4 to .6, those of the second .7 to .9; one could not be measured."""
-    mine, theirs = (Interval(sum(bounds) / 2, *bounds) for bounds in (model, reference))
-    nothing = Interval(0.0, 0.0, 0.0)
-    path = Path("latent", "prediction", "p?", mine, nothing, theirs, nothing, (np.nan, 0.6, 0.4), (np.nan, 0.9, 0.7))
-    assert path.discriminates is told
-    unknown = Path("latent", "prediction", "p?", mine, nothing, theirs, nothing, (np.nan,), ())
-    assert unknown.discriminates is False
 
 
 def _part(**changes):
@@ -201,6 +347,8 @@ def _part(**changes):
     ]
     needed = Needed("a", 3, 10), Needed("b", 0, 0, reason="hard attention")
     options = {"similarity": Interval(0.6, 0.55, 0.65), "untrained": (0.2, np.nan, 0.5), "needed": needed}
+    options |= {"composed": Interval(0.7, 0.6, 0.8), "untrained_composed": (0.61, 0.3)}
+    options["by_outcome"] = {"read alike for the update": Interval(0.4, 0.3, 0.45)}
     options |= {
         "shared": Shared(2, 0.5, 1),
         "looks": tuple(looks),
@@ -218,19 +366,18 @@ def test_the_table_says_every_measurement_with_its_bounds_and_controls():
     assert [blocked[k] for k in ("what", "at", "value", "low", "high")] == ["latent -> state", "w?", 0.5, 0.4, 0.6]
     assert [blocked[f"reference {k}"] for k in ("value", "low", "high")] == [0.2, 0.1, 0.3]
     assert [blocked[f"{k}untrained {b}"] for k in ("", "reference ") for b in ("low", "high")] == [0.8, 0.9, 0.15, 0.35]
-    assert blocked["discriminates"] is True
     assert [carried[k] for k in ("value", "low", "high", "reference value", "reference low", "reference high")] == [
         0.7, 0.65, 0.75, 0.25, 0.22, 0.28,
     ]  # fmt: skip
-    alike = next(row for (name, _), row in rows.items() if name == "similarity of roles")
-    assert [alike[k] for k in ("value", "low", "high", "untrained low", "untrained high")] == [
-        0.6,
-        0.55,
-        0.65,
-        0.2,
-        0.5,
-    ]
-    assert alike["discriminates"] is True
+    for name, numbers, above in (
+        ("heads read alike", [0.6, 0.55, 0.65, 0.2, 0.5], True),
+        ("heads hand on alike", [0.7, 0.6, 0.8, 0.3, 0.61], False),
+    ):
+        alike = next(row for (of, _), row in rows.items() if of == name)
+        assert [alike[k] for k in ("value", "low", "high", "untrained low", "untrained high")] == numbers
+        assert alike["above untrained"] is above
+    side = next(row for (of, _), row in rows.items() if of == "heads read alike for the update")
+    assert [side[k] for k in ("value", "low", "high")] == [0.4, 0.3, 0.45]
     role = rows["role", "0.1 x ~ 2.0 y"]
     assert [role[k] for k in ("value", "weight", "reference weight")] == [0.7, 0.3, 0.4]
     assert rows["edges needed", "of 10"]["value"] == 3 and rows["edges needed", "hard attention"]["model"] == "b"
@@ -242,12 +389,13 @@ def test_the_table_says_every_measurement_with_its_bounds_and_controls():
     assert list(looks["value"]) == [0.5, 0.49, 0.9, 0.5]
     assert list(frame[frame["name"] == "attention carries"]["high"]) == [0.15, 0.15, 0.16, 0.15]
     assert "edges shared" not in set(_part(shared=None).to_frame()["name"])
+    assert "heads hand on alike" not in set(_part(composed=None).to_frame()["name"])
 
 
 @pytest.mark.parametrize(("low", "above"), [(0.5, False), (0.49, False), (0.51, True)])
 def test_heads_are_more_alike_than_untrained_ones_where_the_whole_interval_is(low, above):
     frame = _part(similarity=Interval(0.9, low, 0.95)).to_frame()
-    assert frame[frame["name"] == "similarity of roles"]["discriminates"].item() is above
+    assert frame[frame["name"] == "heads read alike"]["above untrained"].item() is above
 
 
 def test_the_json_leaves_out_what_does_not_exist():
@@ -309,10 +457,11 @@ def test_heads_are_matched_with_the_references_beside_every_untrained_model(cros
     part, algorithm = crossed.part, crossed.pair[1].task.explains(crossed.pair[1].model)
     every = [*crossed.pair, *crossed.fresh[0], *crossed.fresh[1]]
     profiles = [profile(s, s.decoder(algorithm, "log_weights"), SMALL) for s in every]
-    similarities = [match(p, profiles[1], SMALL.seed) for p in profiles]
-    assert (part.similarity, part.roles) == similarities[0]
-    assert part.untrained == tuple(similarity.estimate for similarity, _ in similarities[2:])
-    assert len({similarity for similarity, _ in similarities}) == 5
+    found = [match(p, profiles[1], SMALL.seed) for p in profiles]
+    assert (part.similarity, part.composed, part.roles) == (found[0].alike, found[0].composed, found[0].roles)
+    assert part.untrained == tuple(matched.alike.estimate for matched in found[2:])
+    assert part.untrained_composed == tuple(matched.composed.estimate for matched in found[2:])
+    assert len({matched.alike for matched in found}) == 5
     assert [edges.model for edges in part.needed] == [s.name for s in crossed.pair]
     assert [edges.n for edges in part.needed] == [5, 3]
     assert part.shared == shared(*part.needed, part.roles, profiles[1].heads, SMALL.seed)
@@ -326,7 +475,7 @@ def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypa
     subject = Subject(handwired(), samples)
     part = circuits(Compared(subject, subject, [Subject(untrained(handwired(), 0), samples)], [], SMALL, {}))
     assert [path.outcome for path in part.paths] == ["prediction", "latents"] and part.settings["state"] == ""
-    assert part.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed)[1]
+    assert part.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
 
 
 def test_edges_are_looked_for_on_episodes_of_their_own(samples, monkeypatch):

@@ -167,7 +167,7 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
     assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
     words = {question: verdict.word for question, verdict in found.verdicts.items()}
     assert words == {"behaviour": "same", "state": "same", "update": "same", "circuit": "not applicable"}
-    assert str(found.verdicts["circuit"]) == "circuit: not applicable (handmade has no attention heads)"
+    assert str(found.verdicts["circuit"]) == "roles: not applicable (handmade has no attention heads)"
     assert found.circuit == NotApplicable("not applicable: handmade has no attention heads")
     moved = [e.score for e in found.effects.effects]
     assert moved and all(score.low > 0.999 for score in moved)

@@ -14,11 +14,12 @@ import pytest
 
 from circuits.compare.algorithm import FamilyScore, _decided
 from circuits.compare.behaviour import Agreement, Behaviour, differences, judge_behaviour
-from circuits.compare.circuit import CircuitPart, Needed, Path, judge_circuit
+from circuits.compare.circuit import NO_CONTROL, CircuitPart, Needed, Path, _apart, judge_circuit
 from circuits.compare.effects import Effect, EffectsPart
 from circuits.compare.fitting import divergence
 from circuits.compare.question import Verdict, controlled
 from circuits.compare.response import Cell, ResponsePart
+from circuits.compare.roles import Role
 from circuits.compare.state import StatePart, Stitching, judge_state
 from circuits.compare.update import Update, UpdatePart, judge_update
 from interp.statistics import Interval
@@ -465,70 +466,106 @@ def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(step, s
 
 NOTHING = Needed("a", 0, 0, reason="not looked for")
 ONE, HALF = between(0.98, 1.0), between(0.45, 0.55)
-ALIKE = Interval(0.9, 0.8, 0.95)
+ALIKE, HANDED = Interval(0.9, 0.8, 0.95), Interval(0.92, 0.85, 0.99)
+LOADED, IDLE = (Role("0.0", "1.0", *weights, 1.0) for weights in ((0.5, 0.4), (0.0, 0.4)))
 
 
-def _path(share, reference, cause="latent", untrained=(0.1, 0.2)):
-    """A path that tells trained from untrained models by default: these block .1 to .2."""
-    return Path(cause, "prediction", "p?", share, share, reference, reference, untrained, untrained)
+def _path(share, reference, cause="latent"):
+    return Path(cause, "prediction", "p?", share, share, reference, reference, (0.1, 0.2), (0.1, 0.2))
 
 
-def _dull(share, reference):
-    """A path on which untrained models block anything."""
-    return _path(share, reference, "dull", (0.0, 1.0))
-
-
-def _circuit(*paths, alike=ALIKE, null=(0.1, 0.25)):
-    return judge_circuit(CircuitPart("a", "b", paths, alike, null, (), (NOTHING, NOTHING), None, (), ()))
+def _circuit(
+    *paths, alike=ALIKE, handed=HANDED, null=(0.1, 0.25), handed_null=(0.05, 0.3), roles=(LOADED, IDLE), by=SURE
+):
+    found = alike, handed, null, handed_null, roles, {"read alike for the prediction": SURE, "for the update": by}
+    return judge_circuit(CircuitPart("a", "b", paths or (_path(ONE, ONE),), *found, (NOTHING, NOTHING), None, (), ()))
 
 
 @pytest.mark.parametrize(
-    ("paths", "word", "cause"),
+    ("alike", "handed", "word", "decided_by"),
     [
-        ((_path(ONE, ONE), _path(HALF, HALF, "y")), "same", ""),
-        ((_path(ONE, HALF), _path(ONE, ONE, "y")), "different", "latent"),
-        ((_path(ONE, ONE), _path(HALF, ONE, "y")), "different", "y"),
-        ((_dull(ONE, HALF), _path(ONE, ONE, "y")), "undecided", "y"),  # untrained models differ as much
-        ((_dull(ONE, HALF), _dull(ONE, ONE)), "undecided", "dull"),
-        ((_dull(ONE, ONE), _dull(HALF, HALF)), "same", ""),
-        ((_path(ONE, between(0.4, 0.95)), _path(ONE, between(0.6, 0.7), "y")), "different", "y"),  # by lower bounds
-        ((_path(ONE, between(0.4, 0.95)), _path(ONE, ONE, "y")), "undecided", "latent"),
+        (ALIKE, HANDED, "same", "read"),
+        (HANDED, ALIKE, "same", "hand on"),
+        (ALIKE, None, "same", "read"),
+        (between(0.5, 0.6), HANDED, "same", "read"),
+        (between(0.499, 0.6), HANDED, "undecided", "read"),
+        (ALIKE, between(0.499, 0.6), "undecided", "hand on"),
+        (between(0.4, 0.499), HANDED, "different", "read"),
+        (ALIKE, between(0.4, 0.499), "different", "hand on"),
+        (between(0.4, 0.6), between(0.41, 0.45), "undecided", "read"),  # by lower bounds
+        (between(0.4, 0.45), None, "different", "read"),
     ],
 )
-def test_circuit_differs_by_what_training_made_and_is_the_same_where_all_paths_agree(paths, word, cause):
-    verdict = _circuit(*paths)
-    assert (verdict.question, verdict.word) == ("circuit", word)
-    if word == "same":
-        assert (verdict.decided_by, verdict.bound, verdict.threshold) == ("heads alike", ALIKE, 0.5)
-        assert verdict.note == "" and verdict.control == 0.25
-    else:
-        assert verdict.decided_by == f"share through patterns at p?, {cause} -> prediction, apart by"
-        assert verdict.threshold == 0.25 and verdict.note == "heads alike 0.90, untrained 0.25"
+def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(alike, handed, word, decided_by):
+    verdict = _circuit(alike=alike, handed=handed)
+    assert (verdict.question, verdict.word, verdict.threshold) == ("circuit", word, 0.5)
+    assert verdict.decided_by == f"heads {decided_by} alike"
+    assert verdict.bound == (alike if decided_by == "read" else handed)
+    assert verdict.control == (0.25 if decided_by == "read" else 0.3)
+    said = [f"read alike {alike.estimate:.2f}"] + ([] if handed is None else [f"hand on alike {handed.estimate:.2f}"])
+    assert verdict.note == ("" if word == "same" else f"heads {', '.join(said)}")
 
 
 @pytest.mark.parametrize(
-    ("reference", "word"), [(0.749, "different"), (0.75, "same"), (0.751, "same")], ids=["above", "at", "below"]
+    ("options", "why"),
+    [
+        ({"null": (0.1, 0.8)}, "untrained models are as alike"),
+        ({"null": (0.799,)}, ""),
+        ({"handed_null": (0.85, 0.1)}, "untrained models are as alike"),
+        ({"handed_null": (0.849, math.nan)}, ""),
+        ({"null": ()}, NO_CONTROL),
+        ({"null": (math.nan,)}, NO_CONTROL),
+        ({"handed_null": (math.nan, math.nan)}, NO_CONTROL),
+        ({"handed": None, "handed_null": (math.nan,)}, ""),
+        ({"roles": (IDLE,)}, "no head of the two changes anything"),
+        ({"roles": (Role("0.0", "1.0", 0.4, 0.0, 0.0),)}, "no head of the two changes anything"),
+    ],
+)
+def test_roles_are_the_same_only_beside_controls_and_where_heads_do_anything(options, why):
+    verdict = _circuit(**options)
+    assert verdict.word == ("undecided" if why else "same")
+    assert verdict.note.endswith(why) and verdict.note.startswith("heads read alike 0.90" if why else "")
+
+
+@pytest.mark.parametrize(("low", "word"), [(0.5, "same"), (0.499, "undecided")])
+def test_roles_are_the_same_only_where_they_are_for_each_outcome(low, word):
+    """A machine that never reads what it writes does half of what the other does: it is not the same."""
+    verdict = _circuit(by=Interval(0.6, low, 0.7))
+    assert verdict.word == word and ("for the update 0.6" in verdict.note) is (word != "same")
+    assert _circuit(by=BELOW, handed=between(0.1, 0.2)).word == "different"
+
+
+def test_nothing_is_different_without_a_control_either():
+    """Unlike heads, and no untrained model: undecided, and it says so. Other doubts leave a difference one."""
+    assert _circuit(alike=BELOW, handed=between(0.1, 0.2), null=()).note.endswith(NO_CONTROL)
+    assert _circuit(alike=BELOW, handed=between(0.1, 0.2), null=()).word == "undecided"
+    assert _circuit(handed=between(0.1, 0.2), handed_null=(0.3,)).word == "different"
+    assert _circuit(_path(ONE, HALF), handed=between(0.1, 0.2)).word == "different"
+
+
+@pytest.mark.parametrize(
+    ("paths", "apart"),
+    [
+        ((_path(ONE, ONE), _path(HALF, HALF, "y")), ""),
+        ((_path(ONE, HALF), _path(ONE, ONE, "y")), "latent"),
+        ((_path(ONE, ONE), _path(HALF, ONE, "y")), "y"),
+        ((_path(ONE, between(0.6, 0.95)), _path(ONE, between(0.4, 0.95), "y")), "y"),  # the one that may be farthest
+    ],
+)
+def test_roles_are_not_the_same_where_the_shares_of_a_path_may_differ_by_more_than_a_quarter(paths, apart):
+    """However alike heads are; and a path alone makes nothing different."""
+    verdict = _circuit(*paths)
+    assert verdict.word == ("undecided" if apart else "same")
+    assert f"share through patterns at p?, {apart} -> prediction, apart by" in verdict.note or not apart
+
+
+@pytest.mark.parametrize(
+    ("reference", "word"), [(0.749, "undecided"), (0.75, "same"), (0.751, "same")], ids=["above", "at", "below"]
 )
 def test_shares_differ_from_a_quarter_on(reference, word):
-    """Numbers without an interval: a gap of exactly a quarter is not different yet, and not too far for the same."""
+    """Numbers without an interval: a gap of exactly a quarter is not too far yet."""
     certain = [Interval(x, x, x) for x in (1.0, reference)]
     assert _circuit(_path(*certain), _path(ONE, ONE, "y")).word == word
-
-
-@pytest.mark.parametrize(
-    ("low", "null", "word"),
-    [
-        (0.5, (0.1, 0.25), "same"),
-        (0.499, (0.1, 0.25), "undecided"),
-        (0.7, (0.1, 0.7), "same"),
-        (0.7, (0.71, 0.1), "undecided"),
-        (0.7, (), "same"),
-    ],
-)
-def test_circuits_are_the_same_only_where_heads_are_as_alike_as_asked_and_as_untrained_ones(low, null, word):
-    verdict = _circuit(_path(ONE, ONE), alike=Interval(0.8, low, 0.9), null=null)
-    assert verdict.word == word
-    assert math.isnan(verdict.control) is (word == "undecided" or not null)
 
 
 @pytest.mark.parametrize(
@@ -543,5 +580,4 @@ def test_circuits_are_the_same_only_where_heads_are_as_alike_as_asked_and_as_unt
 )
 def test_the_distance_of_two_shares_has_the_interval_of_both(share, reference, apart):
     """By the root of the sum of squares of the two that point the same way; from 0 on where it holds 0."""
-    bound = _circuit(_path(share, reference), alike=BELOW).bound
-    assert vars(bound) == pytest.approx(vars(apart), abs=1e-6)
+    assert vars(_apart(share, reference)) == pytest.approx(vars(apart), abs=1e-6)
