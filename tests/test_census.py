@@ -35,7 +35,7 @@ BUDGET = {
     "reports/tasks": 1151,
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""
-MODULES, NAMES = 292, 1550  # machines; known machines; responses to inputs; cross-fitted maps and their coverage
+MODULES, NAMES = 292, 1560  # machines; known machines; responses to inputs; cross-fitted maps and their coverage
 """The most modules and public names of all rooms together."""
 
 
