@@ -236,7 +236,9 @@ class Circuit:
 
         A real variable is flattened. A class is one-hot, one number per class, unless its locations hold its number.
         """
-        variable, truth = self.algorithm.variable(key), values[key]
+        variable = self.algorithm.variable(key)
+        require(key in values, f"values must be those of a run of the circuit's algorithm; they lack {key!r}")
+        truth = values[key]
         if variable.n_classes is not None and all(location.one_hot for location in self.sites.get(key, ())):
             truth = np.eye(variable.n_classes(values))[truth]
         return rearrange(truth, "episode round ... -> episode round (...)").astype(np.float64)

@@ -280,6 +280,8 @@ class Algorithm:
     @checked
     def at(self, values: Values, rounds: Sequence[int] | slice) -> tuple[dict[str, NDArray[Any]], ...]:
         """State and inputs of chosen rounds of a run, as :meth:`step` takes them."""
+        missing = [v.key for v in self.variables if v.role != "round" and v.key not in values]
+        require(not missing, f"values must be those of a run of {self.key!r}; they lack {', '.join(missing)}")
         state = {key: values[key][:, rounds] for key in self.state}
         return state, {v.key: values[v.key][:, rounds] for v in self.variables if v.role == "input"}
 

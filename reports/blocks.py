@@ -195,8 +195,15 @@ def csv_of(frame: pd.DataFrame) -> str:
             for end, key in (("", "estimate"), (" low", "low"), (" high", "high")):
                 columns[f"{name}{end}"] = [getattr(value, key, None) for value in values]
         else:
-            columns[name] = [value.text if isinstance(value, Verdict) else value for value in values]
+            columns[name] = [value.text if isinstance(value, Verdict) else _unlinked(value) for value in values]
     return foreign.csv(pd.DataFrame(columns), float_format="%.6g", lineterminator="\n")
+
+
+def _unlinked(value: Any) -> Any:
+    """A cell of a CSV file, in which a link is its words and its target."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(f"{LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002", r"[\1](\2)", value)
 
 
 def cell(value: Any, spec: str | None = None) -> str | Verdict:

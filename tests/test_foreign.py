@@ -24,6 +24,7 @@ from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.trace import line_of
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
+from reports import blocks
 from reports.blocks import Prose, Table, csv_of, link
 from reports.page import Report, Section, write_index
 
@@ -91,11 +92,14 @@ def test_honest_tables_are_written_as_they_were():
 
 
 def test_a_link_is_what_link_made():
-    text = (
-        f"See {link('the [x](y.html) edges', 'a/b%20c.html#x')} and {link('evil', 'https://x.html')}, `code`, **bold**."
-    )
+    links = link("the [x](y.html) edges", "a/b%20c.html#x"), link("evil", "https://x.html")
+    text = f"See {links[0]} and {links[1]}, `code`, **bold**."
     html = Report("R", "L", [Section("S", [Prose(text)])]).html()
     assert 'See <a href="a/b%20c.html#x">the [x](y.html) edges</a> and evil, <code>code</code>' in html
+    cells = pd.DataFrame({"report": [links[0]]})
+    assert csv_of(cells) == "report\n[the [x](y.html) edges](a/b%20c.html#x)\n"
+    page = Report("R", "L", [Section("S", [Table(cells, "one")])]).html()
+    assert blocks.LINK not in page and blocks.LINK[1:] not in page
 
 
 def check_written(folder):
