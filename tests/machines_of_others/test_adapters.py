@@ -238,6 +238,12 @@ def test_a_checkpoint_of_coconut_is_read(tmp_path):
     assert again.config.n_layer == 2 and again.config.n_positions == 156
     tokens = torch.randint(0, 9, (2, 7))
     assert torch.equal(again(tokens).logits, model.eval()(tokens).logits)
+    held["base_causallm.transformer.h.0.attn.bias"] = torch.ones(1, 1, 156, 156)  # a mask that older versions stored
+    torch.save(held, tmp_path / "old")
+    assert machines.read_coconut(tmp_path / "old").config.n_head == 1  # of fewer than 64 dimensions
+    torch.save({**held, "lora.weight": torch.zeros(1)}, tmp_path / "more")
+    with pytest.raises(InputError, match=r"is no checkpoint of Coconut: .* got lora.weight$"):
+        machines.read_coconut(tmp_path / "more")
     torch.save({"weight": torch.zeros(1)}, tmp_path / "other")
     with pytest.raises(InputError, match="is no checkpoint of Coconut: its keys begin with"):
         machines.read_coconut(tmp_path / "other")
