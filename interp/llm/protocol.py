@@ -113,7 +113,7 @@ class Session:
     @checked
     def feed(self, text: str | None, finish_reason: str = "stop") -> Answer:
         """Take the reply to :meth:`next` and move on; returns what was read from it."""
-        assert self.next() is not None, "feed() after the end of the episode"
+        require(self.next() is not None, "the episode is over: nothing was asked that a reply could be fed to")
         self._pending = None
         answer = read_answer(self.condition, self._turn, text, finish_reason)
         self.malformed += not answer.ok
