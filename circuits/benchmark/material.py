@@ -136,7 +136,10 @@ class Material:
 
     def truth(self, question: str) -> Truth:
         """Every item of a question and its kind, "" where it is false."""
-        return self.once(("truth", question), lambda: QUESTIONS[question].truth(self.subject, self))
+        key = ("truth", question)
+        truth = self.once(key, lambda: QUESTIONS[question].truth(self.subject, self))
+        self._cost[key], self._below[key] = 0.0, set()  # no method pays for what the truth took
+        return truth
 
     def items(self, question: str) -> list[Any]:
         """The items that a question asks about: all that a method may know of the truth."""

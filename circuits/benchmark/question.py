@@ -117,7 +117,8 @@ def ranking(
     for kind in others:
         scores |= {f"{name} {kind}": value for name, value in _graded(values, kinds == kind, kinds == "").items()}
     if others:
-        scores |= {f"{name} all": value for name, value in _graded(values, kinds != "", kinds == "", chosen).items()}
+        real = np.isin(kinds, (first, *others))
+        scores |= {f"{name} all": value for name, value in _graded(values, real, kinds == "", chosen).items()}
     return scores
 
 

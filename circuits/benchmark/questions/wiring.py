@@ -11,17 +11,42 @@ import numpy as np
 import torch
 
 from circuits.benchmark.known_machine import KnownMachine
-from circuits.benchmark.material import EXITS, Exit, Material
+from circuits.benchmark.material import ANOTHER, EXITS, Exit, Material
 from circuits.benchmark.question import Answer, Question, Truth, pose, ranking, scores_of
 from interp.interventions.ablation import SHARES
 
 _KINDS = ("content", "constant", "clean-up")
 """The kinds of edges, the one that matters most first."""
+INERT = "inert"
+"""The kind of a true edge of which no cut changes anything on the episodes that methods are given."""
+_UNCHANGED = 1e-12
+"""A change that is rounding, of predictions in float64."""
 
 
 def _edges(subject: KnownMachine, material: Material) -> Truth:
-    """Every candidate edge by the names of its ends, and its kind; empty where nobody knows the edges."""
-    return {} if subject.edges is None else {name: subject.edges.get(name, "") for name in material.edge_names}
+    """Every candidate edge by the names of its ends, and its kind; empty where nobody knows the edges.
+
+    A true edge is "inert" where cutting it, to zero or to another episode's value, changes neither what is predicted
+    nor what is remembered, in either of the effort's rounds and in any of its episodes.
+    """
+    if subject.edges is None:
+        return {}
+    changes = _changes(Material(subject, material.effort, material.seed))
+    kinds = {name: subject.edges.get(name, "") for name in material.edge_names}
+    return {name: INERT if kind and changes[name] <= _UNCHANGED else kind for name, kind in kinds.items()}
+
+
+def _changes(material: Material) -> dict[tuple[str, str], float]:
+    """By how much each candidate edge's cuts change a prediction or a latent, at the most."""
+    largest = np.zeros(len(material.candidates))
+    for t in (material.effort.round, material.effort.early):
+        clean = material.pair(ANOTHER, t).clean_readout
+        for ablation in ("zero", "resample"):
+            cut = material.cut(ANOTHER, ablation, t)
+            for changed, kept in ((cut.predictions, clean.predictions), (cut.latents, clean.latents)):
+                apart = (changed - kept).abs().flatten(1).amax(1).nan_to_num(nan=np.inf)
+                largest = np.maximum(largest, apart.double().numpy(force=True))
+    return dict(zip(material.edge_names, largest.tolist(), strict=True))
 
 
 def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
@@ -49,9 +74,9 @@ def _faithfulness(material: Material, order: np.ndarray, exit: Exit) -> np.ndarr
 
 def _true_edges(subject: KnownMachine, material: Material) -> Answer:
     """Content edges above constant wiring, this above clean-up, and all above edges that do not exist."""
-    worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, "": 0.0}
+    worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, INERT: 0.0, "": 0.0}
     known = material.truth("edges")
-    return Answer({edge: worth[kind] for edge, kind in known.items()}, frozenset(e for e in known if known[e]))
+    return Answer({edge: worth[kind] for edge, kind in known.items()}, frozenset(e for e in known if worth[known[e]]))
 
 
 def _nodes(subject: KnownMachine, material: Material) -> Truth:
@@ -87,7 +112,8 @@ pose(
         true="The construction's own table of edges, which is checked against what parts read in running models.",
         scored=(
             "Content edges against edges that do not exist (AUROC, average precision, recall at the true size); "
-            "constant wiring, clean-up and all kinds together apart; areas under the faithfulness curve as in MIB."
+            "constant wiring, clean-up and all kinds together apart; true edges of which no cut changes anything on "
+            "these episodes (inert) are left out; areas under the faithfulness curve as in MIB."
         ),
         headline="ap",
         truth=_edges,

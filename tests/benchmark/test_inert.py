@@ -1,0 +1,42 @@
+"""Edges of which no cut changes anything are a kind of their own, measured, and count for no method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from circuits.benchmark.known_machine import build
+from circuits.benchmark.material import ANOTHER, QUICK, Material
+from circuits.benchmark.question import Answer, ranking
+from circuits.benchmark.questions import QUESTIONS
+
+
+@pytest.mark.parametrize(
+    ("machine", "form", "inert"), [("qlearning-handwired", "mlp", (5, 1)), ("wma-handwired", "R", (0, 0))]
+)
+def test_edges_that_change_nothing_are_inert(machine: str, form: str, inert: tuple[int, int]) -> None:
+    """Five content edges of Q-learning and a constant one; every other true edge changes something when cut."""
+    subject = build(machine, form)
+    material = Material(subject, QUICK, 0)
+    truth = material.truth("edges")
+    told = [subject.edges[edge] for edge, kind in truth.items() if kind == "inert"]
+    assert (told.count("content"), told.count("constant"), len(told)) == (*inert, sum(inert))
+    moved = np.zeros(len(truth))
+    for t in (QUICK.round, QUICK.early):
+        for ablation in ("zero", "resample"):
+            cut, clean = material.cut(ANOTHER, ablation, t), material.pair(ANOTHER, t).clean_readout
+            for one, other in ((cut.predictions, clean.predictions), (cut.latents, clean.latents)):
+                moved = np.maximum(moved, (one - other).abs().flatten(1).amax(1).numpy())
+    kinds = np.array(list(truth.values()))
+    assert (moved[kinds == "inert"] <= 1e-12).all() and (moved[(kinds != "inert") & (kinds != "")] > 1e-12).all()
+    oracle = QUESTIONS["edges"].known(subject, material)
+    assert oracle.chosen == {edge for edge, kind in truth.items() if kind not in ("", "inert")}
+    assert ranking(truth, oracle, "content", ("constant", "clean-up"))["ap all"] == 1
+
+
+def test_inert_edges_are_neither_right_nor_wrong() -> None:
+    truth = {"a": "content", "b": "inert", "c": "constant", "d": "", "e": ""}
+    for of_inert in (0.0, 5.0):
+        answer = Answer({"a": 3.0, "b": of_inert, "c": 2.0, "d": 1.0, "e": 0.0})
+        scores = ranking(truth, answer, "content", ("constant",))
+        assert scores["ap"] == scores["ap constant"] == scores["ap all"] == scores["recall all"] == 1
