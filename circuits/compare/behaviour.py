@@ -93,7 +93,7 @@ class Agreement:
 
     def judged(self) -> tuple[Word, str, Interval, float]:
         """The word, what decided it, its number and its threshold: the first one to differ, or the one undecided."""
-        rare = Interval(self.apart.estimate, self.apart.low, self.apart.high)
+        rare = self.apart
         often: Word = "same" if rare.high <= RARE else "different" if rare.low > OFTEN else "undecided"
         asked: list[tuple[Word, str, Interval, float]] = [
             (above(self.alike, ALIKE), "predictions alike", self.alike, ALIKE),

@@ -106,6 +106,8 @@ def test_a_fitted_read_out_is_said_only_where_it_alone_makes_two_models_the_same
     told = _behaviour(_agreement(BELOW), _agreement())
     assert told.word == "same" and told.bound == SURE
     assert told.note == f"once its read-out is fitted: spread 0.6; as it is, alike {BELOW}"
+    assert _behaviour(_agreement(ACROSS), _agreement()).word == "same"
+    assert _behaviour(_agreement(), _agreement(ACROSS)).note == ""
     for fitted in (_agreement(ACROSS), _agreement(cells=((0.1, 0.2),)), _agreement(apart=between(0.5, 0.6))):
         kept = _behaviour(_agreement(BELOW), fitted)
         assert (kept.word, kept.bound, kept.note) == ("different", BELOW, "")
