@@ -14,8 +14,8 @@ and on episodes in which one input is changed:
 
 Where the two differ, the same is asked of the reference's algorithm with its read-out fitted to the model: how a
 prediction is read from the state (a temperature, a share that is spread over what was reached), with what is carried
-left as it is. A model that was trained on another read-out is the same but for that; the verdict says so, and its note
-gives both numbers. One of the two must say which algorithm it computes, as handwired machines do.
+left as it is. A model that was trained on another read-out is the same but for that: the word is then that of the fitted
+one, unless this differs as well, and the note gives both numbers. One of the two must say which algorithm it computes, as handwired machines do.
 
 Beside the average stands that of untrained copies of the model. Without a reference the closest algorithm stands in its
 place, by what it explains (:mod:`circuits.compare.algorithm`).
@@ -148,9 +148,9 @@ def judge_behaviour(part: Behaviour) -> Verdict:
     """By the worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
     word, label, bound, threshold = part.plain.judged()
     control, note = max(part.untrained, default=float("nan")), ""
-    if word != "same" and part.fitted is not None and part.fitted.judged()[0] == "same":
+    if word != "same" and part.fitted is not None and part.fitted.judged()[0] != "different":
         word, label, bound, threshold = part.fitted.judged()
-        note = f"once its read-out is fitted: {part.said}; as it is, alike {part.plain.alike}"
+        note = f"once its read-out is fitted: {part.said}; alike {part.fitted.alike}, as it is {part.plain.alike}"
     if label == "predictions alike":
         word, why = controlled(word, bound, control)
         note = why or note

@@ -42,6 +42,8 @@ _GRADED = 0.9
 RESPONDS = 0.5
 """Response, worst cell: 0 where an input is not heard in time; ``wma-learned`` .9 and more, noise of .1 in the latents
 .2; a memory that fades by .9 a round .55 after 17 rounds."""
+_CHANGED = 0.1
+"""Share of the elements of a set that change off the manifold."""
 _STRANGE = 1.0
 """How far states are moved off the manifold: standard deviations of each element at the round."""
 
@@ -193,12 +195,18 @@ def missed_steps(
 def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Array]:
     """Changes of the decoded state that lead off the manifold: each element by its own random amount.
 
+    A set, whose elements are 0 or 1, becomes another set: there are none between. Each element changes with probability
+    :data:`_CHANGED`.
     A variable that does not vary between episodes, such as the round, is moved by itself for each episode, too, by up
     to a quarter of its range over rounds.
     """
     rng, changes = np.random.default_rng([effort.seed, 7]), {}
     for key in keys:
         held = np.asarray(values[key], dtype=np.float64)
+        if np.isin(held, (0.0, 1.0)).all():
+            here = held[:, effort.at]
+            changes[key] = np.where(rng.random(here.shape) < _CHANGED, 1 - 2 * here, 0.0)
+            continue
         spread = held[:, effort.at].std(0, keepdims=True)
         if not spread.any():
             spread = np.full_like(spread, np.ptp(held) / 8)

@@ -102,13 +102,15 @@ def test_behaviour_that_differs_in_one_number_differs_whatever_is_undecided():
     assert _behaviour(_agreement(BELOW, cells=((0.4, 0.99),))).decided_by == "predictions alike"
 
 
-def test_a_fitted_read_out_is_said_only_where_it_alone_makes_two_models_the_same():
+def test_a_fitted_read_out_decides_where_two_models_differ_without_it_and_not_with_it():
     told = _behaviour(_agreement(BELOW), _agreement())
     assert told.word == "same" and told.bound == SURE
-    assert told.note == f"once its read-out is fitted: spread 0.6; as it is, alike {BELOW}"
+    assert told.note == f"once its read-out is fitted: spread 0.6; alike {SURE}, as it is {BELOW}"
     assert _behaviour(_agreement(ACROSS), _agreement()).word == "same"
     assert _behaviour(_agreement(), _agreement(ACROSS)).note == ""
-    for fitted in (_agreement(ACROSS), _agreement(cells=((0.1, 0.2),)), _agreement(apart=between(0.5, 0.6))):
+    unsure = _behaviour(_agreement(BELOW), _agreement(ACROSS))
+    assert (unsure.word, unsure.bound) == ("undecided", ACROSS) and unsure.note.endswith(f"as it is {BELOW}")
+    for fitted in (_agreement(BELOW), _agreement(cells=((0.1, 0.2),)), _agreement(apart=between(0.5, 0.6))):
         kept = _behaviour(_agreement(BELOW), fitted)
         assert (kept.word, kept.bound, kept.note) == ("different", BELOW, "")
 
