@@ -14,8 +14,9 @@ and on episodes in which one input is changed:
 
 Where the two differ, the same is asked of the reference's algorithm with its read-out fitted to the model: how a
 prediction is read from the state (a temperature, a share that is spread over what was reached), with what is carried
-left as it is. A model that was trained on another read-out is the same but for that: the word is then that of the fitted
-one, unless this differs as well, and the note gives both numbers. One of the two must say which algorithm it computes, as handwired machines do.
+left as it is. A model that was trained on another read-out is the same but for that: the word is then that of the
+fitted one, unless this differs as well, and the note gives both numbers. One of the two must say which algorithm it
+computes, as handwired machines do.
 
 Beside the average stands that of untrained copies of the model. Without a reference the closest algorithm stands in its
 place, by what it explains (:mod:`circuits.compare.algorithm`).

@@ -54,6 +54,8 @@ _LEVEL = 0.99
 """Of the interval of a cell, of which there are many."""
 _FEWEST = 8
 """Episodes that must respond in a cell; of fewer an interval says nothing."""
+_JITTER = 1e-6
+"""Noise, as a share of the size of latents, that no prediction should hang on."""
 _BATCH = 1024
 """Rounds that are run at once."""
 
@@ -145,7 +147,8 @@ def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edit
     """The change of every later prediction when the decoded state is moved as the algorithm's changes with each edit.
 
     Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere. The latents of the clean run
-    are moved in each of these rounds, and that round is run once.
+    are moved in each of these rounds, and that round is run once. Where the moved latents stand on a tie, so that the
+    prediction hangs on rounding (:data:`_JITTER`), nothing can be said: NaN.
     """
     model, run = subject.model, rollout(subject.model.eval(), edits.episodes)
     clean, values = _distributions(run.layout, run.predictions), algorithm.run(edits.episodes)
@@ -157,16 +160,20 @@ def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edit
     told = edits.of_each
     edit, at = np.nonzero(np.isin(np.arange(run.n_rounds) - told[:, 1:2], _LAGS[1:]))
     episode = told[edit, 2]
-    result = np.full((len(told), *clean.shape[1:]), np.nan)
+    result, generator = np.full((len(told), *clean.shape[1:]), np.nan), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for part in np.array_split(np.arange(len(edit)), max(1, len(edit) // _BATCH)):
             rows, rounds = episode[part], at[part]
             moves = {key: value[edit[part], rounds][:, None] for key, value in change.items()}
             latents = run.latents[rows, rounds] + writer.step(moves, (len(part), 1))[:, 0].to(run.latents)
             fed = run.fed.each(partial(_at, rows, rounds))
-            done = run_round(model, fed, latents, run.layout, run.commit, ())
-            moved = _distributions(run.layout, done.prediction)
-            result[edit[part], rounds] = moved - clean[rows, rounds]
+            noise = torch.randn(latents.shape, generator=generator, dtype=torch.float64).to(latents)
+            moved, shaken = (
+                _distributions(run.layout, run_round(model, fed, x, run.layout, run.commit, ()).prediction)
+                for x in (latents, latents + _JITTER * latents.square().mean().sqrt() * noise)
+            )
+            tied = np.abs(shaken - moved).max(-1, keepdims=True) > NOTICED
+            result[edit[part], rounds] = np.where(tied, np.nan, moved - clean[rows, rounds])
     return result
 
 

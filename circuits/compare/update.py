@@ -11,7 +11,9 @@ makes of the decoded state on some episodes, and scored on others. For Q-learnin
 discount, and whether the next values enter by their maximum, a soft one or their mean.
 
 The verdict is decided by the worst step R2 of the reference's state, on and off the manifold, one round on and several,
-and by the worst score of a round's input in what the round writes (:mod:`circuits.compare.effects`).
+by the worst score of a round's input in what the round writes (:mod:`circuits.compare.effects`), and by the worst
+response to an input, against a move of the state (:mod:`circuits.compare.response`). Steps off the manifold alone make
+no "different": a move can also lead to where the machine's own code of its state has no meaning.
 """
 
 from __future__ import annotations
@@ -246,6 +248,8 @@ def _by_writing(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdi
     worst = min(steps, key=lambda u: u.r2.low)
     control = best([score for u in steps for score in u.untrained])
     word, note = controlled(above(worst.r2, _STEPPED), worst.r2, control)
+    if word == "different" and all(above(u.r2, _STEPPED) == "same" for u in steps if u.manifold == ON):
+        word, note = "undecided", "only states that no episode reaches are updated otherwise"
     label = f"step R2 of {' + '.join(worst.state)}, {worst.manifold} the manifold, {worst.horizon} rounds on"
     by_step = Verdict("update", word, note, label, worst.r2, _STEPPED, control)
     written = [e for e in effects.effects if e.algorithm == algorithm and e.what == "input" and e.outcome == "state"]

@@ -381,7 +381,8 @@ def test_update_needs_every_response_to_go_through_the_state(step, cells, word, 
     ("on", "off", "word", "decided_by"),
     [
         (SURE, SURE, "same", "on the manifold, 1 rounds on"),
-        (SURE, BELOW, "different", "off the manifold, 5 rounds on"),
+        (SURE, BELOW, "undecided", "off the manifold, 5 rounds on"),  # no state that occurs is updated otherwise
+        (ACROSS, BELOW, "different", "off the manifold, 5 rounds on"),
         (BELOW, SURE, "different", "on the manifold, 1 rounds on"),
         (SURE, ACROSS, "undecided", "off the manifold, 5 rounds on"),
         (between(0.95, 0.99), between(0.96, 0.97), "same", "on the manifold, 1 rounds on"),
@@ -391,7 +392,8 @@ def test_update_needs_every_response_to_go_through_the_state(step, cells, word, 
 )
 def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off, word, decided_by):
     verdict = _update([_step(on), _step(off, manifold="off", horizon=5)])
-    assert (verdict.question, verdict.word, verdict.note) == ("update", word, "")
+    off_alone = "only states that no episode reaches are updated otherwise" if (on, off) == (SURE, BELOW) else ""
+    assert (verdict.question, verdict.word, verdict.note) == ("update", word, off_alone)
     assert verdict.decided_by == f"step R2 of log_weights + elapsed, {decided_by}"
     assert verdict.bound == (on if " on the" in decided_by or decided_by.startswith("on") else off)
     assert verdict.threshold == 0.95
