@@ -54,8 +54,10 @@ _LEVEL = 0.99
 """Of the interval of a cell, of which there are many."""
 _FEWEST = 8
 """Episodes that must respond in a cell; of fewer an interval says nothing."""
-_JITTER = 1e-6
-"""Noise, as a share of the size of latents, that no prediction should hang on."""
+_JITTER = 0.01
+"""Noise, as a share of the size of latents, that no prediction should hang on; moves of a fitted decoder have as much."""
+_SHAKES = 4
+"""How often it is drawn."""
 _BATCH = 1024
 """Rounds that are run at once."""
 
@@ -167,12 +169,16 @@ def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edit
             moves = {key: value[edit[part], rounds][:, None] for key, value in change.items()}
             latents = run.latents[rows, rounds] + writer.step(moves, (len(part), 1))[:, 0].to(run.latents)
             fed = run.fed.each(partial(_at, rows, rounds))
-            noise = torch.randn(latents.shape, generator=generator, dtype=torch.float64).to(latents)
-            moved, shaken = (
+            size = _JITTER * latents.square().mean().sqrt()
+            tried = [latents]
+            for _ in range(_SHAKES):
+                noise = torch.randn(latents.shape, generator=generator, dtype=torch.float64)
+                tried.append(latents + size * noise.to(latents))
+            moved, *shaken = (
                 _distributions(run.layout, run_round(model, fed, x, run.layout, run.commit, ()).prediction)
-                for x in (latents, latents + _JITTER * latents.square().mean().sqrt() * noise)
+                for x in tried
             )
-            tied = np.abs(shaken - moved).max(-1, keepdims=True) > NOTICED
+            tied = np.max([np.abs(x - moved).max(-1, keepdims=True) for x in shaken], 0) > NOTICED
             result[edit[part], rounds] = np.where(tied, np.nan, moved - clean[rows, rounds])
     return result
 
