@@ -55,7 +55,7 @@ _LEVEL = 0.99
 _FEWEST = 8
 """Episodes that must respond in a cell; of fewer an interval says nothing."""
 _JITTER = 0.01
-"""Noise, as a share of the size of latents, that no prediction should hang on; moves of a fitted decoder have as much."""
+"""Noise, as a share of the size of latents, that no prediction should hang on; moves by fitted decoders have it."""
 _SHAKES = 4
 """How often it is drawn."""
 _BATCH = 1024
