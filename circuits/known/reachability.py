@@ -90,8 +90,8 @@ def _other_answers() -> tuple[Specimen, ...]:
         known(
             "answer spread",
             lambda: computed(algorithms.breadth_first(0.6)),
-            "d s s",
-            "six tenths of the answer lie on all nodes that are held, as in what models are trained on",
+            "s s s",
+            "six tenths of the answer lie on all nodes that are held: another read-out, to be fitted",
             "breadth_first",
         ),
         known(
