@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from circuits.compare.fitting import asked_rounds, checked_distributions, divergence, fit, predictor, task_of
 from circuits.compare.question import Compared, Question, above, bounds
-from circuits.compare.response import Cell, cells, edits_of, responses
+from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Family, Predicted
 from interp.checks import checked, unique
@@ -58,7 +58,7 @@ NEARLY_ALL = 0.999
 RESPONDS = 0.5
 """Responses of the closest family, worst cell: .98 to .99 of ``wma-learned`` and the Bayes predictor, 0 where a machine
 never hears an input, or hears it late."""
-_N_EDITS = 400
+_N_EDITS = 240
 """Single inputs that are changed."""
 _EVENLY = "evenly"
 """The name of the guess that gives every outcome the same probability, or of a real number that is the same at every
@@ -190,6 +190,7 @@ def explain(
     *,
     seed: int,
     families: Sequence[Family] | None = None,
+    edits: Edits | None = None,
 ) -> AlgorithmPart:
     """Which family of algorithms predicts what the subject predicts.
 
@@ -198,6 +199,7 @@ def explain(
         sets: by name, (episodes to fit on, other episodes to score on), such as ``task.sets_for(...)`` gives.
         seed: of the bootstrap over episodes.
         families: those that are asked; all of the task's when None.
+        edits: single inputs that are changed, for the response; some of the first set's episodes when None.
 
     Raises:
         InputError: sets of another task, or predictions that are no distributions.
@@ -216,12 +218,13 @@ def explain(
     scores = _scores(subject, task, sets, asked.values())
     n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
     decided = _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
-    return decided if decided.family is None else _responding(decided, subject, task, sets)
+    if decided.family is None:
+        return decided
+    return _responding(decided, subject, edits or edits_of(task, next(iter(sets.values()))[1], _N_EDITS))
 
 
-def _responding(part: AlgorithmPart, subject: Any, task: Task, sets: Mapping[str, tuple[Any, Any]]) -> AlgorithmPart:
+def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
     """The same, with the family's worst response; it explains no longer where that is another one."""
-    edits = edits_of(task, next(iter(sets.values()))[1], _N_EDITS)
     found = cells(edits, responses(subject, edits), responses(part.algorithm, edits))
     if not found:
         return part
@@ -341,7 +344,9 @@ def _draws(n_episodes: int, seed: int) -> Array:
 
 
 def _explain(compared: Compared) -> AlgorithmPart:
-    return explain(compared.model.model, compared.model.task, compared.sets, seed=compared.effort.seed)
+    model = compared.model
+    edits = edits_of(model.task, model.samples.test, compared.effort.edits)
+    return explain(model.model, model.task, compared.sets, seed=compared.effort.seed, edits=edits)
 
 
 ALGORITHM = Question("algorithm", AlgorithmPart, _explain)

@@ -60,7 +60,7 @@ class Effort:
     starts: int = 8
     battery: int = 48
     scored: int = 96
-    edits: int = 1200
+    edits: int = 800
     untrained: int = 5
     seed: int = 0
 
@@ -97,7 +97,7 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(known=48, test=24, rounds=20, starts=4, battery=12, scored=48, edits=400, untrained=2)
+QUICK = Effort(known=48, test=24, rounds=20, starts=4, battery=12, scored=48, edits=240, untrained=2)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ _FEWEST = 8
 """Episodes that must respond in a cell; of fewer an interval says nothing."""
 _JITTER = 0.01
 """Noise, as a share of the size of latents, that no prediction should hang on; moves by fitted decoders have it."""
-_SHAKES = 4
+_SHAKES = 3
 """How often it is drawn."""
 _BATCH = 1024
 """Rounds that are run at once."""

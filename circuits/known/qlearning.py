@@ -109,7 +109,7 @@ def _other_choices() -> tuple[Specimen, ...]:
             "Boltzmann",
             lambda: wired(beta=5.0),
             "s s s e",
-            "it chooses by a softmax of the table, in which .2 of reward is a factor of e: another read-out, to be fitted",
+            "it chooses by a softmax of the table (.2 of reward is a factor of e): another read-out, to be fitted",
             "q_learning",
         ),
         known(
