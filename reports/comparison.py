@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare import Comparison
+from circuits.compare import FULL, Comparison
 from circuits.compare.circuit import CircuitPart
 from circuits.compare.question import NotApplicable, in_words
 from circuits.compare.response import Cell
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
+from circuits.known import resolution
 from interp import tasks
 from interp.statistics import Interval
 from reports import figures
@@ -88,12 +89,19 @@ _N_HEADS = 8
 def page(comparison: Comparison) -> Report:
     """The report on a comparison: its verdicts, then a section for each part that has something to show."""
     against = f" against {comparison.reference}" if comparison.reference else " against algorithms"
-    verdicts = [_verdicts(comparison), Prose(f"Which algorithm: {comparison.algorithm}.")]
+    verdicts: list[Any] = [_verdicts(comparison), Prose(f"Which algorithm: {comparison.algorithm}.")]
+    if seen := resolution.sentence(comparison.algorithm.settings["task"], _is_quick(comparison)):
+        verdicts.append(Prose(seen))
     words = [verdict.word for verdict in comparison.verdicts.values()]
     counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
     about = {"kind": "comparison", "verdicts": counts}
     sections = [Section("Verdicts", verdicts), *_sections(comparison)]
     return Report(comparison.model + against, _LEAD, sections, comparison.settings, about=about)
+
+
+def _is_quick(comparison: Comparison) -> bool:
+    """Whether less was done than by default, so that what it can see is at most what a quick comparison sees."""
+    return any(comparison.settings[key] < getattr(FULL, key) for key in ("known", "test", "scored", "edits"))
 
 
 def write(comparison: Comparison, folder: str | Path) -> Path:
