@@ -84,9 +84,12 @@ def _unpacked(work: Callable[[_S, _T], _R], shared: bytes, item: _T) -> _R:
 def _require_trusted(scheduler: str) -> None:
     """Refuse the scheduler of a machine that is neither this one nor named: what it sends is unpickled."""
     try:
-        host = urlsplit(scheduler if "//" in scheduler else f"//{scheduler}").hostname or ""
+        address = urlsplit(scheduler if "//" in scheduler else f"//{scheduler}")
+        host = address.hostname or ""
     except ValueError as error:
         raise InputError(f"scheduler {scheduler!r} is no address: {error}") from None
+    if address.scheme == "inproc":  # in this very process
+        return
     try:
         here = ip_address(host).is_loopback
     except ValueError:

@@ -231,6 +231,11 @@ def test_the_list_of_a_folder_passes_over_what_is_no_page_of_ours(tmp_path):
 
 
 def test_a_log_line_and_an_error_do_not_reach_the_terminal_as_commands(tmp_path):
-    name = "\x1b[31mx"
-    done = CliRunner().invoke(app, ["--verbose", "patch", name])
+    name, logger = "\x1b[31mx", logging.getLogger("interp")
+    handlers, level = list(logger.handlers), logger.level
+    try:
+        done = CliRunner().invoke(app, ["--verbose", "patch", name])
+    finally:
+        logger.handlers = handlers
+        logger.setLevel(level)
     assert done.exit_code == 2 and "\x1b" not in done.output

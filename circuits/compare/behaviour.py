@@ -58,6 +58,8 @@ PLAIN = 0.1
 """Nats by which predictions are plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
 RARE, OFTEN = 0.001, 0.02
 """Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
+_LARGE = 1e2
+"""The bounds of real numbers that an untrained copy is taken to predict; log variances among them."""
 _N_FAILURES = 20
 """How many rounds of largest difference are kept."""
 
@@ -222,7 +224,7 @@ def _probable(predict: Predict, kind: Predicted, episodes: Any) -> Array:
     """Predictions as probabilities: an untrained copy of a handwired model may say others. Even where none is left."""
     given = predict(episodes)
     if kind != "classes":
-        return given
+        return np.clip(np.nan_to_num(given), -_LARGE, _LARGE)
     kept = np.clip(np.nan_to_num(given), 0.0, 1.0) + np.finfo(float).tiny
     return np.asarray(kept / kept.sum(-1, keepdims=True))
 

@@ -56,7 +56,7 @@ def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
     Where nothing is missed the score is 1 exactly; where nothing is asked, or a sum is not finite, all three are NaN.
 
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
-    0.75 [0.2925, 0.9117]
+    0.75 [0.4832, 0.8791]
     """
     lost, given = np.asarray(missed, dtype=np.float64), np.asarray(asked, dtype=np.float64)
     n, loss, reference = len(lost), float(lost.sum()), float(given.sum())

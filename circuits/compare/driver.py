@@ -229,7 +229,8 @@ def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Subj
     for i in range(effort.untrained):
         subject = Subject(untrained(model, effort.seed + i), samples)
         for _ in range(_HALVINGS):
-            if all(bool(subject.run(e).latents.isfinite().all()) for e in (samples.known, samples.test)):
+            runs = [subject.run(episodes) for episodes in (samples.known, samples.test)]
+            if all(bool(x.isfinite().all()) for run in runs for x in (run.latents, run.predictions)):
                 yield subject
                 break
             bounded = copy.deepcopy(subject.model)

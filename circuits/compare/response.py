@@ -50,8 +50,8 @@ NOTICED = 0.03
 """Root mean squared change of a probability below which no response counts; of real numbers, of all their changes."""
 _LAGS = (0, 1, 2, 3, 5, 9, 17)
 """Lags are taken together from each of these to the next."""
-_LEVEL = 0.99
-"""Of the interval of a cell, of which there are many."""
+_THERE = 0.95
+"""Level of intervals of responses against moves of the state, which need only be there."""
 _FEWEST = 8
 """Episodes that must respond in a cell; of fewer an interval says nothing."""
 _JITTER = 0.01
@@ -226,9 +226,10 @@ class Cell:
         return {"what": self.what, "when": self.when, **bounds(self.alike), **sizes}
 
 
-def cells(edits: Edits, ours: Array, theirs: Array) -> tuple[Cell, ...]:
+def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
     """How alike two responses ``[edit, round, outcome]`` are in every cell in which at least :data:`_FEWEST` episodes
-    respond; the least alike first. Rounds in which one is NaN are left out.
+    respond; the least alike first. Rounds in which one is NaN are left out. There are many cells: their intervals are
+    wider than others, but where the question is only whether a response is there at all.
     """
     if not edits.parts:
         return ()
@@ -251,7 +252,7 @@ def cells(edits: Edits, ours: Array, theirs: Array) -> tuple[Cell, ...]:
             weights @ (2 * both + count * notices), drawn, out=np.full(len(drawn), np.nan), where=drawn > 0
         )
         sizes = (float(np.sqrt(part.sum() / count.sum())) for part in (mine, other))
-        found.append(Cell(what, when, Interval.of_samples(alike[1:], alike[0], _LEVEL), *sizes))
+        found.append(Cell(what, when, Interval.of_samples(alike[1:], alike[0], level), *sizes))
     return tuple(sorted(found, key=lambda cell: cell.alike.low))
 
 
@@ -298,7 +299,7 @@ def through_state(compared: Compared) -> ResponsePart:
     writer = subject.writer(algorithm)
 
     def found(of: Subject, moves: Writer) -> tuple[Cell, ...]:
-        return cells(edits, responses(of.model, edits), mediated(of, algorithm, moves, edits))
+        return cells(edits, responses(of.model, edits), mediated(of, algorithm, moves, edits), _THERE)
 
     fresh = [found(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
     worst = min((cell.alike.estimate for some in fresh for cell in some), default=float("nan"))

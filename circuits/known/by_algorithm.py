@@ -228,4 +228,5 @@ def _searches(layout: ReachabilityRound, fed: EncodedRounds) -> ReachabilityEpis
         return _number(fed.tokens[:, layout.positions(labels)], layout.token_ids["n_1"], layout.n_nodes)
 
     ends = np.stack([at(*(f"{end}_{i}" for i in edges)) for end in ("s", "t")], -1)
-    return ReachabilityEpisodes(ends, at("r")[:, 0], at("c_1", "c_2"), layout.n_nodes, 1)
+    # A round is read whether or not an answer of it is right.
+    return ReachabilityEpisodes(ends, at("r")[:, 0], at("c_1", "c_2"), layout.n_nodes, 1, regime="a round")

@@ -11,6 +11,7 @@ import pytest
 import interp
 from circuits import compare
 from circuits.compare import driver
+from circuits.compare.question import in_words
 from interp.errors import InputError
 from interp.finished import Finished
 from interp.tasks import experts
@@ -66,7 +67,7 @@ def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
     assert {path.name for path in paths} >= {"verdicts.csv", "state.csv", "circuit.csv"}
     page = comparison.write(found, tmp_path).read_text()
     for verdict in found.verdicts.values():
-        assert f"same {verdict.question}?" in page and verdict.decided_by.replace(">", "&gt;") in page
+        assert f"same {in_words(verdict.question)}?" in page and verdict.decided_by.replace(">", "&gt;") in page
 
 
 def test_a_part_without_a_drawing_is_a_table_of_the_page(found):
@@ -89,7 +90,7 @@ def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
     for model in ("wma-learned", "wma-handwired"):  # the latter with 4 experts, as in the comparison
         text = build(model, tmp_path, **page).read_text()
         assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
-        assert all(f"same {question}?" in text for question in found.verdicts)
+        assert all(f"same {in_words(question)}?" in text for question in found.verdicts)
         other = {"wma-learned": "wma-handwired", "wma-handwired": "wma-learned"}[model]
         assert all(f"Same {question} as {other}" in text for question in found.verdicts)
         assert 'class="badge fail"' not in text  # a difference is a finding, no fault
