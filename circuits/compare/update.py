@@ -197,10 +197,9 @@ def missed_steps(
 def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Array]:
     """Changes of the decoded state that lead off the manifold: each element by its own random amount.
 
-    A set, whose elements are 0 or 1, becomes another set: there are none between. Each element changes with probability
-    :data:`_CHANGED`.
-    A variable that does not vary between episodes, such as the round, is moved by itself for each episode, too, by up
-    to a quarter of its range over rounds.
+    No element leaves the range that it has over all rounds and episodes: a variance stays one. Of a set, whose elements
+    are 0 or 1, each one changes with probability :data:`_CHANGED`. A variable that does not vary between episodes, such
+    as the round, is moved by itself for each episode, too, by up to a quarter of its range over rounds.
     """
     rng, changes = np.random.default_rng([effort.seed, 7]), {}
     for key in keys:
@@ -212,8 +211,9 @@ def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Ar
         spread = held[:, effort.at].std(0, keepdims=True)
         if not spread.any():
             spread = np.full_like(spread, np.ptp(held) / 8)
-        noise = rng.standard_normal(held[:, effort.at].shape)
-        changes[key] = _STRANGE * spread * noise
+        here, low, high = held[:, effort.at], held.min((0, 1)), held.max((0, 1))
+        noise = rng.standard_normal(here.shape)
+        changes[key] = np.clip(here + _STRANGE * spread * noise, low, high) - here
     return changes
 
 

@@ -92,7 +92,7 @@ def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
         assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
         assert all(f"same {in_words(question)}?" in text for question in found.verdicts)
         other = {"wma-learned": "wma-handwired", "wma-handwired": "wma-learned"}[model]
-        assert all(f"Same {question} as {other}" in text for question in found.verdicts)
+        assert all(f"Same {in_words(question)} as {other}" in text for question in found.verdicts)
         assert 'class="badge fail"' not in text  # a difference is a finding, no fault
 
 

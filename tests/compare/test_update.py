@@ -117,7 +117,16 @@ def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eig
     changes = strange(values, ("q", "elapsed"), SMALL)
     q = rng.standard_normal((SMALL.test, 2, 2)) * fake.q[:, SMALL.at].std(0, keepdims=True)
     assert changes["q"] == pytest.approx(q)
-    assert changes["elapsed"] == pytest.approx(rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8)
+    by = rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8
+    within = np.clip(fake.elapsed[:, SMALL.at] + by, 0, SMALL.rounds - 1) - fake.elapsed[:, SMALL.at]
+    assert (within != by).any() and changes["elapsed"] == pytest.approx(within)  # there is no later round
+
+
+def test_a_set_off_the_manifold_is_another_set():
+    held = (np.random.default_rng(0).random((200, SMALL.rounds, 5)) < 0.5).astype(float)
+    changes = strange({"reached": held}, ("reached",), SMALL)["reached"]
+    assert set(np.unique(held[:, SMALL.at] + changes)) == {0.0, 1.0}
+    assert np.abs(changes).mean() == pytest.approx(0.1, abs=0.02)
 
 
 @pytest.mark.parametrize("worse", ["q", "elapsed"])
