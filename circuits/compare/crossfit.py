@@ -10,8 +10,8 @@ method over episodes, with the quantile of Student's t:
 The estimand is the score, on new episodes, of maps that are fitted to as many episodes as the folds leave. Where a map
 minimises nearly what is scored, the luck of its fit enters in second order only: as a bias, and hardly as a spread. The
 best affine map scores more: on a noisy machine by a fifth of an interval, but on ``wma-learned`` by more than one
-(update .9974 at quick effort and .9981 with 7 times the episodes; its truth lies above the interval in 59 of 60 small
-comparisons, as it should where maps keep getting better): intervals say nothing about more episodes. The allowance a is
+(update .9974 at quick effort and .9981 with 7 times the episodes; the second lies above the interval in 59 of 60 small
+comparisons): intervals say nothing about maps of more episodes. The allowance a is
 :data:`ALLOWANCE`, and not the sqrt(1 + K / (K - 1)) of :mod:`interp.refit`, which covered every number in each of 60
 small comparisons, with intervals of up to 1.6 times the width that they need. Coverage is measured against large
 comparisons: the table "deciding" of :mod:`circuits.compare.coverage`.
