@@ -44,7 +44,7 @@ from interp import tasks
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
-from interp.files import json_values, write_atomic, write_json
+from interp.files import json_values, write_csv, write_json
 from interp.finished import Finished
 from interp.library import handwired_models, load
 from interp.machine import Machine
@@ -55,6 +55,8 @@ from interp.session import session
 
 QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, EFFECTS, CIRCUIT, WHERE)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""
+_GROWN = 1e4
+"""Latents beyond this have squares that drown everything else, or overflow."""
 _HALVINGS = 12
 """How often the weights of an untrained copy are halved before it is given up."""
 FORMAT = 1
@@ -150,7 +152,7 @@ class Comparison(Tabled):
         """Write ``comparison.json``, ``verdicts.csv`` and a CSV for each part."""
         paths = [write_json(Path(folder) / "comparison.json", self.to_dict())]
         for name, frame in {"verdicts": self.table(), **self.frames}.items():
-            paths.append(write_atomic(Path(folder) / f"{name}.csv", partial(frame.to_csv, index=False)))
+            paths.append(write_csv(Path(folder) / f"{name}.csv", frame))
         return paths
 
 
@@ -225,12 +227,12 @@ def _compared(model: Machine, other: Machine | None, effort: Effort, sizes: dict
 
 
 def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Subject]:
-    """Untrained copies. One that grows beyond all numbers, as unbounded attention lets some, gets smaller weights."""
+    """Untrained copies. One that grows without bound, as unbounded attention lets some, gets smaller weights."""
     for i in range(effort.untrained):
         subject = Subject(untrained(model, effort.seed + i), samples)
         for _ in range(_HALVINGS):
             runs = [subject.run(episodes) for episodes in (samples.known, samples.test)]
-            if all(bool(x.isfinite().all()) for run in runs for x in (run.latents, run.predictions)):
+            if all(run.latents.abs().max() < _GROWN and run.predictions.isfinite().all() for run in runs):
                 yield subject
                 break
             bounded = copy.deepcopy(subject.model)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import interp
-from circuits import compare
-from circuits.compare import driver
+from circuits.compare import response
 from circuits.compare.response import NOTICED, Edits, cells, responses
-from circuits.known import by_algorithm
+from interp.statistics import resample_weights
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.reachability import TASK as REACHABILITY
-from interp.tasks.reachability.algorithms import breadth_first
 
 T = 12
 
@@ -135,31 +133,54 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
     assert none.parts == () and cells(none, responses(model, none), responses(model, none)) == ()
 
 
-def only(monkeypatch, *keys):
-    monkeypatch.setattr(driver, "QUESTIONS", tuple(q for q in driver.QUESTIONS if q.key in keys))
-
-
-SMALL = compare.Effort(known=8, test=12, rounds=14, starts=2, horizon=3, battery=4, scored=12, edits=200, untrained=1)
-
-
-def test_behaviour_is_symmetric(monkeypatch):
-    """Weighted Majority of gain .5 against .35 was the same, and .35 against .5 was not."""
-    only(monkeypatch, "algorithm", "behaviour")
-    louder, quieter = (interp.load("wma-handwired", n_experts=4, log_gamma=gain) for gain in (0.5, 0.35))
-    there, back = (compare.run(*pair, effort=SMALL) for pair in ((louder, quieter), (quieter, louder)))
-    one, other = there.verdicts["behaviour"], back.verdicts["behaviour"]
-    assert 0.8 < one.bound.estimate < 0.99
-    assert (one.word, one.decided_by, one.threshold) == (other.word, other.decided_by, other.threshold)
-    assert [one.bound.estimate, one.bound.low, one.bound.high] == pytest.approx(
-        [other.bound.estimate, other.bound.low, other.bound.high], abs=1e-9
+def by_hand(edits, ours, theirs, mask, unit=1.0):
+    """Estimate, interval and sizes of one cell, from the formula of the module."""
+    told, floor = edits.of_each, NOTICED**2 * unit
+    episodes = [mask & (told[:, 2:] == e) for e in range(len(edits.episodes))]
+    n = np.array([m.sum() for m in episodes])
+    both, mine, other = (
+        np.array([(x.sum(-1) * m).sum() for m in episodes]) for x in (ours * theirs, ours**2, theirs**2)
     )
+    weights = resample_weights(len(n), 1000, seed=0)
+    samples = (weights @ (2 * both + n * floor)) / (weights @ (mine + other + n * floor))
+    alike = (2 * both.sum() + n.sum() * floor) / (mine.sum() + other.sum() + n.sum() * floor)
+    low, high = np.quantile(samples, [0.005, 0.995])
+    return [alike, low, high, np.sqrt(mine.sum() / n.sum()), np.sqrt(other.sum() / n.sum())]
 
 
-def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatch):
-    """A search that spreads .6 of its answer over what it reached is the same search, once that is fitted."""
-    only(monkeypatch, "algorithm", "behaviour")
-    handwired = interp.load("reachability-handwired", n_nodes=16, n_edges=24)
-    spread = by_algorithm.machine(breadth_first(0.6), handwired.layout)
-    for pair in ((spread, handwired), (handwired, spread)):
-        verdict = compare.run(*pair, effort=replace(SMALL, rounds=5, starts=1, horizon=1)).verdicts["behaviour"]
-        assert verdict.word == "same" and verdict.note.startswith("once its read-out is fitted: spread 0.")
+@pytest.mark.parametrize("kind", ["classes", "mean"])
+@pytest.mark.parametrize("first_asked", [0, 2])
+def test_every_cell_has_the_numbers_of_the_formula(edits, monkeypatch, kind, first_asked):
+    of = SimpleNamespace(kind=kind, data=SimpleNamespace(first_asked=first_asked))
+    monkeypatch.setattr(response.tasks, "of", lambda episodes: of)
+    rng, told = np.random.default_rng(0), edits.of_each
+    ours, theirs = rng.normal(0, 0.05, (2, len(told), T, 2))
+    theirs = 0.6 * ours + theirs
+    lag, asked = np.arange(T) - told[:, 1:2], np.arange(T)[None] >= first_asked
+    unit = 1.0
+    if kind == "mean":
+        every = (lag >= 0) & asked
+        unit = ((ours**2 + theirs**2).sum(-1)[every]).sum() / (2 * every.sum())
+    bands = {"in the same round": (0, 1), "one round later": (1, 2), "2 rounds later": (2, 3)}
+    bands |= {"3 to 4 rounds later": (3, 5), "5 to 8 rounds later": (5, 9), "9 to 11 rounds later": (9, 12)}
+    masks = {
+        (name, when): (lag >= low) & (lag < high) & (told[:, :1] == i) & asked
+        for i, name in enumerate(edits.kinds)
+        for when, (low, high) in bands.items()
+    }
+    masks |= {("any input", f"changed in round {t}"): (lag >= 0) & (told[:, 1:2] == t) & asked for t in range(T - 1)}
+    cells_found = {(c.what, c.when): c for c in cells(edits, ours, theirs)}
+    assert cells_found.keys() == masks.keys()
+    for key, mask in masks.items():
+        c = cells_found[key]
+        numbers = [c.alike.estimate, c.alike.low, c.alike.high, c.size, c.reference_size]
+        assert numbers == pytest.approx(by_hand(edits, ours, theirs, mask, unit)), key
+
+
+def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits):
+    told = edits.of_each
+    asked = (np.arange(T) - told[:, 1:2] >= 0) & (told[:, :1] == 3)
+    for n, there in ((7, False), (8, True)):
+        some = np.where((asked & (told[:, 2:] < n))[..., None], 10.0, 0.0) * np.ones(2)
+        for pair in ((some, 0 * some), (0 * some, some)):
+            assert (("flip the label", "one round later") in {(c.what, c.when) for c in cells(edits, *pair)}) is there
