@@ -15,7 +15,7 @@ SOME = {
     "negated and scaled": "behaviour state update circuit algorithm",
     "gain 1": "behaviour state update circuit algorithm",
     "noisy follow the leader": "behaviour state update",
-    "Bayes, wrong prior": "behaviour state update algorithm",
+    "Bayes, wrong prior": "behaviour state algorithm",
     "delayed switch": "behaviour state algorithm",
     "label stuck": "behaviour state update algorithm",
     "one round late, by algorithm": "behaviour update algorithm",
