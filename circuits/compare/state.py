@@ -8,9 +8,10 @@ crossfit`: known and test episodes serve for both, and intervals count the luck 
 
 with the Jensen-Shannon divergence of its predictions, and "cut" the same model put back to its initial latents. 1: the
 first model's latents hold all that the second one's memory is worth; 0: they are worth no more than none. The map is
-fitted with a penalty (:data:`interp.decoder.RIDGE`); maps from handwired latents need none, because these vary only
-where the circuit writes. What the memory is worth, JS(cut, own) in nats, stands beside the score: a memory that is
-worth nothing gives every map the score 1.
+fitted with a penalty (:data:`interp.decoder.RIDGE`). Maps from handwired latents need none, because these vary only
+where the circuit writes; others go without where that adds .01 to the score, and their controls with them. What the
+memory is worth, JS(cut, own) in nats, stands beside the score: a memory that is worth nothing gives every map the score
+1.
 
 Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
 it can be *supplied* beside the latents: with the "round", the map has an offset of its own at every round.
@@ -127,11 +128,12 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
         cut = _missed(target, initial, own, effort, everything)
         scale = np.var(own) if target.task.kind == "mean" else 1.0  # a mean has units: a share of its variance
         worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut))).complement
+        ridge = _penalty(source, target, own, cut, effort)
         cases = [(source, source.name, (), "", everything), (source, source.name, _HELP, "", everything)]
         cases.append((source, source.name, _HELP, "shuffled", test))  # with all the help that there is
         cases += [(control, f"{control.name} {i}", _HELP, "untrained", test) for i, control in enumerate(untrained)]
         for giver, name, supplied, control, episodes in cases:
-            mapped = _stitched(giver, target, effort, supplied, shuffled=control == "shuffled")
+            mapped = _stitched(giver, target, effort, supplied, ridge, shuffled=control == "shuffled")
             missed = _missed(target, mapped[episodes], own, effort, episodes)
             score = scored(missed.sum(1), cut[episodes].sum(1))
             found.append(Stitching(name, target.name, supplied, control, score))
@@ -140,6 +142,20 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
     settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_folds": N_FOLDS}
     settings["n_episodes"] = effort.known + effort.test
     return StatePart(subject.name, reference.name, tuple(found), worth, tuple(ways), settings)
+
+
+def _penalty(source: Subject, target: Subject, own: Array, cut: Array, effort: Effort) -> float:
+    """The penalty of the maps of one direction, for its controls, too: :data:`RIDGE`, or none where that adds .01.
+
+    A machine that is not handwired can vary only where its state is written, too, and then needs none.
+    """
+    if source.model.is_handwired:
+        return 0.0
+    lost = {
+        ridge: _missed(target, _stitched(source, target, effort, _HELP, ridge), own, effort, slice(None)).sum()
+        for ridge in (RIDGE, 0.0)
+    }
+    return 0.0 if lost[0.0] < lost[RIDGE] - 0.01 * cut.sum() else RIDGE
 
 
 def _own(target: Subject, effort: Effort) -> Array:
@@ -155,7 +171,13 @@ def _missed(target: Subject, latents: Tensor, own: Array, effort: Effort, episod
 
 
 def _stitched(
-    source: Subject, target: Subject, effort: Effort, supplied: tuple[str, ...], *, shuffled: bool = False
+    source: Subject,
+    target: Subject,
+    effort: Effort,
+    supplied: tuple[str, ...],
+    ridge: float,
+    *,
+    shuffled: bool = False,
 ) -> Tensor:
     """The source's latents as the target's, ``[episode of the pool, start, latent, d_model]``.
 
@@ -163,7 +185,7 @@ def _stitched(
     """
     given, goal = pooled(source).latents, pooled(target).latents
     x, y = given.flatten(2), (goal.roll(1, 0) if shuffled else goal).flatten(2)
-    ridge, fold = 0.0 if source.model.is_handwired else RIDGE, torch.from_numpy(folds(len(x)))
+    fold = torch.from_numpy(folds(len(x)))
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         others, own = fold != k, fold == k

@@ -17,6 +17,7 @@ from circuits.compare.question import Compared, Effort, NotApplicable, Samples, 
 from circuits.compare.state import _stitched, judge_state, stitch
 from circuits.compare.update import updates
 from circuits.compare.where import STATE, where
+from interp.decoder import RIDGE
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority
@@ -98,7 +99,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
     samples = Samples.draw(cached, effort, {"n_experts": 4})
     source, target = Subject(wired, samples), Subject(cached, samples)
-    own, mapped = pooled(target).latents[:, effort.at], _stitched(source, target, effort, ())
+    own, mapped = pooled(target).latents[:, effort.at], _stitched(source, target, effort, (), RIDGE)
     assert mapped.shape == own.shape == (24, 2, 7, 8)
     assert torch.equal(mapped[:, :, 6], own[:, :, 6].double()) and own[0, :, 6, 0].tolist() == effort.at
     assert not torch.allclose(mapped[:, :, :2], own[:, :, :2].double(), atol=1e-3)
