@@ -131,9 +131,12 @@ class AlgorithmPart:
     def __str__(self) -> str:
         made = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in self.parameters.items())
         answer = self.scores[self.closest].name if self.family else f"none of these; closest {self.closest}"
+        ratio = "{:.2g} % [{:.2g}, {:.2g}]".format(
+            *(100 * x for x in (self.ratio.estimate, self.ratio.low, self.ratio.high))
+        )
         return (
-            f"{answer} ({made}): explained {self.explained}, {self.ratio} of what the runner-up leaves "
-            f"({self.runner_up})" + (f", response to {self.response}" if self.response else "")
+            f"{answer} ({made}): explains {self.explained} of the predictions, with {ratio} of the error of the next "
+            f"best, {self.scores[self.runner_up].name}" + (f"; response to {self.response}" if self.response else "")
         )
 
     @property

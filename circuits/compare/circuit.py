@@ -367,7 +367,8 @@ def _doubt(part: CircuitPart) -> str:
     apart = [(_apart(path.blocked, path.reference_blocked), path) for path in part.paths]
     gap, path = max(apart, key=lambda pair: pair[0].high)
     if gap.high > _SHARE:
-        return f"share through patterns at {path.at}, {path.cause} -> {path.outcome}, apart by {gap}"
+        share = f"share of the effect of {path.cause} on the {path.outcome} carried by attention at {path.at}"
+        return f"{share}: difference {gap}"
     return ""
 
 

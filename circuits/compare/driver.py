@@ -36,13 +36,14 @@ from circuits.compare.question import (
     shared_sizes,
 )
 from circuits.compare.response import RESPONSE
+from circuits.compare.sentence import in_a_sentence
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
 from circuits.compare.where import WHERE
 from circuits.registry import handwired, models
 from interp import tasks
 from interp.checks import checked
-from interp.display import Tabled
+from interp.display import Tabled, table_html
 from interp.errors import require
 from interp.files import json_values, write_csv, write_json
 from interp.finished import Finished
@@ -91,6 +92,22 @@ class Comparison(Tabled):
         against = f" against {self.reference}" if self.reference else ""
         lines = [f"{self.model}{against}", f"algorithm: {self.algorithm}", *map(str, self.verdicts.values())]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"{self.sentence}\n\n{self.summary().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return table_html(self.sentence.removesuffix("."), self.summary())
+
+    @property
+    def sentence(self) -> str:
+        """What the verdicts say together."""
+        name = self.algorithm.scores[self.algorithm.closest].name
+        answers = {key: (verdict.word, verdict.note) for key, verdict in self.verdicts.items()}
+        if not self.reference:
+            return in_a_sentence(self.model, name, answers)
+        predicts = f"like: {name}" if self.algorithm.family else f"of the known algorithms, {name} comes closest"
+        return in_a_sentence(self.model, self.reference, answers, predicts)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -141,6 +158,7 @@ class Comparison(Tabled):
             "format": FORMAT,
             "model": self.model,
             "reference": self.reference,
+            "sentence": self.sentence,
             "verdicts": json_values(self.table().to_dict("records")),
             "algorithm": self.algorithm.to_dict(),
             "parts": {key: json_values(frame.to_dict("records")) for key, frame in self.frames.items()},

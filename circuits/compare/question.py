@@ -223,7 +223,7 @@ class Verdict:
 
     Attributes:
         question: "behaviour", "state", "update" or "circuit" (in words: "roles").
-        note: what goes with it, such as "a must also be given the round".
+        note: what goes with it, such as "if a is also given the round number".
         decided_by: what was measured, in words.
         bound: the number that decided, with its interval.
         threshold: what it was held against.

@@ -262,8 +262,9 @@ def judge_state(part: StatePart) -> Verdict:
     if word == "same" and any(w.low < _WORTH for w in part.worth.values()):
         word, note = "undecided", f"a memory is worth less than {_WORTH} nats a round"
     elif word == "same":
-        needed = [f"{s.target} must also be given the {' and the '.join(s.supplied)}" for s in ways if s.supplied]
-        note = "; ".join(needed)
+        needed = [s.target for s in ways if s.supplied]
+        given = f"if {' and '.join(needed)} {'is' if len(needed) == 1 else 'are'} also given the round number"
+        note = given if needed else ""
     label = f"stitched {worst.source} -> {worst.target}"
     return Verdict("state", word, note, label, worst.score, _STITCHED, part.untrained(worst.target))
 

@@ -51,7 +51,17 @@ def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
     paths = found.save(tmp_path)
     read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert [v["question"] for v in read["verdicts"]] == ["behaviour", "state", "update", "circuit"]
-    assert set(read) == {"format", "model", "reference", "verdicts", "algorithm", "parts", "failures", "settings"}
+    assert set(read) == {
+        "format",
+        "model",
+        "reference",
+        "sentence",
+        "verdicts",
+        "algorithm",
+        "parts",
+        "failures",
+        "settings",
+    }
     assert set(read["parts"]) == {
         "algorithm",
         "behaviour",

@@ -285,9 +285,9 @@ def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
 
 
 def test_state_names_what_a_model_needs_beside_the_others_latents_where_it_is_the_same():
-    assert _state(SURE, BELOW, helped=SURE).note == "a must also be given the round"
+    assert _state(SURE, BELOW, helped=SURE).note == "if a is also given the round number"
     both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
-    assert both.word == "same" and both.note == "b must also be given the round; a must also be given the round"
+    assert both.word == "same" and both.note == "if b and a are also given the round number"
     assert _state(SURE, BELOW, helped=ACROSS).note == ""
     assert _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).note == ""  # adds less than .01
 
@@ -562,7 +562,7 @@ def test_roles_are_not_the_same_where_the_shares_of_a_path_may_differ_by_more_th
     """However alike heads are; and a path alone makes nothing different."""
     verdict = _circuit(*paths)
     assert verdict.word == ("undecided" if apart else "same")
-    assert f"share through patterns at p?, {apart} -> prediction, apart by" in verdict.note or not apart
+    assert f"effect of {apart} on the prediction carried by attention at p?: difference" in verdict.note or not apart
 
 
 @pytest.mark.parametrize(
