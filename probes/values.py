@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
 from interp import refit
-from interp.checks import array_of, checked
+from interp.checks import array_of, checked, refuse_beyond_machine
 from interp.errors import InputError, require
 from interp.refit import FEW_EPISODES
 
@@ -77,6 +77,9 @@ class TargetValues:
         values = as_array(self.values, f"target {self.key!r}")
         if self.kind == "class":
             require(bool((values == np.floor(values)).all() and (values >= 0).all()), "classes are numbered 0, 1, ...")
+            n_classes = int(values.max(initial=0)) + 1
+            what = f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)"
+            refuse_beyond_machine(what, 8.0 * n_classes * (n_classes + values.size))
             values = values.astype(np.int64)
         else:
             values = _as_floats(values, "a target")
@@ -157,7 +160,8 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     (4, 7, 32)
     """
     x = _as_floats(activations, "activations")
-    require(x.ndim >= 3, f"activations are [episode, round, feature...], got shape {x.shape}")
+    empty = x.ndim >= 3 and 0 in x.shape[2:]
+    require(x.ndim >= 3 and not empty, f"activations are [episode, round, feature...], got shape {x.shape}")
     return rearrange(x, "episode round ... -> episode round (...)")
 
 
@@ -229,20 +233,42 @@ def check(x: Array, target: TargetValues) -> None:
             f"of {y.shape[1]}{hint}"
         )
     as_groups("episode", len(x))
-    for what, values in (("the activations", x), (f"target {target.key!r}", y)):
+    _check_parts(target)
+    inputs = [("the round's inputs", form) for form in target.inputs if form.shape[-1]]
+    for what, values in [("the activations", x), (f"target {target.key!r}", y), *inputs]:
         finite = np.isfinite(values)
         require(
             bool(finite.all()),
             f"{what} hold {int((~finite).sum())} values that are NaN or infinite; a probe needs finite numbers",
         )
-    for inputs in target.inputs:
-        require(bool(np.isfinite(inputs).all()), "the round's inputs hold NaN or infinite values")
+        most = float(np.abs(values).max(initial=0.0))
+        require(
+            most == 0 or _LEAST <= most <= _MOST,
+            f"{what} hold values of up to {most:.3g}, whose squares no number of 64 bits can hold; a probe needs "
+            f"values of up to {_MOST:g}, and not all below {_LEAST:g}: divide or multiply all by one number",
+        )
     require(
         target.varies,
         f"target {target.key!r} is constant over these episodes, so there is nothing to decode; choose another target",
     )
     if target.mask is not None:
         require(bool(target.mask.any()), f"no entry of target {target.key!r} is scored in these episodes; sample more")
+
+
+_MOST, _LEAST = 1e140, 1e-140
+"""Sums of squares of values up to the first are finite, and those of values not all below the second are not 0."""
+
+
+def _check_parts(target: TargetValues) -> None:
+    """Refuse a target whose parts are of other sizes than its values."""
+    shape, what = target.values.shape, f"target {target.key!r} of shape {target.values.shape}"
+    n = len(target.outputs)
+    require(n == shape[-1], f"{what} needs a name for each of its {shape[-1]} outputs, got {n}")
+    parts = [("mask", target.mask, shape), ("kinds of rounds", target.types, shape[:2])]
+    parts += [("round's inputs", form, (*shape[:2], *form.shape[2:])) for form in target.inputs]
+    for part, values, wanted in parts:
+        if values is not None and values.shape != wanted:
+            raise InputError(f"the {part} of {what} must have shape {wanted}, got {values.shape}")
 
 
 def overflows(x: Array) -> bool:

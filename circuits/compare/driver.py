@@ -45,7 +45,7 @@ from interp import tasks
 from interp.checks import checked
 from interp.display import Tabled, table_html
 from interp.errors import require
-from interp.files import json_values, write_csv, write_json
+from interp.files import folder_to_write, json_values, write_csv, write_json
 from interp.finished import Finished
 from interp.library import handwired_models, load
 from interp.machine import Machine
@@ -196,6 +196,8 @@ def run(
         InputError: models of different tasks, or that share no size.
     """
     started = time.process_time()
+    if folder is not None:
+        folder_to_write(folder, "the folder of finished parts")
     other = _loaded(model, reference)
     models = [m for m in (model, other) if m is not None]
     sizes, task = shared_sizes(models), tasks.of(model)

@@ -25,11 +25,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.checks import checked, number
+from interp.checks import checked, integer, non_empty, number, refuse_endless
 from interp.errors import require
 from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.metrics import Metric
@@ -68,7 +67,8 @@ class CircuitScorer:
 
     def values(self, keep: Keep | Tensor) -> Float[np.ndarray, " episode"]:
         """The metric with only the kept edges; each circuit is run once."""
-        key = torch.as_tensor(keep).numpy(force=True).tobytes()
+        kept = self.graph.fitted("keep", keep, 0, 1)
+        key = kept.tobytes() + str(kept.dtype).encode()
         if key not in self._ran:
             prediction, latents = self.graph.run(self.rounds, self.latents, keep, self.other)
             self._ran[key] = Readout(prediction.unsqueeze(1), latents)
@@ -108,6 +108,8 @@ class CircuitScorer:
 @checked
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[Keep]:
     """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
+    integer("size", size, 0, graph.n_edges)
+    refuse_endless("n", integer("n", n, 0))
     generator = np.random.default_rng(seed)
     draws = [generator.choice(graph.n_edges, size, replace=False) for _ in range(n)]
     return [graph.mask([graph.edges[i] for i in draw]) for draw in draws]
@@ -174,6 +176,10 @@ def evaluate(
     work: a run for every set and every edge of the circuit.
     """
     require(n_random >= 1 and n_sets >= 1, f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}")
+    keep = scorer.graph.fitted("keep", keep, 0, 1)
+    whole = keep.astype(bool)
+    require(bool((whole == keep).all()), "a circuit keeps an edge or cuts it: keep must be 0 or 1, or truth values")
+    keep = whole & scorer.graph.exists
     graph, gap = scorer.graph, abs(scorer.gap)
     edges = [edge for edge in graph.edges if keep[edge]]
     kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
@@ -256,6 +262,8 @@ def faithfulness_curve(
     """Faithfulness of the circuits whose edges have the largest scores by size (MIB's CPR and CMD)."""
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
+    shares = [number("each share", share, 0, 1) for share in non_empty("shares", shares)]
+    graph.fitted("scores", scores)
     sizes = [round(share * graph.n_edges) for share in shares]
     best = [scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes]
     random = [[scorer.faithfulness(c) for c in random_circuits(graph, size, n_random, seed)] for size in sizes]
@@ -272,6 +280,7 @@ def _top_edges(graph: EdgeGraph, scores: Float[np.ndarray, "source destination"]
 def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float) -> Keep:
     """The fewest best-scored edges within ``tolerance`` of faithfulness 1; bisection assumes that more are no worse."""
     number("tolerance", tolerance, 0)
+    scorer.graph.fitted("scores", scores)
     graph, low, high = scorer.graph, 0, scorer.graph.n_edges
     while low < high:
         middle = (low + high) // 2

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -25,13 +25,13 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.checks import checked
+from interp.checks import array_of, checked
 from interp.display import lacks
-from interp.errors import InputError, require_known
+from interp.errors import InputError, require, require_known
 from interp.machine import Machine
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
-from interp.model.run import Rollout
+from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 
 Ablation = Literal["resample", "mean", "zero"]
@@ -91,10 +91,18 @@ class EdgeGraph:
         """(source, destination) indices of every edge, sources first."""
         return [(int(s), int(d)) for s, d in zip(*np.nonzero(self.exists), strict=True)]
 
+    @checked
     def name(self, edge: tuple[int, int]) -> str:
         """``source -> destination`` of an edge, given as two indices."""
+        self._check_edge(edge)
         return f"{self.sources[edge[0]]} -> {self.destinations[edge[1]]}"
 
+    def _check_edge(self, edge: tuple[int, int]) -> None:
+        there = all(0 <= i < n for i, n in zip(edge, self.exists.shape, strict=True))
+        sizes = "{} sources and {} destinations".format(*self.exists.shape)
+        require(there, f"edge {tuple(edge)} is none of {sizes}; give (source, destination), as graph.edge(a, b) does")
+
+    @checked
     def edge(self, source: str, destination: str) -> tuple[int, int]:
         """The edge between two names."""
         for kind, name, valid in (("source", source, self.sources), ("destination", destination, self.destinations)):
@@ -104,14 +112,29 @@ class EdgeGraph:
         require_known(f"destination of {source!r}", destination, later, limit=40)
         return edge
 
-    def mask(self, edges: list[tuple[int, int]] | None = None) -> Bool[np.ndarray, "source destination"]:
+    @checked
+    def mask(self, edges: Sequence[tuple[int, int]] | None = None) -> Bool[np.ndarray, "source destination"]:
         """Keep exactly ``edges``; all of them when None."""
         keep = np.full_like(self.exists, edges is None)
         for edge in edges or ():
+            self._check_edge(edge)
             keep[edge] = True
         return keep & self.exists
 
-    def without_nodes(self, nodes: list[str]) -> Bool[np.ndarray, "source destination"]:
+    def fitted(self, what: str, values: Any, low: float = -np.inf, high: float = np.inf) -> NDArray[Any]:
+        """``values`` as an array with a finite number from ``low`` to ``high`` for every source and destination."""
+        array = array_of(what, values)
+        shape = self.exists.shape
+        wanted = f"a number for each of [source, destination] {shape}, as graph.mask() does"
+        require(array.shape == shape, f"{what} must hold {wanted}; got shape {array.shape}")
+        own = array[self.exists]
+        inside = bool(np.isfinite(own).all() and (own >= low).all() and (own <= high).all())
+        bounds = f" from {low:g} to {high:g}" if np.isfinite(high) else ""
+        require(inside, f"{what} must be finite numbers{bounds}, got {own.min():.3g} to {own.max():.3g}")
+        return array
+
+    @checked
+    def without_nodes(self, nodes: Sequence[str]) -> Bool[np.ndarray, "source destination"]:
         """Keep every edge but those that leave ``nodes`` (sources by name): ablate these nodes."""
         keep = self.exists.copy()
         for node in nodes:
@@ -119,8 +142,10 @@ class EdgeGraph:
             keep[self.sources.index(node)] = False
         return keep
 
+    @checked
     def contributions(self, run: Rollout, t: int) -> Float[Tensor, "source episode pos d_model"]:
         """What every source writes in round ``t`` of ``run``, in the order of :attr:`sources`."""
+        (t,) = select_rounds(t, run.n_rounds)
         written: dict[str, Tensor] = {}
         with torch.no_grad():
             self.forward(run.fed.at(t), run.latents[:, t], _recorded(self, written))
@@ -147,6 +172,7 @@ class EdgeGraph:
 
         Edges with a ``keep`` between 0 and 1 carry a mixture of that and what their source writes now.
         """
+        self.fitted("keep", keep, 0, 1)
         weights = (1 - torch.as_tensor(keep).to(ablated)).unsqueeze(-1)
         cut = rebuilt(self, weights, lambda source, written: ablated[source] - written)
         with torch.no_grad():

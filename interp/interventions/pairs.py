@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -126,6 +128,38 @@ def prepare(
     require(until >= at, f"read must not come before round, got round {at} and read {until}")
     runs = [rollout(model, side, n_rounds=until + 1, commit=commit) for side in sides]
     return Pair(model, runs[0], runs[1], clean, at, until)
+
+
+MOST_PAIRS, LEAST_PAIRS = 32, 4
+"""Episodes that :func:`warn_if_unrelated` looks at, and the fewest that say anything."""
+UNRELATED = 4.0
+"""Standard errors within which rows that pair up differ as much as rows that do not. Of 888 batches of experts and
+Q-learning that were drawn apart, the largest distance in any of 20 rounds lies below 4.2 in 99 % from 8 episodes on
+(95 % below 5 at 4 episodes); every corruption of the three tasks is beyond 4, or equal in a round, at 4, 8 and 32."""
+
+
+def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
+    """Warn where the rows of a pair are no more alike, in any round up to the one that is read, than rows that do not
+    pair up: a patch then puts another episode's activations in, and is read by the truth of the clean one.
+    """
+    n = min(pair.n_episodes, MOST_PAIRS)
+    if n < LEAST_PAIRS:
+        return
+    sides = [run.fed.each(lambda part: part[:n]) for run in (pair.clean, pair.corrupted)]
+    clean, corrupted = (torch.cat([fed.tokens.double(), fed.values.double()], -1) for fed in sides)
+    differ = (clean.unsqueeze(1) != corrupted).double().mean(-1)  # [clean, corrupted, round]
+    own, others = differ.diagonal().T, differ[~torch.eye(n, dtype=torch.bool)]  # [row, round]
+    gap, spread = others.mean(0) - own.mean(0), others.std(0)
+    alike = (own == 0).all(0) & (others > 0).any(0)
+    if bool((alike | (gap.abs() * n**0.5 > UNRELATED * spread)).any()):
+        return
+    warnings.warn(
+        f"clean and corrupted are no pair: rows that pair up differ in {float(own.mean()):.0%} of what is fed, those "
+        f"that do not in {float(others.mean()):.0%}. A patch then comes from an unrelated episode, and is read by the "
+        "truth of the clean one; build the corrupted episodes from the clean ones, as the task's corruptions do",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def paired_runs(

@@ -38,7 +38,7 @@ from interp.display import Tabled
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
-from interp.interventions.pairs import Pair, Readout, prepare
+from interp.interventions.pairs import Pair, Readout, prepare, warn_if_unrelated
 from interp.interventions.round_patcher import Patched, RoundPatcher, next_round
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, resolve, sites
 from interp.interventions.swaps import tile
@@ -190,6 +190,7 @@ def sweep(
     """
     measure = _measure(metric, direction, model)
     pair = prepare(model, clean, corrupted, round, read, commit)
+    warn_if_unrelated(pair)
     layout = pair.layout
     cells = sites(model, layout, components, positions) if at is None else [resolve(s, model, layout) for s in at]
     require(bool(cells), "nothing to patch: no site was selected; name components, positions or sites that exist")
@@ -315,6 +316,7 @@ def round_map(
     measure = _measure(metric, direction, model)
     at_rounds = sorted(set(select_rounds(rounds, clean.n_rounds)))
     pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1], commit)
+    warn_if_unrelated(pair)
     place = resolve(site, model, pair.layout)
     base, source = _sides(pair, direction)
     effects = np.full((len(at_rounds), len(at_rounds), pair.n_episodes), np.nan)

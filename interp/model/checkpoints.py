@@ -32,6 +32,7 @@ from interp.kinds import shown
 from interp.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, check_machine
 from interp.model.config import LatentTransformerConfig
+from interp.model.hooked import AS_REAL, REAL
 from interp.model.layout import layout_from_dict
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -107,6 +108,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
     held = model.state_dict()  # type: ignore[attr-defined]
     # Cloned, because weights that a module uses twice are one tensor, which safetensors refuses to write twice.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
+    require(model.dtype in REAL, f"{model.name!r} cannot be saved in {model.dtype}; {AS_REAL}")
     _check_finite(tensors, f"{model.name!r} cannot be saved:")
     config = model.config.to_dict() if isinstance(model, HookedLatentTransformer) else _said(model, tensors)
     with writing(folder):
@@ -175,6 +177,10 @@ def _filled(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: s
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     wrong = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
     require(not wrong, f"{unfit} at {', '.join(wrong[:5])}")
+    for name, held in model.state_dict().items():
+        stored = tensors[name].dtype
+        fits = stored in REAL if held.dtype in REAL else stored == held.dtype
+        require(fits, f"{unfit}: {name} is stored as {stored}, where the model has {held.dtype}")
     _check_finite(tensors, damaged)
     if any(tensor.dtype == torch.float64 for tensor in tensors.values()):
         model = model.double()

@@ -28,6 +28,11 @@ NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
 _HOOKS_OF_TORCH = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""What weights may be stored as."""
+AS_REAL = "a model computes in real numbers: call .float() or .double(), or load it again"
+
+
 class HookedMachine(HookedRootModule):
     """What all machines that are modules have in common: hooks that cannot be silent, and who the machine is."""
 
@@ -51,8 +56,10 @@ class HookedMachine(HookedRootModule):
         return self.step
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
-        """The rounds on the machine's device, their numbers in its dtype."""
+        """The rounds on the machine's device, their numbers in its dtype, which must be one of real numbers."""
         device, dtype = self.device, self.dtype
+        if dtype not in REAL:
+            raise InputError(f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
         return fed.each(lambda part: part.to(device, dtype if part.is_floating_point() else part.dtype))
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:

@@ -35,6 +35,7 @@ from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
 from interp.model.components import Affine, Block, Embedding, PlainBlock, normalization, unobserved
 from interp.model.config import LatentTransformerConfig, RuntimeConfig
+from interp.model.hooked import AS_REAL
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.lens import LensSurface
 
@@ -274,6 +275,10 @@ class HookedLatentTransformer(LensSurface):
                 f"proven for; load it with {layout.payload}=({min(low, lowest):g}, {max(high, highest):g}) "
                 f"{layout.payload_hint}",
             )
+        other = [name for name, weight in self.named_parameters() if weight.dtype != self.dtype]
+        if other:
+            of = {str(weight.dtype) for weight in self.parameters()}
+            raise InputError(f"the weights of {self.name!r} are of {', '.join(sorted(of))} ({other[0]}); {AS_REAL}")
         return super().prepare(fed)
 
     def is_quiet(self) -> bool:

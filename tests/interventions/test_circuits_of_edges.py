@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -198,6 +200,17 @@ def test_cpr_and_cmd_are_the_areas_of_mib(sums):
     assert (curve.random_cpr, curve.random_cmd) == (0, 1)
 
 
+def kept(pair, change, what=CircuitScorer.values):
+    """A circuit whose mask was changed, measured."""
+    scorer = CircuitScorer(pair, VALUE)
+    return what(scorer, change(scorer.graph.mask()))
+
+
+def scored(pair, change, **options):
+    """The faithfulness curve of scores that were changed."""
+    return kept(pair, lambda keep: change(keep * 1.0), partial(ablation.faithfulness_curve, **options))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -206,6 +219,28 @@ def test_cpr_and_cmd_are_the_areas_of_mib(sums):
         (lambda pair: ablation.acdc(CircuitScorer(pair), -1.0), "tolerance must be a finite number >= 0"),
         (lambda pair: EdgeGraph(pair.model).edge("1.0", "0.0.q"), "unknown destination of '1.0' '0.0.q'"),
         (lambda pair: EdgeGraph(pair.model).without_nodes(["5.5"]), "unknown node '5.5'"),
+        (lambda pair: EdgeGraph(pair.model).mask([(99, 0)]), r"edge \(99, 0\) is none of"),
+        (lambda pair: EdgeGraph(pair.model).contributions(pair.clean, 9), "round 9 is out of range"),
+        (lambda pair: kept(pair, lambda keep: keep[:2, :2]), r"keep must hold a number for each of .*shape \(2, 2\)"),
+        (lambda pair: kept(pair, lambda keep: keep.T), "keep must hold a number for each of"),
+        (
+            lambda pair: kept(pair, lambda keep: torch.as_tensor(keep) * 7.0),
+            "keep must be finite numbers from 0 to 1, got 7 to 7",
+        ),
+        (
+            lambda pair: kept(pair, lambda keep: torch.as_tensor(keep) * np.nan),
+            "keep must be finite numbers from 0 to 1",
+        ),
+        (lambda pair: scored(pair, lambda keep: keep[:2]), "scores must hold a number for each of"),
+        (lambda pair: scored(pair, lambda keep: keep * np.nan), "scores must be finite numbers"),
+        (
+            lambda pair: scored(pair, lambda keep: keep, shares=(2.0,)),
+            "each share must be a finite number >= 0 and <= 1",
+        ),
+        (lambda pair: scored(pair, lambda keep: keep, shares=()), "shares is empty"),
+        (lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 3, -1), "n must be an integer >= 0, got -1"),
+        (lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 10**6, 1), "size must be an integer >= 0 and <="),
+        (lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 1, 10**9), "n=1000000000 would take at least"),
     ],
 )
 def test_bad_input(sums, call, message):

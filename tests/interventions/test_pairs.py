@@ -9,11 +9,32 @@ import torch
 
 import interp
 from interp.errors import InputError
+from interp.interventions import patching
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.attribution import attribute
 from interp.interventions.pairs import prepare
 from interp.tasks.experts import corruptions
 from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
+
+
+def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):
+    """Drawn with two seeds, or one of them in another order; what a task's corruptions build gives none."""
+    for name, sizes, n_rounds in (
+        ("wma-handwired", {"n_experts": 3}, 10),
+        ("qlearning-handwired", {"n_states": 3, "n_actions": 2}, 10),
+        ("reachability-handwired", {}, 5),
+    ):
+        model = interp.load(name, **sizes)
+        task = interp.tasks.of(model)
+        one, other = (task.sample_for(model, 8, n_rounds, seed) for seed in (0, 1))
+        for kind in task.analysis.corruptions():
+            patching.sweep(model, *kind.build(one, 3), 3, at=["latent"])
+        assert not recwarn
+        for unrelated in (other, one.select([*range(1, 8), 0])):
+            with pytest.warns(UserWarning, match="clean and corrupted are no pair: rows that pair up differ in"):
+                patching.sweep(model, one, unrelated, 3, at=["latent"])
+        with pytest.warns(UserWarning, match="clean and corrupted are no pair"):
+            patching.round_map(model, one, other, "latent", rounds=[2, 3])
 
 
 @pytest.mark.parametrize("commit", ["own", "target"])

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import interp
 from interp import catalog, tasks
@@ -135,6 +135,25 @@ def test_damaged_weights_whose_digest_was_made_right_are_refused(saved):
         with pytest.raises(InputError, match=r"model\.safetensors' is damaged \(SafetensorError") as raised:
             load_checkpoint(folder)
         assert raised.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_weights_that_are_no_real_numbers_are_refused(dtype, saved, tmp_path):
+    """In a file, where one of them was cast silently; and in a model, that runs or is saved."""
+    model, folder = saved
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "unembed.W_U": weights["unembed.W_U"].to(dtype)}, folder / "model.safetensors")
+    rewrite(folder, {})
+    with pytest.raises(InputError, match=f"unembed.W_U is stored as {dtype}, where the model has torch.float32"):
+        load_checkpoint(folder)
+    episodes = interp.tasks.experts.sample(2, 3, 3, seed=0)
+    for weight in (model.unembed.W_U, model.W_E):
+        weight.requires_grad_(False)
+        weight.data = weight.data.to(dtype)
+        with pytest.raises(InputError, match=rf"the weights of 'small' are of .*{dtype}.*a model computes in real"):
+            interp.rollout(model, episodes)
+    with pytest.raises(InputError, match=f"'small' cannot be saved in {dtype}"):
+        save_checkpoint(model, tmp_path / "again")
 
 
 def test_nothing_is_left_behind_when_the_folder_exists(saved):

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
@@ -300,6 +301,8 @@ BAD = [
     ((ones(9, 7, 2), ones(9, 6, 1)), r"9 episodes of 7 rounds but target 'target' has 9 of 6; .*latents\[:, 1:\]"),
     ((ones(9, 6, 2), ones(8, 6, 1)), "9 episodes of 6 rounds but target 'target' has 8 of 6$"),
     ((ones(9, 6), ones(9, 6, 1)), "activations are"),
+    ((ones(9, 6, 0), ones(9, 6, 1)), r"activations are .*got shape \(9, 6, 0\)"),
+    ((ones(9, 6, 2), TargetValues("t", ones(9, 6, 1), ("a", "b"))), "a name for each of its 1 outputs, got 2"),
     ((ones(9, 6, 2), ones(9)), "a target is an array"),
 ]
 
@@ -308,6 +311,42 @@ BAD = [
 def test_what_cannot_be_fitted_is_told(arguments, message):
     with pytest.raises(InputError, match=message):
         probes.fit(*arguments)
+
+
+PARTS = {
+    "a name for each of its 1 outputs, got 2": {"outputs": ("a", "b")},
+    r"the mask of target 't' .* shape \(9, 6, 1\), got \(9, 5, 1\)": {"mask": ones(9, 5, 1) > 0},
+    r"the kinds of rounds of .* shape \(9, 6\), got \(9, 5\)": {"types": np.zeros((9, 5), int)},
+    r"the round's inputs of .* \(9, 6, 3\), got \(9, 5, 3\)": {"inputs": (ones(9, 5, 3),)},
+    "indicators of 4611686018427387905 classes": {"values": np.full((9, 6, 1), 2**62), "kind": "class"},
+}
+
+
+@pytest.mark.parametrize("message", PARTS)
+def test_a_target_whose_parts_do_not_fit_is_refused(message):
+    """Outside the tests nothing checks shapes."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        target = TargetValues(**{"key": "t", "values": ones(9, 6, 1), "outputs": ("a",), **PARTS[message]})
+        with pytest.raises(InputError, match=message):
+            probes.fit(ones(9, 6, 2), target)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+SCALED = {"activations": "the activations", "target": "target 'target'", "inputs": "the round's inputs"}
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e-300])
+@pytest.mark.parametrize("part", SCALED)
+@pytest.mark.parametrize("method", ["ridge", Ridge()])
+def test_values_whose_squares_are_no_numbers_are_refused(method, part, scale):
+    """They gave LinAlgErrors, scores of NaN, and "not represented" of a copy of the target."""
+    x, y = np.random.default_rng(0).normal(size=(2, 20, 6, 1))
+    given = {"activations": x, "target": y, "inputs": x}
+    given[part] = given[part] * scale
+    with pytest.raises(InputError, match=f"{SCALED[part]} hold values of up to .*e[+-]300, whose squares"):
+        probes.fit(**given, method=method)
 
 
 def test_classes_of_which_one_is_there_are_refused_by_the_logistic_probe():
