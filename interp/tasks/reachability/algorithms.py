@@ -18,7 +18,8 @@ was visited (the root 1, the next node 2, ...; 0 where it was not), so that the 
 * random walk: the next node is a child of the last one, all equally likely; at a sink it starts again at the root.
 
 Heuristics search nothing and keep nothing: a number of each candidate is looked up in the graph, and the higher one is
-the answer. They are what matched graphs must forbid.
+the answer. They are what matched graphs must forbid. One of them, the distance to the root where edges run both ways,
+needs the root, which a round is told only after its answer: a model that uses it carries that much.
 """
 
 from __future__ import annotations
@@ -302,12 +303,25 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 
 # Heuristics.
 
-_HEURISTICS: dict[str, tuple[str, str, Callable[[NDArray[np.bool_]], _Array]]] = {
-    "fewer_parents": ("the candidate with the lower in-degree", "in-degree", lambda m: -graphs.in_degrees(m)),
-    "more_children": ("the candidate with the higher out-degree", "out-degree", graphs.out_degrees),
-    "more_ancestors": ("the candidate with more ancestors", "ancestors", graphs.n_ancestors),
+
+def _nearness(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
+    """How near the root each node is where edges can be followed both ways, Int[..., node]."""
+    return -graphs.distances(matrix | np.swapaxes(matrix, -1, -2), roots)
+
+
+_HEURISTICS: dict[str, tuple[str, str, Callable[[NDArray[np.bool_], _Array], _Array]]] = {
+    "fewer_parents": ("the candidate with the lower in-degree", "in-degree", lambda m, r: -graphs.in_degrees(m)),
+    "more_children": ("the candidate with the higher out-degree", "out-degree", lambda m, r: graphs.out_degrees(m)),
+    "more_ancestors": ("the candidate with more ancestors", "ancestors", lambda m, r: graphs.n_ancestors(m)),
+    "nearer_undirected": ("the candidate nearer the root, whichever way edges run", "undirected distance", _nearness),
+    "larger_name": (
+        "the candidate with the larger name",
+        "larger name",
+        lambda m, r: np.broadcast_to(np.arange(m.shape[-1]), m.shape[:-1]),
+    ),
 }
-"""By key: name, short name, and adjacency Bool[..., source, target] to the number that is compared, Int[..., node]."""
+"""By key: name, short name, and adjacency Bool[..., source, target] with roots Int[...] to the number that is compared,
+Int[..., node]."""
 
 
 @checked
@@ -323,9 +337,9 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
     def compared(v: Values) -> _Array:
         edges = np.stack([v["source"], v["target"]], -1)
-        return _answered(_take(number(graphs.adjacency(edges, _n_nodes(v))), v["candidates"]), v)
+        return _answered(_take(number(graphs.adjacency(edges, _n_nodes(v)), v["root"]), v["candidates"]), v)
 
-    what, parents = "the probability that each node is the answer", ("source", "target", "candidates", "nodes")
+    what, parents = "the probability that each node is the answer", ("source", "target", "root", "candidates", "nodes")
     answer = _per_node("prediction", "P(v)", what, parents, compared, units="probability")
     return _algorithm(key, name, answer, memory="")
 

@@ -61,7 +61,7 @@ def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
     names = np.random.default_rng(seed).permuted(np.tile(np.arange(9), (4, 1)), axis=1)
     renamed = episodes.renamed(names)
-    known = [record.make() for record in TASK.algorithms.records()]
+    known = [record.make() for record in TASK.algorithms.records() if record.key != "larger_name"]  # it reads names
     for algorithm in (*known, algorithms.undirected(), algorithms.late_search()):
         values, other = (algorithm.run(given) for given in (episodes, renamed))
         back = np.take_along_axis(other["prediction"], names[:, None], -1)

@@ -1,0 +1,53 @@
+"""Can the algorithm's memory be read from the state? Beside use, as what can be read need not be used.
+
+A ridge map from everything that is carried to the algorithm's memory, fitted on some episodes and scored on others; the
+controls are an untrained copy, read alike, and memories of other episodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from interp.audit.changes import donors
+from interp.audit.subject import Array, Subject
+from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict, placed
+from interp.decoder import RIDGE, cross_fitted
+from interp.statistics import Interval, ratio_interval
+
+
+def decoded(subject: Subject, blank: Subject | None) -> Verdict:
+    """R2 of the algorithm's memory, decoded from the state of every round but the first."""
+    question = "Can the algorithm's memory be read from it?"
+    algorithm = subject.algorithm
+    if algorithm is None or not algorithm.memory:
+        return Verdict("decoded", question, NOT_APPLICABLE, note="There is no algorithm with a memory to look for.")
+    if not bool(subject.run.latents[:, 1:].std(0).any()):
+        return Verdict("decoded", question, NOT_APPLICABLE, note="What is carried is the same in every episode.")
+    memory = np.asarray(algorithm.run(subject.episodes)[algorithm.memory], np.float64)[:, 1:]
+    number = _r2(subject, memory)
+    if blank is not None and not bool(blank.run.latents[:, 1:].std(0).any()):
+        blank = None
+    given = donors(len(memory), subject.effort.seed)
+    shuffled = _r2(subject, memory[given]).estimate
+    control = None if blank is None else max(_r2(blank, memory).estimate, shuffled)
+    bound, word = THRESHOLDS["decoded"].value, UNDECIDED
+    if control is not None:
+        word = placed(number, max(control, bound), "read", "not read")
+    return Verdict(
+        "decoded",
+        question,
+        word,
+        number=number,
+        what=f"R2 of {algorithm.memory}",
+        control=control,
+        control_is="the better of untrained and shuffled",
+        threshold=bound,
+    )
+
+
+def _r2(subject: Subject, memory: Array) -> Interval:
+    flat = memory.reshape(*memory.shape[:2], -1)
+    told = cross_fitted(subject.run.latents[:, 1:-1], flat, ridge=RIDGE, seed=subject.effort.seed).numpy(force=True)
+    missed = ((told - flat) ** 2).sum((1, 2))
+    varied = ((flat - flat.mean(0)) ** 2).sum((1, 2))
+    return ratio_interval(missed, varied).complement

@@ -1,0 +1,52 @@
+"""Right and wrong apart: the effect of the state where the model answers as the algorithm, where not, and where easy.
+
+*Easy* is a round that needs no state: every heuristic of the task that answers at all answers as the algorithm does.
+A mean over all rounds can hide that a state is used only where the model is wrong, or only where nothing asks for it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from interp.audit.changes import DONOR, INITIAL
+from interp.audit.shortcuts import answers
+from interp.audit.subject import ALL, Array, Subject
+from interp.audit.used import influence
+from interp.statistics import ratio_interval
+
+
+def groups(subject: Subject) -> dict[str, Array]:
+    """Bool[episode, round] by name; empty where there is no algorithm to be right by, or no outcomes."""
+    if subject.algorithm is None or subject.run.layout.kind != "classes":
+        return {}
+    right, sure = answers(subject.told(subject.algorithm))
+    said, _ = answers(subject.plain)
+    found = {"right": sure & (said == right), "wrong": sure & (said != right), "open": ~sure}
+    agree, any_sure = np.ones_like(sure), np.zeros_like(sure)
+    for heuristic in subject.heuristics.values():
+        told, also = answers(subject.told(heuristic))
+        agree &= ~also | (told == right)
+        any_sure |= also
+    if subject.heuristics:
+        found |= {"easy": sure & agree & any_sure, "not easy": sure & ~(agree & any_sure)}
+    return found
+
+
+def table(subject: Subject) -> pd.DataFrame:
+    """Effect and cost of two changes on the prediction of the same round, by group of rounds."""
+    rows = []
+    reads = list(subject.writes)
+    for name, mask in groups(subject).items():
+        at = mask[:, reads].T
+        if not at.any():
+            continue
+        for change in (DONOR, INITIAL):
+            found = influence(subject, ALL, change)
+            parts: dict[str, float] = {}
+            for of in ("effect", "cost"):
+                values, counts = found.at(0, of)
+                kept = at & counts
+                parts |= ratio_interval(np.where(kept, values, 0).sum(0), kept.sum(0)).columns(of)
+            rows.append({"group": name, "change": change, **parts, "n": int(at.sum())})
+    return pd.DataFrame(rows)

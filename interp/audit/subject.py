@@ -1,0 +1,208 @@
+"""What every question of an audit shares: a model, episodes, its run over them, and how far predictions lie apart.
+
+Predictions are compared as distributions. Of classes the distance is the total variation, from 0 to 1; of a real number
+it is the distance of the means in units of two standard deviations of the means that the model gives, and 1 at most.
+What a change *costs* is by how much the task's own loss rises, by the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp import catalog
+from interp.algorithm import Algorithm
+from interp.errors import require
+from interp.evaluation.plan import lacks_room
+from interp.machine import Channel, Machine
+from interp.model.rollout import rollout, run_round
+from interp.model.run import Rollout
+from interp.task import Task
+
+Array = NDArray[Any]
+ALL = "all that is carried"
+"""The name of every channel together."""
+_COPIES = 4
+"""So many untrained copies are drawn at most until the predictions of one are finite."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is run.
+
+    Attributes:
+        episodes: of each regime.
+        rounds: of an episode, at most; as many as the task has new things in, where these are fewer.
+        writes: rounds, evenly spaced, in which what is carried is changed.
+        away: how many regimes beside the sampler's default are run.
+        held: rounds in which the inputs are held, to see where the state goes.
+        jacobians: episodes whose Jacobian is computed; ``along`` how many rounds of theirs, for exponents.
+    """
+
+    episodes: int = 96
+    rounds: int = 12
+    writes: int = 6
+    away: int = 3
+    held: int = 60
+    jacobians: int = 3
+    along: int = 6
+    seed: int = 0
+
+
+FULL, QUICK = Effort(), Effort(episodes=48, rounds=8, writes=4, away=2, held=30, jacobians=2, along=2)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that has run over episodes."""
+
+    model: Machine
+    episodes: Any
+    effort: Effort
+    kept: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, model: Machine, effort: Effort, regime: str = "", seed: int = 0, n_rounds: int = 0) -> Subject:
+        """On new episodes of a regime, of the sampler's default one where none is named."""
+        task = catalog.of(model)
+        n_rounds = n_rounds or rounds_for(model, effort)
+        require(n_rounds >= 2, f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}")
+        return cls(model, task.sample_for(model, effort.episodes, n_rounds, effort.seed + seed, regime), effort)
+
+    def another(self, model: Machine) -> Subject:
+        """The same episodes with another model."""
+        return replace(self, model=model, kept={})
+
+    @cached_property
+    def task(self) -> Task:
+        """The record of the model's task."""
+        return catalog.of(self.model)
+
+    @cached_property
+    def run(self) -> Rollout:
+        """What the model does when nothing is changed."""
+        with torch.no_grad():
+            return rollout(self.model, self.episodes)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Episodes and rounds."""
+        return self.run.n_episodes, self.run.n_rounds
+
+    @cached_property
+    def writes(self) -> tuple[int, ...]:
+        """The rounds whose state is changed before it is read: evenly spaced from the second to the last."""
+        last = self.shape[1] - 1
+        return tuple(sorted(set(np.linspace(1, last, min(self.effort.writes, last)).round().astype(int).tolist())))
+
+    @cached_property
+    def channels(self) -> dict[str, list[int]]:
+        """Rows of what is carried by channel; all of them first, where there are several channels."""
+        rows, at = {}, 0
+        for channel in self.model.channels:
+            rows[channel.name] = list(range(at, at + channel.rows))
+            at += channel.rows
+        # How far a cache is written belongs to the cache.
+        for name in [name for name in rows if name.endswith("_length") and name.removesuffix("_length") in rows]:
+            rows[name.removesuffix("_length")] += rows.pop(name)
+        return {ALL: list(range(at)), **(rows if len(rows) > 1 else {})}
+
+    @cached_property
+    def algorithm(self) -> Algorithm | None:
+        """What the model is held against; None where its task registers nothing."""
+        known = self.task.algorithms.records() or self.task.algorithms.hypothesis is not None
+        return self.task.explains(self.model) if known or getattr(self.model, "algorithm", None) else None
+
+    @cached_property
+    def heuristics(self) -> dict[str, Algorithm]:
+        """The algorithms of the task that carry nothing, by key."""
+        made = {record.key: record.make() for record in self.task.algorithms.records()}
+        return {key: algorithm for key, algorithm in made.items() if not algorithm.state}
+
+    def told(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
+        """The distribution that an algorithm gives over the same episodes."""
+        return np.asarray(algorithm.distribution(algorithm.run(self.episodes)), np.float64)
+
+    def distribution(self, predictions: Tensor) -> Array:
+        """Predictions ``[..., episode, round, ...]`` as ``[..., episode, round, outcome]``."""
+        told: Array = self.run.layout.distribution(predictions.double()).numpy(force=True)
+        return told
+
+    @cached_property
+    def plain(self) -> Float[np.ndarray, "episode round outcome"]:
+        """What the model predicts when nothing is changed."""
+        return self.distribution(self.run.predictions)
+
+    def distance(self, one: Array, other: Array) -> Array:
+        """How far distributions ``[..., outcome]`` lie apart, from 0 to 1."""
+        if self.run.layout.kind == "classes":
+            return np.asarray(0.5 * np.abs(one - other).sum(-1))
+        unit = 2 * float(self.plain[..., 0].std()) or 1.0
+        return np.minimum(np.abs(one[..., 0] - other[..., 0]) / unit, 1.0)
+
+    def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
+        """The task's losses of predictions ``[*batch, episode, round, ...]``, ``[*batch, episode, round]``."""
+        found: Array = self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True)
+        return found
+
+    def continued(self, changed: Tensor, starts: Sequence[int]) -> Tensor:
+        """Predictions ``[start, episode, round, ...]`` where in the round ``start`` another state is read.
+
+        ``changed`` is ``[start, episode, row, width]``. Rounds before the start are as they were.
+        """
+        run = self.run
+        found = run.predictions.unsqueeze(0).repeat(len(starts), *[1] * run.predictions.ndim)
+        with torch.no_grad():
+            carried, alive = changed.to(run.latents), list(range(len(starts)))
+            for step in range(run.n_rounds):
+                still = [i for i, k in enumerate(alive) if starts[k] + step < run.n_rounds]
+                if not still:
+                    break
+                carried, alive = carried[still], [alive[i] for i in still]
+                at = [starts[k] + step for k in alive]
+                fed = run.fed.each(lambda part, at=at: part[:, at].transpose(0, 1).flatten(0, 1))  # type: ignore[misc]
+                done = run_round(self.model, fed, carried.flatten(0, 1), run.layout, run.commit, ())
+                predicted = done.prediction.unflatten(0, (len(alive), run.n_episodes))
+                for i, (k, t) in enumerate(zip(alive, at, strict=True)):
+                    found[k, :, t] = predicted[i]
+                carried = done.latents.unflatten(0, (len(alive), run.n_episodes))
+        return found
+
+    def read(self, starts: Sequence[int]) -> Float[Tensor, "start episode row width"]:
+        """What the rounds ``starts`` read when nothing is changed."""
+        return self.run.latents[:, list(starts)].transpose(0, 1)
+
+    def once(self, key: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` gives, computed the first time that it is asked for."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    def untrained(self) -> Subject | None:
+        """The same episodes with an untrained copy; None where no copy of a few predicts finite numbers."""
+        for seed in range(_COPIES):
+            blank = self.another(self.model.fresh(self.effort.seed + seed).eval())
+            if blank.run.predictions.isfinite().all() and blank.run.latents.isfinite().all():
+                return blank
+        return None
+
+
+def rounds_for(model: Machine, effort: Effort, times: int = 1) -> int:
+    """Rounds of an episode, ``times`` as many where there is room for them."""
+    wanted = times * catalog.of(model).at_most(effort.rounds)
+    if not lacks_room(model, wanted):
+        return wanted
+    return min(channel.shape[0] // channel.grows for channel in model.channels if channel.grows)
+
+
+def grows(channels: Sequence[Channel]) -> str:
+    """The first channel that grows; empty where none does."""
+    return next((channel.name for channel in channels if channel.grows), "")

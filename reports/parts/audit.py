@@ -1,0 +1,79 @@
+"""The critics' battery on a page: a line for each question, then what each rests on."""
+
+from __future__ import annotations
+
+import matplotlib.figure
+import pandas as pd
+
+from interp.audit import THRESHOLDS, AuditResult, audit
+from interp.audit.verdicts import NOT_APPLICABLE, UNDECIDED
+from reports import figures
+from reports.blocks import Figure, Finding, Prose, Table
+from reports.part import Context, Heading, Part
+
+_TEXT = (
+    "Each line is a question that critics of latent reasoning ask. The number decides with its whole 95 % interval "
+    "over episodes; beside it stand its control and the threshold, whose reasons are listed at the end. “Undecided” "
+    "means that the interval holds the threshold, or that there is no control. NOT evidence that the state means what a "
+    "decoder reads from it: a state can be used, decodable, and something else."
+)
+_TABLES = {
+    "presence": "The loss of the last round by content and presence of a state",
+    "groups": "Effect of another state where the model is right, wrong, and where heuristics answer alike",
+    "shortcuts": "Heuristics: their loss, and whose side the model takes where each is wrong",
+    "directions": "Share of the effect that the first principal directions carry, beside random ones",
+    "doses": "Effect by the part of the way to another episode's state",
+    "turning": "Overlap of the first directions of two rounds, beside two halves of one round and shuffled rounds",
+    "rest": "What predictions move after the algorithm has come to rest, by regime",
+    "ends": "Where states of all episodes end with the inputs of one held",
+    "stretch": "Largest singular values of a round and Lyapunov exponents, nats a round",
+    "used": "Effect and cost of every change, by channel and by rounds later",
+}
+"""Name of a table -> its caption."""
+
+
+def part(found: AuditResult | None = None) -> Part:
+    """The battery; computed for the page where no result is given."""
+    return Part(
+        "audit",
+        "What critics ask",
+        lambda context: audit(context.model, quick=context.quick) if found is None else found,
+        _draw,
+        summary=lambda result, context: _findings(result),
+        heading=lambda context: Heading(f"Audit of {context.name}", "Is what it carries used, and for what?"),
+        slow=found is None,
+    )
+
+
+def _findings(found: AuditResult) -> list[Finding]:
+    open_words = (UNDECIDED, NOT_APPLICABLE)
+    return [
+        Finding(
+            f"{line.asked} {line.word}", "cannot tell" if line.word in open_words else "pass", str(line.number or "")
+        )
+        for line in found.verdicts
+    ]
+
+
+def _draw(found: AuditResult, context: Context) -> list[object]:
+    blocks: list[object] = [Prose(_TEXT), Table(_lines(found), "Verdicts of the audit")]
+    if len(found.tables["timing"]):
+        caption = "The loss of the last question falls as later states are asked; the band is a 95 % interval"
+        blocks.append(Figure(_timing(found.tables["timing"]), "Loss by state", caption, found.tables["timing"]))
+    for name, caption in _TABLES.items():
+        if len(found.tables[name]):
+            blocks.append(Table(found.tables[name], caption, collapsed=name not in ("presence", "shortcuts")))
+    why = pd.DataFrame([{"threshold": name, "value": of.value, "why": of.why} for name, of in THRESHOLDS.items()])
+    return [*blocks, Table(why, "Thresholds, and why", collapsed=True)]
+
+
+def _lines(found: AuditResult) -> pd.DataFrame:
+    frame = found.to_frame()
+    frame["question"] = [line.asked for line in found.verdicts]
+    columns = ["question", "verdict", "number_is", "number", "number_low", "number_high", "control_is", "control"]
+    return frame[[*columns, "threshold", "note"]]
+
+
+def _timing(table: pd.DataFrame) -> matplotlib.figure.Figure:
+    named = table.rename(columns={"of": "algorithm", "loss": "mean", "loss_low": "low", "loss_high": "high"})
+    return figures.curves(named, x="state_of_round", ylabel="loss of the last question")

@@ -1,0 +1,174 @@
+"""The numbers behind the words: napkin maps with known spectra, cycles and fixed points; swaps; heuristics and ties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp.audit import THRESHOLDS, content, dynamics, groups, shortcuts, timing, used, verdicts
+from interp.audit.changes import CHANGES, DONOR, INITIAL, LATE, MEAN, NOISE, SAME, alike, donors
+from interp.audit.subject import ALL, Effort, Subject
+from interp.statistics import Interval
+from tests.audit.planted import SMALL, TURN, cached, moving
+
+TINY = Effort(episodes=12, rounds=6, writes=3, away=1, held=30, jacobians=2, along=8)
+
+
+def of(machine, effort=TINY):
+    return Subject.of(machine, effort)
+
+
+@pytest.fixture(scope="module")
+def majority():
+    return of(interp.load("wma-handwired", n_experts=4), SMALL)
+
+
+def test_every_change_is_what_it_is_called(majority):
+    starts, run = majority.writes, majority.run
+    state = {name: change(majority, starts) for name, change in CHANGES.items()}
+    own = majority.read(starts)
+    assert all(part.shape == own.shape for part in state.values())
+    assert torch.equal(state[INITIAL][0], run.latents[:, 0])
+    assert torch.equal(state[LATE], majority.read([t - 1 for t in starts]))
+    given = donors(len(own[0]), majority.effort.seed)
+    assert (given != np.arange(len(given))).all() and sorted(given) == list(range(len(given)))
+    assert torch.equal(state[DONOR][2], own[2][torch.from_numpy(given)])
+    assert torch.allclose(state[MEAN][1], own[1].mean(0).expand_as(own[1]))
+    labels = run.choices[:, starts[1]].numpy()
+    same, found = alike(labels, majority.effort.seed)
+    assert (labels[same] == labels).all() and (same[found] != np.arange(len(labels))[found]).all()
+    assert torch.equal(state[SAME][1], own[1][torch.from_numpy(same)])
+
+
+def test_noise_has_the_covariance_of_the_states(majority):
+    """Over many draws; a covariance of 48 episodes alone is 15 % off."""
+    from dataclasses import replace
+
+    starts = majority.writes[-1:]
+    own = majority.read(starts)[0].flatten(1).double()
+    several = []
+    for seed in range(20):
+        other = replace(majority, effort=replace(majority.effort, seed=seed), kept={})
+        several.append(CHANGES[NOISE](other, starts)[0].flatten(1).double())
+    drawn = torch.cat(several)
+    assert torch.allclose(torch.cov(drawn.T), torch.cov(own.T), atol=0.15 * float(torch.cov(own.T).abs().max()))
+    assert torch.allclose(drawn.mean(0), own.mean(0), atol=0.15 * float(own.std(0).max()))
+
+
+def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no_effect(majority):
+    assert used.put_back(majority) < 1e-12
+    machine = of(cached())
+    assert set(machine.channels) == {ALL, "cache", "thought"}
+    thought = used.influence(machine, "thought", DONOR)
+    assert np.nanmax(np.abs(thought.effect)) == 0 == np.nanmax(np.abs(thought.cost))
+    cache, whole = (used.influence(machine, name, DONOR) for name in ("cache", ALL))
+    assert np.array_equal(cache.effect, whole.effect, equal_nan=True) and np.nanmax(cache.effect) > 0.05
+
+
+def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
+    """The influence of a swap in round 3, by another route."""
+    (start,) = [t for t in majority.writes if t == 3]
+    given = torch.from_numpy(donors(majority.shape[0], majority.effort.seed))
+    hooked = interp.rollout(
+        majority.model, majority.episodes, fwd_hooks={start: [("hook_latents", lambda latents, hook: latents[given])]}
+    )
+    effect = majority.distance(majority.distribution(hooked.predictions), majority.plain)
+    found = used.influence(majority, ALL, DONOR)
+    assert np.allclose(found.effect[found.writes.index(start)][:, start:], effect[:, start:], atol=1e-9)
+    assert (effect[:, :start] == 0).all() and effect[:, start].mean() > 0.05
+
+
+def test_linear_maps_have_their_spectra():
+    matrix = [[0.5, 0.3, 0.0], [0.0, -0.25, 0.1], [0.0, 0.0, 0.1]]
+    found = dynamics.stretch(of(moving(matrix)))
+    singular = np.linalg.svd(np.array(matrix), compute_uv=False)
+    assert np.allclose(found.singular, singular, atol=1e-6)
+    assert np.allclose(found.exponents[:, 0], np.log(0.5), atol=0.08)  # of eight rounds
+    turned = dynamics.stretch(of(moving(TURN)))
+    assert np.allclose(turned.singular, 1, atol=1e-6) and np.allclose(turned.exponents, 0, atol=1e-6)
+    flat = dynamics.stretch(of(moving([[0.5, 0.0], [0.0, 0.0]])))
+    assert flat.exponents[0, 1] <= flat.floor + 1e-9 < -20  # below what differences resolve
+
+
+@pytest.mark.parametrize(
+    ("matrix", "options", "word", "more"),
+    [
+        ([[0.5]], {}, "settles", ""),
+        (TURN, {}, "cycles", "Period 3"),
+        ([[-1.0]], {}, "cycles", "Period 2"),
+        ([[1.0]], {"drift": [0.5], "inputs": 0.0}, "drifts", "all episodes alike"),
+        ([[1.0]], {}, "drifts", "each episode its own way"),
+        ([[1.3]], {}, "expands", ""),
+        ([[0.97]], {}, "undecided", "still shrink"),
+    ],
+)
+def test_movements_of_known_maps(matrix, options, word, more):
+    found, _, note = dynamics.kind(dynamics.orbit(of(moving(matrix, **options))))
+    assert (found, more in note) == (word, True)
+
+
+def test_two_fixed_points_are_two_ends():
+    found = dynamics.ends(of(moving([[1.0]], inputs=0.2, bend=3.0), SMALL))
+    assert (found["kind"] == "settles").all() and (found["ends"] == 2).all() and (found["largest_share"] < 0.95).all()
+    assert (dynamics.ends(of(moving([[0.5]])))["ends"] == 1).all()
+
+
+def test_few_directions_carry_the_effect_of_four_log_weights(majority):
+    line = content.few(majority)
+    assert line.word == "4 of 4" and line.number.low > 0.99 and line.control < 0.5
+    doses = content.doses(majority).set_index("dose")["share"]
+    assert doses.loc[1.0] == 1 and doses.is_monotonic_increasing
+    turned = content.turning(majority, k=2)
+    assert (turned["overlap_low"] <= turned["overlap"] + 1e-9).all() and (turned["overlap"] <= 1 + 1e-9).all()
+
+
+def test_content_and_presence_are_told_apart(majority):
+    loss = used.presence(majority).set_index(["content", "presence"])["loss"]
+    assert loss["own", "yes"] < min(loss["none", "yes"], loss["none", "no"])
+
+
+def test_the_algorithm_of_a_handwired_machine_is_never_ahead_of_it(majority):
+    assert np.allclose(timing.readouts(majority), timing.of_algorithm(majority, majority.algorithm), atol=1e-6)
+
+
+def test_a_search_is_at_rest_when_nothing_is_added():
+    model = interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False)
+    subject = of(model)
+    rest = timing.at_rest(subject.algorithm, subject.algorithm.run(subject.episodes))
+    sets = subject.algorithm.run(subject.episodes)["reached"]
+    for e, t in enumerate(rest):
+        assert (sets[e, t:] == sets[e, t]).all() if t < subject.shape[1] else True
+        assert t == 0 or t >= len(sets[e]) or (sets[e, t] != sets[e, t - 1]).any()
+    assert 1 < rest.mean() < subject.shape[1]
+
+
+def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
+    subject = of(interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False))
+    for key in ("fewer_parents", "nearer_undirected"):
+        found = shortcuts.adversarial(subject, subject.heuristics[key])
+        assert (found.heuristic - found.algorithm > 0.05).all() and len(found.heuristic) >= 8
+        assert (found.sides() == 1).all()
+
+
+def test_right_wrong_and_easy_are_apart(majority):
+    masks = groups.groups(majority)
+    assert (masks["right"] | masks["wrong"] | masks["open"]).all()
+    assert not (masks["right"] & masks["wrong"]).any() and not (masks["easy"] & masks["not easy"]).any()
+    assert masks["easy"].mean() > 0.3
+    frame = groups.table(majority).set_index(["group", "change"])["effect"]
+    assert frame["not easy", DONOR] > frame["easy", DONOR]
+
+
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [((0.5, 0.4, 0.6), "a"), ((0.1, 0.05, 0.2), "b"), ((0.3, 0.2, 0.4), "undecided"), ((0.5, 0.3, 0.6), "undecided")],
+)
+def test_a_number_decides_with_its_whole_interval(number, word):
+    assert verdicts.placed(Interval(*number), 0.3, "a", "b") == word
+    assert verdicts.placed(Interval(*number), 0.3, "a", "b", has_control=False) == "undecided"
+
+
+def test_every_threshold_says_why():
+    assert all(len(one.why) > 30 and one.value > 0 for one in THRESHOLDS.values())
