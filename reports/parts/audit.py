@@ -14,8 +14,8 @@ from reports.part import Context, Heading, Part
 _TEXT = (
     "Each line is a question that critics of latent reasoning ask. The number decides with its whole 95 % interval "
     "over episodes; beside it stand its control and the threshold, whose reasons are listed at the end. “Undecided” "
-    "means that the interval holds the threshold, or that there is no control. NOT evidence that the state means what a "
-    "decoder reads from it: a state can be used, decodable, and something else."
+    "means that the interval holds the threshold, or that there is no control. NOT evidence that the state means what "
+    "a decoder reads from it: a state can be used, decodable, and something else."
 )
 _TABLES = {
     "presence": "The loss of the last round by content and presence of a state",
