@@ -55,7 +55,8 @@ logging.getLogger("interp").addHandler(logging.NullHandler())
 for sentence in strangers():
     warnings.warn(sentence, stacklevel=2)
 
-enter(tasks="interp.tasks", circuits="circuits.registry", **{"task checks": "interp.model.task_checks"})
+enter(tasks="interp.tasks", circuits="circuits.registry", learners="interp.machines.learners")
+enter(**{"task checks": "interp.model.task_checks"})
 
 __getattr__, __dir__ = facade(
     __name__,

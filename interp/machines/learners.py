@@ -6,7 +6,8 @@
     (['h', 'c'], 'lstm')
     >>> interp.check_machine(machine)
 
-To train one, import :mod:`interp.machines.presets`, where a builder of each kind is registered for each task.
+``interp train TASK --machine KIND-TASK`` trains one: each kind has a builder for each task (:data:`BUILT`), as the
+models that ship have. :mod:`interp.machines.presets` lists them among the models.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interp import catalog
 from interp.checks import checked, integer
 from interp.errors import require, require_known
 from interp.machines.cells import cell
@@ -26,6 +28,7 @@ from interp.machines.said import Embedded, Said
 from interp.machines.spaces import state_space
 from interp.machines.thinking import thoughts
 from interp.model.adapted import AdaptedMachine, layout_for
+from interp.model.checkpoints import BUILDERS
 from interp.model.layout import RoundLayout
 from interp.task import Task
 
@@ -127,7 +130,9 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
     said = Said(layout)
     heads = max(n for n in (1, 2, 4) if width % n == 0)
     sizes = {"n_embd": width, "n_layer": n_layers, "n_head": heads, "n_positions": 3 * n_rounds}
-    config = GPT2Config(vocab_size=1, bos_token_id=0, eos_token_id=0, **sizes)
+    # Every batch is new, so there is nothing to overfit, and a count that is to be exact suffers from noise.
+    silent = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
+    config = GPT2Config(vocab_size=1, bos_token_id=0, eos_token_id=0, **sizes, **silent)
     module = Reader(said, GPT2Model(config), width, layout.n_outputs)
     del module.core.wte
 
@@ -155,3 +160,15 @@ KINDS: dict[str, Callable[..., AdaptedMachine]] = {
     "thoughts": _thoughts,
 }
 """Kind -> its builder, of a layout, a width, a number of layers and of rounds."""
+
+
+def _builder(kind: str, task: str) -> Callable[..., AdaptedMachine]:
+    build = partial(learner, kind, task)
+    build.__module__ = __name__  # a card says which module must be imported to train its model again
+    return build
+
+
+BUILT = {f"{kind}-{task.key}": _builder(kind, task.key) for task in catalog.every() for kind in KINDS}
+"""KIND-TASK -> the builder of that kind for that task, by which checkpoints are made again."""
+for _name, _build in BUILT.items():
+    BUILDERS.setdefault(_name, _build)

@@ -101,7 +101,8 @@ def thoughts(
         if THOUGHT in uses:  # the first round has none yet: what stands there is the embedding of its token
             begun = (torch.arange(x.shape[1], device=x.device) == rounds.slot) & (length > 0).unsqueeze(1)
             x = torch.where(begun.unsqueeze(2), thought.unsqueeze(1), x)
-        written = torch.arange(rows, device=x.device) < length.unsqueeze(1)
+        cache = cache[:, : int(length.max())]  # no row beyond is written
+        written = torch.arange(cache.shape[1], device=x.device) < length.unsqueeze(1)
         seen = written if CACHE in uses else torch.zeros_like(written)
         hidden, new = _run(model.get_submodule(core), x, cache, seen, length)
         if read is not None:

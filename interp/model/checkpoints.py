@@ -29,6 +29,7 @@ from interp.checks import MOST_GB, checked, file_path, refuse_above
 from interp.errors import InputError, require
 from interp.files import read_json, reading, temporary_beside, write_json, write_text, writing
 from interp.kinds import shown
+from interp.lazy import entry
 from interp.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, check_machine
 from interp.model.config import LatentTransformerConfig
@@ -52,6 +53,8 @@ BUILDERS: dict[str, Callable[..., Machine]] = {}
 
 def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
     """The machine that a registered builder makes of JSON values, checked; its origin says how it was made."""
+    if builder not in BUILDERS:
+        entry("learners")  # whose builders made the machines that ship
     if builder not in BUILDERS:
         raise InputError(
             f"no builder of machines called {builder!r} is registered here; register it first: "

@@ -175,7 +175,9 @@ def command(config: TrainingConfig, name: str) -> str:
     if config.machine:
         given = [f"{argument}={_toml(value)}" for argument, value in config.machine["arguments"].items()]
         module = BUILDERS[config.machine["builder"]].__module__
-        parts = ["interp", "--import", module, *parts[1:], "--machine", config.machine["builder"], *given]
+        parts += ["--machine", config.machine["builder"], *given]
+        if not module.startswith("interp."):
+            parts[1:1] = ["--import", module]
     for field, value in changed.items():
         parts += ["--set", f"{field}={_toml(value)}"]
     return shlex.join(parts)

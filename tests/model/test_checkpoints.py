@@ -205,15 +205,15 @@ SHIPPED = [record.name for record in interp.models() if record.kind == "learned"
 def test_every_shipped_checkpoint_loads(name):
     """Whatever origin.training records: configurations of earlier versions are history, not input."""
     model = interp.load(name)
-    assert model.config.name == name and not model.is_handwired
-    assert tasks.of(model).key == model.layout.task and model.config.origin["training"]["regimes"]
+    assert model.name == name and not model.is_handwired
+    assert tasks.of(model).key == model.layout.task and model.origin["training"]["regimes"]
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name[-1].isdigit()])
 def test_another_seed_of_a_model_was_trained_as_it_was(name):
     """With every setting of its preset; the precision is the machine's choice ("auto")."""
     first, seed = name.rsplit("-", 1)
-    one, other = (interp.load(each).config.origin["training"] for each in (first, name))
+    one, other = (interp.load(each).origin["training"] for each in (first, name))
     assert (one["seed"], other["seed"]) == (0, int(seed))
     plans = [[(stage["n_rounds"], stage["steps"]) for stage in training["stages"]] for training in (one, other)]
     assert plans[0] == plans[1]
