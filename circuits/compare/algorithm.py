@@ -34,7 +34,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import asked_rounds, checked_distributions, divergence, fit, predictor, task_of
+from circuits.compare.fitting import (
+    asked_rounds,
+    by_round,
+    checked_distributions,
+    divergence,
+    fit,
+    predictor,
+    task_of,
+)
 from circuits.compare.question import Compared, Question, above, bounds
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
@@ -44,7 +52,8 @@ from interp.errors import require
 from interp.files import json_values
 from interp.progress import bar
 from interp.provenance import provenance
-from interp.statistics import Interval, ratio_interval, resample_weights
+from interp.session import once
+from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 from interp.task import Task
 
 EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
@@ -58,6 +67,10 @@ NEARLY_ALL = 0.999
 RESPONDS = 0.5
 """Responses of the closest family, worst cell: .98 to .99 of ``wma-learned`` and the Bayes predictor, 0 where a machine
 never hears an input, or hears it late."""
+PLAIN = 0.1
+"""Nats by which predictions are plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
+RARE, OFTEN = 0.001, 0.02
+"""Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
 _N_EDITS = 240
 """Single inputs that are changed."""
 _EVENLY = "evenly"
@@ -111,6 +124,8 @@ class AlgorithmPart:
         ratio: its divergence over that of the runner-up.
         runner_up, baseline: keys of the best other family, and of the best one without a memory.
         by_set: set to (explained, ratio).
+        apart: share of rounds in which its prediction is plainly another (:data:`PLAIN`); None where no family was
+            close enough to ask.
         response: the input, lag or round at which its response is least like the model's; None where no input can be
             changed, or no family was close enough to ask.
         scores: every family by key, the closest first.
@@ -126,6 +141,7 @@ class AlgorithmPart:
     by_set: Mapping[str, tuple[Interval, Interval]]
     scores: Mapping[str, FamilyScore]
     settings: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    apart: Interval | None = None
     response: Cell | None = None
 
     def __str__(self) -> str:
@@ -223,7 +239,22 @@ def explain(
     decided = _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
     if decided.family is None:
         return decided
+    nats = {name: _nats(subject, decided.algorithm, scored) for name, (_, scored) in sets.items()}
+    apart = plainly(nats, seed)
+    decided = replace(decided, apart=apart, family=None if apart.high > RARE else decided.family)
     return _responding(decided, subject, edits or edits_of(task, next(iter(sets.values()))[1], _N_EDITS))
+
+
+def _nats(subject: Any, other: Any, episodes: Any) -> Array:
+    """How far apart two predict in every round that is asked for, ``[episode, round]``."""
+    p, q = (checked_distributions(predictor(one)(episodes), episodes) for one in (subject, other))
+    return by_round(p, q, tasks.of(episodes).kind)
+
+
+def plainly(apart: Mapping[str, Array], seed: int) -> Interval:
+    """The share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
+    shares = np.concatenate([nats > PLAIN for nats in apart.values()], 1).mean(1)
+    return mean_interval(shares, seed=seed)
 
 
 def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
@@ -238,8 +269,12 @@ def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPar
 def memoryless_divergences(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> Divergences:
     """How far predictions are from those of the best algorithm without a memory, which is chosen on other episodes."""
     task = tasks.get(task_of(sets))
-    families = [family for family in task.rivals().values() if family.memoryless]
-    return min(_scores(subject, task, sets, families), key=lambda score: score.fitted).divergences
+
+    def scored() -> Divergences:
+        families = [family for family in task.rivals().values() if family.memoryless]
+        return min(_scores(subject, task, sets, families), key=lambda score: score.fitted).divergences
+
+    return once("memoryless", subject, sets, make=scored)
 
 
 def _scores(

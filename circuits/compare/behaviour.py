@@ -32,32 +32,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare.algorithm import memoryless_divergences, pooled_ratio
+from circuits.compare.algorithm import OFTEN, PLAIN, RARE, memoryless_divergences, plainly, pooled_ratio
 from circuits.compare.fitting import (
     Array,
     Predict,
+    by_round,
     checked_distributions,
-    divergence,
     fit,
     predictor,
     read_out,
     task_of,
 )
-from circuits.compare.question import Compared, Question, Subject, Verdict, Word, above, bounds, controlled
+from circuits.compare.question import Compared, Question, Subject, Verdict, Word, above, best, bounds, controlled
 from circuits.compare.response import Cell, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Predicted
-from interp.statistics import Interval, mean_interval
+from interp.statistics import Interval
 
 ALIKE = 0.95
 """Average. Handwired against itself 1; Weighted Majority against the Bayes predictor .3 to .7."""
 RESPONSE = 0.9
 """Response, worst cell. Seeds of ``wma-learned`` .97 and more; Weighted Majority of gain .35 against .5 .94, of gain .2
 .7; 0 where an input, a lag or a round is ignored."""
-PLAIN = 0.1
-"""Nats by which predictions are plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
-RARE, OFTEN = 0.001, 0.02
-"""Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
 _LARGE = 1e2
 """The bounds of real numbers that an untrained copy is taken to predict; log variances among them."""
 _N_FAILURES = 20
@@ -134,7 +130,7 @@ class Behaviour:
         for read, agreement in (("", self.plain), (self.said, self.fitted)):
             if agreement is None:
                 continue
-            fresh = max(self.untrained, default=float("nan")) if agreement is self.plain else float("nan")
+            fresh = best(self.untrained) if agreement is self.plain else float("nan")
             rows.append({"name": "predictions alike", "read-out": read, **bounds(agreement.alike), "untrained": fresh})
             rows.append({"name": "rounds apart", "read-out": read, **bounds(agreement.apart)})
             for cell in agreement.cells:
@@ -150,7 +146,7 @@ class Behaviour:
 def judge_behaviour(part: Behaviour) -> Verdict:
     """By the worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
     word, label, bound, threshold = part.plain.judged()
-    control, note = max(part.untrained, default=float("nan")), ""
+    control, note = best(part.untrained), ""
     if word != "same" and part.fitted is not None and part.fitted.judged()[0] != "different":
         word, label, bound, threshold = part.fitted.judged()
         note = f"once its read-out is fitted: {part.said}; alike {part.fitted.alike}, as it is {part.plain.alike}"
@@ -188,7 +184,7 @@ def _agreement(compared: Compared, subject: Subject, other: Any) -> tuple[Agreem
     own, base = (memoryless_divergences(one, sets) for one in (subject.model, other))
     alike = _alike(apart, own, base, seed)
     found = cells(edits, responses(subject.model, edits), responses(other, edits))
-    return Agreement(alike, _plainly(apart, seed), found), failures
+    return Agreement(alike, plainly(apart, seed), found), failures
 
 
 def _read_out(compared: Compared) -> tuple[Subject, Algorithm, dict[str, float]] | None:
@@ -235,12 +231,6 @@ def _alike(apart: Mapping[str, Array], own: Mapping[str, Array], base: Mapping[s
     return pooled_ratio({name: nats.mean(1) for name, nats in apart.items()}, worth, seed).complement
 
 
-def _plainly(apart: Mapping[str, Array], seed: int) -> Interval:
-    """The share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
-    shares = np.concatenate([nats > PLAIN for nats in apart.values()], 1).mean(1)
-    return mean_interval(shares, seed=seed)
-
-
 def differences(
     model: Predict, reference: Predict, sets: Mapping[str, tuple[Any, Any]]
 ) -> tuple[dict[str, Array], list[Failure]]:
@@ -251,24 +241,18 @@ def differences(
     kind, apart, failures = tasks.get(task_of(sets)).kind, {}, list[Failure]()
     for name, (_, episodes) in sets.items():
         p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
-        unit = max(float(np.var(q)), np.finfo(float).tiny) if kind == "mean" else 1.0
-        apart[name] = _by_round(p, q, kind) / unit
-        failures += _failures(name, len(episodes), p, q, episodes.n_rounds - p.shape[1], kind)
+        apart[name] = by_round(p, q, kind)
+        failures += _failures(name, apart[name], p, q, episodes.n_rounds - p.shape[1])
     return apart, failures
 
 
-def _by_round(p: Array, q: Array, kind: Predicted) -> Array:
-    return divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1]), kind).reshape(p.shape[:2])
-
-
-def _failures(name: str, n_scored: int, p: Array, q: Array, first: int, kind: Predicted) -> Sequence[Failure]:
-    """The rounds of one set at which two predictions, from round ``first`` on, differ most."""
-    nats = _by_round(p, q, kind)
+def _failures(name: str, nats: Array, p: Array, q: Array, first: int) -> Sequence[Failure]:
+    """The rounds of one set at which two predictions, from round ``first`` on, are the most ``nats`` apart."""
     order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
     worst = []
     for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
         distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
-        place = name, n_scored, int(episode), first + int(t), float(nats[episode, t])
+        place = name, len(nats), int(episode), first + int(t), float(nats[episode, t])
         worst.append(Failure(*place, *distributions))
     return worst
 

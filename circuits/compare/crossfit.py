@@ -75,8 +75,7 @@ def pooled(subject: Subject) -> Rollout:
     known, test = (subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test))
 
     def joined() -> Rollout:
-        own, more = known.fed.tensors(), test.fed.tensors()
-        fed = replace(known.fed, **{name: torch.cat([own[name], more[name]]) for name in own})
+        fed = type(known.fed).joined([known.fed, test.fed])
         latents, predictions = (
             torch.cat([known.latents, test.latents]),
             torch.cat([known.predictions, test.predictions]),

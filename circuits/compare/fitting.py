@@ -22,11 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
+from torch import Tensor
 
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, Episodes, Family, Predicted, Searched, Values
 from interp.errors import InputError, require
 from interp.machine import Machine
+from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 
 Array = NDArray[np.float64]
@@ -49,12 +51,23 @@ def predictor(subject: Any) -> Predict:
 
         def of_a_model(episodes: Any) -> Array:
             run = rollout(subject, episodes)
-            return np.asarray(run.layout.distribution(run.predictions).detach().cpu().numpy(), np.float64)
+            return distributions(run.layout, run.predictions)
 
         return of_a_model
     if callable(subject):
         return subject
     raise InputError(f"expected a model, an Algorithm or a function of episodes, got {type(subject).__name__}")
+
+
+def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
+    """Predictions ``[episode, round, ...]`` as distributions over outcomes, in double precision."""
+    return np.asarray(layout.distribution(predictions).double().numpy(force=True))
+
+
+def by_round(p: Array, q: Array, kind: Predicted) -> Array:
+    """The divergence in every round, ``[episode, round]``; of predicted means in units of the variance of ``q``."""
+    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1]), kind).reshape(p.shape[:2])
+    return nats / max(float(np.var(q)), np.finfo(float).tiny) if kind == "mean" else nats
 
 
 def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:

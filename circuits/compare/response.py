@@ -22,8 +22,8 @@ What this is NOT: a response to several changes at once, or to inputs that no co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.compare.fitting import Array, predictor
+from circuits.compare.fitting import Array, distributions, predictor
 from circuits.compare.question import Compared, Question, Subject, bounds
 from interp import tasks
 from interp.algorithm import Algorithm
@@ -120,25 +120,27 @@ def responses(subject: Any, edits: Edits) -> Float[np.ndarray, "edit round outco
         return once("responses", subject, edits, make=lambda: _of_machine(subject, edits))
     predict = predictor(subject)
     clean = predict(edits.episodes)
+    if isinstance(subject, Algorithm):  # its predictions of an episode do not hang on the others
+        return np.concatenate([predict(changed.select(rows)) - clean[rows] for _, _, rows, changed in edits.parts])
     return np.concatenate([(predict(changed) - clean)[rows] for _, _, rows, changed in edits.parts])
 
 
 def _of_machine(model: Machine, edits: Edits) -> Array:
     run = rollout(model.eval(), edits.episodes)
-    clean = _distributions(run.layout, run.predictions)
+    clean = distributions(run.layout, run.predictions)
     made: list[Array] = []
     with torch.no_grad():
         for t in range(edits.episodes.n_rounds - 1):
             parts = [(rows, changed) for _, at, rows, changed in edits.parts if at == t]
             index = np.concatenate([rows for rows, _ in parts])
             fed = [model.prepare(run.layout.encode(changed.select(rows))).at(t) for rows, changed in parts]
-            done = run_round(model, _joined(fed), run.latents[index, t], run.layout, run.commit, ())
+            done = run_round(model, EncodedRounds.joined(fed), run.latents[index, t], run.layout, run.commit, ())
             predictions = [done.prediction]
             for u in range(t + 1, run.n_rounds):
                 later = run.fed.each(partial(_at, index, u))
                 done = run_round(model, later, done.latents, run.layout, run.commit, ())
                 predictions.append(done.prediction)
-            after = _distributions(run.layout, torch.stack(predictions, 1))
+            after = distributions(run.layout, torch.stack(predictions, 1))
             change = np.zeros((len(index), *clean.shape[1:]))
             change[:, t:] = after - clean[index, t:]
             made.append(change)
@@ -153,11 +155,11 @@ def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edit
     prediction hangs on rounding (:data:`_JITTER`), nothing can be said: NaN.
     """
     model, run = subject.model, rollout(subject.model.eval(), edits.episodes)
-    clean, values = _distributions(run.layout, run.predictions), algorithm.run(edits.episodes)
+    clean, values = distributions(run.layout, run.predictions), algorithm.run(edits.episodes)
     changes: list[dict[str, Array]] = []
     for _, _, rows, changed in edits.parts:
-        theirs = algorithm.run(changed)
-        changes.append({key: np.asarray((theirs[key] - values[key])[rows], np.float64) for key in writer.shapes})
+        theirs = algorithm.run(changed.select(rows))
+        changes.append({key: np.asarray(theirs[key] - values[key][rows], np.float64) for key in writer.shapes})
     change = {key: np.concatenate([part[key] for part in changes]) for key in writer.shapes}
     told = edits.of_each
     edit, at = np.nonzero(np.isin(np.arange(run.n_rounds) - told[:, 1:2], _LAGS[1:]))
@@ -175,7 +177,7 @@ def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edit
                 noise = torch.randn(latents.shape, generator=generator, dtype=torch.float64)
                 tried.append(latents + size * noise.to(latents))
             moved, *shaken = (
-                _distributions(run.layout, run_round(model, fed, x, run.layout, run.commit, ()).prediction)
+                distributions(run.layout, run_round(model, fed, x, run.layout, run.commit, ()).prediction)
                 for x in tried
             )
             tied = np.max([np.abs(x - moved).max(-1, keepdims=True) for x in shaken], 0) > NOTICED
@@ -185,15 +187,6 @@ def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edit
 
 def _at(rows: Any, rounds: Any, part: Tensor) -> Tensor:
     return part[rows, rounds]
-
-
-def _joined(parts: Sequence[EncodedRounds]) -> EncodedRounds:
-    """Batches of one round as one."""
-    return replace(parts[0], **{n: torch.cat([part.tensors()[n] for part in parts]) for n in parts[0].tensors()})
-
-
-def _distributions(layout: Any, predictions: Tensor) -> Array:
-    return np.asarray(layout.distribution(predictions).double().numpy(force=True))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ discount, and whether the next values enter by their maximum, a soft one or thei
 The verdict is decided by the worst step R2 of the reference's state, on and off the manifold, one round on and several,
 by the worst score of a round's input in what the round writes (:mod:`circuits.compare.effects`), and by the worst
 response to an input, against a move of the state (:mod:`circuits.compare.response`). Steps off the manifold alone make
-no "different": a move can also lead to where the machine's own code of its state has no meaning.
+no "different": a move can also lead to where the machine's own code of its state has no meaning. Nothing is "same"
+while another update, as fitted, says nearly all of what the reference's does not say of the steps: a table that fades
+by .98 a round has a step R2 above the threshold.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from circuits.compare.algorithm import NEARLY_ALL, RATIO
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, search
@@ -33,8 +36,8 @@ from circuits.compare.response import ResponsePart
 from interp.algorithm import Algorithm, Family, Values
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer
-from interp.interventions.steps import Transition, transition
-from interp.statistics import Interval
+from interp.interventions.steps import StepResult, Transition, transition
+from interp.statistics import Interval, ratio_interval
 
 ON, OFF = "on", "off"
 _STEPPED = 0.95
@@ -74,13 +77,23 @@ class Update:
 
 @dataclass(frozen=True)
 class Rule:
-    """A family of updates, fitted to what one round makes of the decoded state; R2 is on other episodes."""
+    """A family of updates, fitted to what one round makes of the decoded state; R2 is on other episodes.
+
+    Attributes:
+        left: what it misses of the steps there, as a share of what the algorithm misses that the model is held against.
+    """
 
     key: str
     name: str
     state: tuple[str, ...]
     parameters: Mapping[str, float]
     r2: Interval
+    left: Interval
+
+    @property
+    def said(self) -> str:
+        """The parameters in words."""
+        return ", ".join(f"{key} {value:.3g}" for key, value in self.parameters.items())
 
 
 @dataclass(frozen=True)
@@ -105,9 +118,9 @@ class UpdatePart:
             row = {"name": "step R2", "model": u.model, "algorithm": u.algorithm}
             rows.append({**row, **held, **step, "untrained": fresh})
         for rule in self.rules:
-            made = ", ".join(f"{key} {value:.3g}" for key, value in rule.parameters.items())
-            row = {"name": "fitted update", "algorithm": rule.key, "parameters": made, "state": " + ".join(rule.state)}
-            rows.append({**row, "manifold": ON, "horizon": 1, **bounds(rule.r2)})
+            row = {"name": "fitted update", "algorithm": rule.key, "parameters": rule.said}
+            held = {"state": " + ".join(rule.state), "manifold": ON, "horizon": 1}
+            rows.append({**row, **held, **bounds(rule.r2), **bounds(rule.left, "left ")})
         return pd.DataFrame(rows)
 
 
@@ -130,20 +143,22 @@ def _rules(subject: Subject, algorithm: Algorithm, effort: Effort) -> list[Rule]
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
+    own = scores.under(algorithm)
     found = [
-        _fitted(family, fits, scores, effort.seed)
+        _fitted(family, fits, scores, own, effort.seed)
         for family in subject.task.update_families().values()
         if set(writer.shapes) <= set(_made(family, {}).state)
     ]
     return [rule for _, rule in sorted(found, key=lambda pair: pair[0])]
 
 
-def _fitted(family: Family, fits: Transition, scores: Transition, seed: int) -> tuple[float, Rule]:
+def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, Rule]:
     """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
     searched = [parameter for parameter in family.searched if not parameter.enters]
     left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
-    r2 = scores.under(_made(family, found)).r2(seed)
-    return left, Rule(family.key, family.name, tuple(fits.shapes), found, r2)
+    made = scores.under(_made(family, found))
+    missed = ratio_interval(made.missed.sum(1), own.missed.sum(1), seed=seed)
+    return left, Rule(family.key, family.name, tuple(fits.shapes), found, made.r2(seed), missed)
 
 
 def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
@@ -252,6 +267,10 @@ def _by_writing(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdi
         word, note = "undecided", "only states that no episode reaches are updated otherwise"
     label = f"step R2 of {' + '.join(worst.state)}, {worst.manifold} the manifold, {worst.horizon} rounds on"
     by_step = Verdict("update", word, note, label, worst.r2, _STEPPED, control)
+    if word == "same" and (rival := _rival(part, steps)) is not None:
+        word = "undecided"
+        note = f"{rival.name} ({rival.said}) leaves {rival.left} of what it leaves of the model's steps"
+        by_step = replace(by_step, word=word, note=note)
     written = [e for e in effects.effects if e.algorithm == algorithm and e.what == "input" and e.outcome == "state"]
     graded = [(e, e.score) for e in written if e.score is not None]
     if not graded:
@@ -262,6 +281,15 @@ def _by_writing(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdi
         return by_step
     label = f"score of {weakest.variable} in what a round writes"
     return Verdict("update", by_input, note, label, score, _GRADED, weakest.untrained)
+
+
+def _rival(part: UpdatePart, steps: Sequence[Update]) -> Rule | None:
+    """A fitted update that says nearly all of what the algorithm's does not say, however little that is."""
+    plain = next(u for u in steps if u.manifold == ON and u.horizon == 1)
+    if plain.r2.estimate >= NEARLY_ALL or not part.rules:
+        return None
+    best_fitted = part.rules[0]
+    return best_fitted if best_fitted.left.high <= RATIO else None
 
 
 def _judged(compared: Compared) -> Verdict:

@@ -71,6 +71,11 @@ class EncodedRounds:
         """Several rounds as one, along a new axis."""
         return replace(parts[0], **{n: torch.stack([p.tensors()[n] for p in parts], axis) for n in parts[0].tensors()})
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Batches of episodes as one."""
+        return replace(parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()})
+
     def rows(self, rounds: Sequence[int]) -> Self:
         """Some rounds of every episode in one batch: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
         index = torch.tensor(list(rounds), device=self.tokens.device)

@@ -4,6 +4,7 @@ Rivals keep a table that is zero at first and is written where the round's pair 
 
     mean_bootstrap   Q(s, a) += alpha (r + gamma mean_b Q(s', b) - Q(s, a))         the mean in place of the maximum
     soft_bootstrap   Q(s, a) += alpha (r + gamma sum_b pi(b) Q(s', b) - Q(s, a))    pi = softmax(Q(s', .) / temperature)
+    fading_q         Q(s, a) as in Q-learning, then every entry is multiplied by keep
     sarsa            Q(s, a) += alpha (r - Q(s, a)), and alpha gamma Q(s', a') once the next action a' is taken
     mean_reward      Q(s, a) = mean of the rewards of the pair
     visit_counts     Q(s, a) = how often the pair was visited, or less that
@@ -47,6 +48,8 @@ _BEFORE = (0.0,)
 """By a late table it is always chosen before the round: after it, a lag of one is Q-learning that chooses before it."""
 _SOFTNESS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Temperatures of the soft maximum, in units of reward."""
+_KEPT = (0.9, 0.99, 1.0)
+"""What a table that fades keeps of every entry, a round."""
 _COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
 """Temperatures of a policy by counts, in visits."""
 
@@ -80,6 +83,7 @@ def updates() -> tuple[Family, ...]:
         Family("soft_bootstrap", "a soft maximum", soft_bootstrap, (alpha, gamma, soft)),
         Family("mean_bootstrap", "the mean", mean_bootstrap, (alpha, gamma)),
         Family("no_bootstrap", "no next value", no_bootstrap, (alpha,)),
+        Family("fading_q", "the maximum, of a table that fades", fading_q, (alpha, gamma, Searched("keep", _KEPT))),
     )
 
 
@@ -226,6 +230,19 @@ def soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 
 
     name = "Q-learning with a soft maximum"
     return _bootstrapping("soft_bootstrap", name, soft, alpha, gamma, temperature=temperature)
+
+
+@checked
+def fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
+    """Q-learning whose table fades: every entry is multiplied by ``keep`` at the end of each round."""
+    bellman.check_rates(alpha, gamma)
+    require(0 <= keep <= 1, f"keep must be in [0, 1], got {keep}")
+
+    def table(v: Values) -> _Array:
+        best = bellman.rows_at(v["table"], v["next_state"]).max(-1)
+        return keep * _towards(v, alpha, v["reward"] + gamma * best)
+
+    return _learner("fading_q", "Q-learning that forgets", table, alpha=alpha, gamma=gamma, keep=keep)
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
