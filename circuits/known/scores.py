@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+from scipy.stats import binomtest
 
 from circuits import compare
 from circuits.known.specimen import Specimen
@@ -58,9 +59,30 @@ def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dic
     return row | {f"n_{one}": marks.count(one) for one in MARKS} | {"cpu_seconds": found.settings["cpu_seconds"]}
 
 
+def rules(frame: pd.DataFrame) -> pd.DataFrame:
+    """How often each rule says "same" of what is different, and the reverse, held out or not.
+
+    ``of`` is the number of machines on which it can be wrong in this way, ``at_most`` the upper end of the exact 95 %
+    interval of the rate. Of names the first is a name where another or none is right.
+    """
+    rows = []
+    for held_out, half in frame.groupby("held_out"):
+        for one in SCORED:
+            marks, right = half[f"{one}_mark"], half[f"{one}_right"]
+            for error, word in (("false same", "different"), ("false different", "same")):
+                if one == "algorithm" and word == "same":
+                    continue
+                asked = marks.isin(MARKS) if one == "algorithm" else marks.isin(MARKS) & (right == word)
+                n, wrong = int(asked.sum()), int((marks[asked] == "wrong").sum())
+                most = float(binomtest(wrong, n).proportion_ci().high) if n else float("nan")
+                told = {"held out": "yes" if held_out else "no", "question": one, "error": error}
+                rows.append({**told, "wrong": wrong, "of": n, "at_most": most})
+    return pd.DataFrame(rows)
+
+
 @checked
 def summary(frame: pd.DataFrame) -> str:
-    """How many words are right, undecided and wrong, by question, held out or not, and every machine with a wrong one.
+    """How many words are right, undecided and wrong, how often each rule errs, and every machine with a wrong word.
 
     ``frame`` holds rows of :func:`score`.
     """
@@ -81,6 +103,8 @@ def summary(frame: pd.DataFrame) -> str:
         [
             f"Known machines: what a comparison with their reference says of {len(frame)} of them",
             pd.DataFrame(counts).to_string(index=False),
+            "How often each rule is wrong, with the upper end of the exact 95 % interval of the rate",
+            rules(frame).round(3).to_string(index=False),
             f"CPU seconds a machine: median {seconds.median():.0f}, most {seconds.max():.0f}, all {seconds.sum():.0f}",
             f"Machines with a wrong word: {len(told) or 'none'}",
             *told,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -64,6 +65,17 @@ def test_the_summary_splits_by_held_out_and_names_what_is_wrong(tmp_path):
     assert wrong[0] == "Machines with a wrong word: 2"
     assert wrong[1] == "  experts: late: behaviour 'same', step R2 0.97 [0.961, 0.98]; right is different"
     assert wrong[2] == "  experts: hidden: algorithm 'weighted_majority'; right is none"
+
+
+def test_a_rule_errs_as_often_as_it_says_the_other_word_where_it_could():
+    rows = [row(f"late {i}", True, 1.0, update="wrong" if i < 2 else "undecided") for i in range(8)]
+    rows += [{**row("itself", True, 1.0, update="wrong"), "update_right": "same"}, row("either", True, 1.0)]
+    told = scores.rules(pd.DataFrame(rows)).set_index(["question", "error"])
+    assert list(told.loc[("update", "false same"), ["wrong", "of"]]) == [2, 8]
+    assert told.loc[("update", "false same"), "at_most"] == pytest.approx(0.651, abs=1e-3)  # Clopper and Pearson
+    assert list(told.loc[("update", "false different"), ["wrong", "of"]]) == [1, 1]
+    assert told.loc[("state", "false same"), "of"] == 0 and np.isnan(told.loc[("state", "false same"), "at_most"])
+    assert ("algorithm", "false different") not in told.index and (told["held out"] == "yes").all()
 
 
 SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=4, untrained=1)
