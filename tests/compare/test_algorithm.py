@@ -84,6 +84,26 @@ def test_a_mixture_of_two_algorithms_is_none_of_these(sets):
     assert part.ratio.high > 0.25 and "none of these" in str(part)
 
 
+@pytest.mark.parametrize(("lapses", "family"), [(0, "weighted_majority"), (3, None)])
+def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
+    """Three inverted predictions of 1,800 change the average by less than a name allows."""
+    majority = predictor(experts.weighted_majority(1.0))
+    sets = {"uniform": TASK.sets_for(ExpertRound(4), 8, 20, seed=0, n_scored=90)["uniform"]}
+
+    def lapsing(episodes):
+        said = majority(episodes)
+        if len(episodes) == 90:
+            sure = np.flatnonzero(np.abs(said[:, 10, 0] - 0.5) > 0.4)[:lapses]
+            said[sure, 10] = said[sure, 10, ::-1]
+        return said
+
+    families = asked("experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False)
+    part = explain(lapsing, TASK, sets, seed=0, families=families)
+    assert part.closest == "weighted_majority" and part.family == family
+    assert part.explained.low > 0.95 and part.ratio.high < 0.25
+    assert part.apart.estimate == pytest.approx(lapses / 1800)
+
+
 def test_a_machine_without_a_memory_is_none_of_these(sets):
     part = explain(experts.majority_vote(), TASK, sets, seed=0, families=asked("experts", *FEW))
     assert part.family is None and part.closest == part.baseline == "majority_vote"

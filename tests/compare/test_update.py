@@ -96,6 +96,18 @@ def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(
         assert set(rule.parameters) == {p.name for p in families[rule.key].searched if not p.enters}
 
 
+def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
+    """Against Weighted Majority of another gain, which is what a rule is fitted to be."""
+    model, half = subjects[0], weighted_majority(0.15)
+    writer, test = model.writer(half), model.samples.test
+    part = updates(model, {"wm": half}, [], SMALL)
+    held = transition(model.model, test, writer, starts=SMALL.at).under(half).missed.sum()
+    for rule in part.rules:
+        made = _made(tasks.get("experts").update_families()[rule.key], rule.parameters)
+        missed = transition(model.model, test, writer, starts=SMALL.at).under(made).missed.sum()
+        assert rule.left.estimate == pytest.approx(missed / held)
+
+
 def test_parameters_that_are_not_given_are_the_first_of_their_grids():
     family = tasks.get("qlearning").update_families()["q_learning"]
     first = {p.name: p.grid[0] for p in family.searched}
@@ -151,7 +163,8 @@ def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_eac
         Update("m", "wm", ("a", "b"), ("c",), 0.9, "on", 1, Interval(0.7, 0.6, 0.8), (0.2, 0.4, 0.3)),
         Update("m", "wm", ("a",), (), 0.9, "off", 5, Interval(0.5, 0.4, 0.55), ()),
     ]
-    rules = (Rule("q", "Q", ("a", "b"), {"alpha": 0.123456, "gamma": 0.5}, Interval(0.3, 0.1, 0.4)),)
+    left = Interval(0.6, 0.5, 0.7)
+    rules = (Rule("q", "Q", ("a", "b"), {"alpha": 0.123456, "gamma": 0.5}, Interval(0.3, 0.1, 0.4), left),)
     first, second, third = UpdatePart(tuple(steps), rules).to_frame().to_dict("records")
     assert {key: first[key] for key in ("name", "model", "algorithm", "state", "not decodable", "decoded R2")} == {
         "name": "step R2", "model": "m", "algorithm": "wm", "state": "a + b", "not decodable": "c", "decoded R2": 0.9,
@@ -164,3 +177,4 @@ def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_eac
         "fitted update", "q", "alpha 0.123, gamma 0.5", "a + b",
     ]  # fmt: skip
     assert [third[key] for key in ("manifold", "horizon", "value", "low", "high")] == ["on", 1, 0.3, 0.1, 0.4]
+    assert [third[f"left {key}"] for key in ("value", "low", "high")] == [0.6, 0.5, 0.7]

@@ -21,7 +21,7 @@ from circuits.compare.question import Verdict, controlled
 from circuits.compare.response import Cell, ResponsePart
 from circuits.compare.roles import Role
 from circuits.compare.state import StatePart, Stitching, judge_state
-from circuits.compare.update import Update, UpdatePart, judge_update
+from circuits.compare.update import Rule, Update, UpdatePart, judge_update
 from interp.statistics import Interval
 from interp.tasks.reachability import TASK as REACHABILITY
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -353,9 +353,10 @@ def _effect(score, variable="label", what="input", outcome="state", algorithm="w
 UNASKED = ResponsePart()
 
 
-def _update(steps, effects=(), response=UNASKED):
+def _update(steps, effects=(), response=UNASKED, rules=()):
     other = _step(BELOW, untrained=(1.0,), algorithm="another")
-    return judge_update(UpdatePart((other, *steps, other)), EffectsPart(tuple(effects)), "wm", response)
+    part = UpdatePart((other, *steps, other), tuple(rules))
+    return judge_update(part, EffectsPart(tuple(effects)), "wm", response)
 
 
 @pytest.mark.parametrize(
@@ -375,6 +376,30 @@ def test_update_needs_every_response_to_go_through_the_state(step, cells, word, 
     assert (verdict.question, verdict.word) == ("update", word) and verdict.decided_by.startswith(decided_by)
     if decided_by != "step R2":
         assert (verdict.threshold, verdict.control) == (0.5, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("one_round", "several", "left", "word"),
+    [
+        (SURE, SURE, (0.1, 0.2), "undecided"),  # another update says what is left
+        (SURE, SURE, (0.1, 0.25), "undecided"),
+        (SURE, SURE, (0.1, 0.251), "same"),  # that it does is not sure
+        (between(0.9989, 0.9999), SURE, (0.1, 0.2), "same"),  # nothing is left but rounding
+        (between(0.9988, 0.9991), between(0.9991, 0.9999), (0.1, 0.2), "undecided"),
+        (BELOW, SURE, (0.1, 0.2), "different"),
+    ],
+)
+def test_update_is_not_the_same_where_another_update_says_what_it_does_not(one_round, several, left, word):
+    """By the steps of one round on the manifold, and by the update that fits them best."""
+    rules = [
+        Rule(key, f"rule {key}", ("log_weights",), {"keep": 0.98}, SURE, between(*bounds))
+        for key, bounds in (("best", left), ("next", (0.0, 0.01)))
+    ]
+    steps = [_step(several, manifold="off"), _step(several, horizon=5), _step(one_round)]
+    verdict = _update(steps, rules=rules)
+    assert verdict.word == word
+    assert verdict.note.startswith("rule best (keep 0.98) leaves") == (word == "undecided")
+    assert _update(steps, rules=rules[1:]).word == ("undecided" if word == "same" and left[1] > 0.25 else word)
 
 
 @pytest.mark.parametrize(
