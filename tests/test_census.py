@@ -7,8 +7,8 @@ from tests.census import Count, census
 BUDGET = {
     "circuits": 2417,  # what softmax forms leave (issue 36); machines verified; every outcome; tables of known machines
     "circuits/benchmark": 3030,  # inert edges; machines as subjects
-    "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, scores, errors
-    "circuits/compare": 4445,  # rival updates; its sentence; worst responses; roles and what heads hand on; what machines lack
+    "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, errors
+    "circuits/compare": 4445,  # rival updates; its sentence; worst responses; what heads hand on; what machines lack
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 388,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
