@@ -36,12 +36,16 @@ def _effects(
     subject: Subject, t: int, parts: list[Float[Tensor, "episode row width"]]
 ) -> Float[np.ndarray, "part episode"]:
     """How far the prediction of round ``t`` moves where each of several states is read."""
-    said = subject.continued(torch.stack(parts), [t] * len(parts))
+    said = subject.continued(torch.stack(parts), [t] * len(parts), horizon=1)
     return subject.distance(subject.distribution(said)[:, :, t], subject.plain[:, t])
 
 
 def by_rank(subject: Subject, t: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
+    return subject.once(f"by rank {t}", lambda: _by_rank(subject, t))
+
+
+def _by_rank(subject: Subject, t: int) -> tuple[list[int], Array, Array, Array]:
     own = subject.read([t])[0]
     gap = (limited(subject, [t], DONOR, ALL)[0] - own).flatten(1).double()
     axes = directions(own)

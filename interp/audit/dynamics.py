@@ -33,6 +33,8 @@ _GROWS = 1.5
 """Steps that are so much longer at the end of the orbit than in its middle grow."""
 _AGAIN = 0.9
 """The cosine between a step and the next from which a state goes on in one direction."""
+_ORBITS = 32
+"""So many episodes, at most, are followed with inputs held."""
 _BURN = 1
 """Rounds before exponents are averaged."""
 _CHUNK = 512
@@ -58,15 +60,20 @@ class Orbit:
         return Interval(*(float(np.sqrt(max(x, 0.0))) for x in (square.estimate, square.low, square.high)))
 
 
-def orbit(subject: Subject, start: int | None = None, inputs_of: int | None = None) -> Orbit:
-    """Where the state goes from the one that round ``start`` reads, with that round's inputs held.
+def orbit(subject: Subject, inputs_of: int | None = None) -> Orbit:
+    """Where the state goes from the one that a round half-way reads, with that round's inputs held.
 
-    ``inputs_of`` gives every episode the inputs of one of them.
+    Of the first :data:`_ORBITS` episodes. ``inputs_of`` gives every one of them the inputs of one.
     """
-    run, t = subject.run, subject.shape[1] // 2 if start is None else start
-    fed, state = run.fed.at(t), run.latents[:, t]
+    return subject.once(f"orbit {inputs_of}", lambda: _orbit(subject, inputs_of))
+
+
+def _orbit(subject: Subject, inputs_of: int | None) -> Orbit:
+    run, t = subject.run, subject.shape[1] // 2
+    rows = slice(0, _ORBITS)
+    fed, state = run.fed.at(t).each(itemgetter(rows)), run.latents[rows, t]
     if inputs_of is not None:
-        fed = fed.each(lambda part: part[inputs_of : inputs_of + 1].expand_as(part))
+        fed = run.fed.at(t).each(itemgetter([inputs_of] * len(state)))
     states = [state]
     with torch.no_grad():
         step = subject.model.stepper()
@@ -147,7 +154,7 @@ def ends(subject: Subject) -> pd.DataFrame:
 
 def _answers(subject: Subject, e: int, found: Orbit) -> int:
     run, t = subject.run, subject.shape[1] // 2
-    fed = run.fed.at(t).each(lambda part: part[e : e + 1].expand_as(part))
+    fed = run.fed.at(t).each(itemgetter([e] * found.states.shape[1]))
     state = torch.from_numpy(found.states[-1] * found.unit).to(run.latents).unflatten(1, run.latents.shape[2:])
     with torch.no_grad():
         said = run_round(subject.model, fed, state, run.layout, run.commit, ())

@@ -21,10 +21,11 @@ from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict
 from interp.machine import Machine
 from interp.statistics import Interval, mean_interval
 
-_WANTED, _PATIENCE, _FEW = 48, 6, 8
-"""Adversarial episodes that are wanted, draws of a regime until they are given up, and fewer that decide nothing."""
-_MARGIN = 0.25
-"""A heuristic is wrong where its loss is above the algorithm's by this share of how much its losses vary."""
+_WANTED, _REGIMES, _DRAWS, _FEW = 48, 7, 6, 8
+"""Adversarial episodes that are wanted, regimes that are drawn from, draws of each, and fewer that decide nothing."""
+_MARGIN = 0.6
+"""A heuristic is wrong where its loss is above the algorithm's by this share of the most that was seen in any regime:
+more than a half, so that ties are no mistakes of one that can be wrong."""
 _TIE = 1e-6
 _SURE = 0.05
 """By so much probability the likeliest outcome must lead the next one, else an answer is a tie."""
@@ -60,7 +61,7 @@ def last_losses(subject: Subject, predictions: Tensor) -> Float[np.ndarray, " ep
 
 def of_algorithm(subject: Subject, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
     """The losses of an algorithm in the last round."""
-    return last_losses(subject, subject.run.layout.prediction(torch.from_numpy(subject.told(algorithm))))
+    return last_losses(subject, subject.layout.prediction(torch.from_numpy(subject.told(algorithm))))
 
 
 def answers(told: Float[np.ndarray, "*batch outcome"]) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
@@ -75,29 +76,35 @@ def answers(told: Float[np.ndarray, "*batch outcome"]) -> tuple[Int[np.ndarray, 
 
 def adversarial(subject: Subject, heuristic: Algorithm) -> Adversarial | None:
     """Episodes of every regime on which the heuristic is wrong and the algorithm is not; None where too few come."""
-    assert subject.algorithm is not None
-    parts: list[Subject] = []
-    ones: list[Array] = []
-    others: list[Array] = []
+    known = subject.algorithm
+    assert known is not None
+    regimes = ["", *subject.task.data.regimes()][:_REGIMES]
+    least = max(float(gaps(drawn_for(subject, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
+    if least < _TIE:
+        return None
+    chosen: list[Subject] = []
     drawn = found = 0
-    for regime in ["", *subject.task.data.regimes()][: 1 + _PATIENCE]:
-        for draw in range(_PATIENCE):
+    for regime in regimes:
+        for draw in range(_DRAWS):
             if found >= _WANTED:
                 break
             more = drawn_for(subject, regime, draw)
             drawn += len(more.episodes)
-            one, other = of_algorithm(more, subject.algorithm), of_algorithm(more, heuristic)
-            rows = np.flatnonzero(other - one > max(_MARGIN * other.std(), _TIE))[: _WANTED - found]
+            rows = np.flatnonzero(gaps(more, known, heuristic) > least)[: _WANTED - found]
             if len(rows):
-                parts.append(Subject(subject.model, more.episodes.select(rows), subject.effort))
-                ones.append(one[rows])
-                others.append(other[rows])
+                chosen.append(Subject(subject.model, more.episodes.select(rows), subject.effort))
                 found += len(rows)
             if draw == 1 and not found:
-                break  # a regime in which the two never disagree
+                break  # a regime in which the heuristic is never wrong
     if found < _FEW:
         return None
-    return Adversarial(heuristic.name, tuple(parts), drawn, np.concatenate(ones), np.concatenate(others))
+    losses = [np.concatenate([of_algorithm(part, of) for part in chosen]) for of in (known, heuristic)]
+    return Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
+
+
+def gaps(subject: Subject, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.ndarray, " episode"]:
+    """By how much the heuristic loses more than the algorithm in the last round."""
+    return of_algorithm(subject, heuristic) - of_algorithm(subject, algorithm)
 
 
 def drawn_for(subject: Subject, regime: str, draw: int) -> Subject:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import Algorithm
+from interp.checks import check_fields, integer
 from interp.errors import require
 from interp.evaluation.plan import lacks_room
 from interp.machine import Channel, Machine
@@ -51,13 +52,20 @@ class Effort:
     rounds: int = 12
     writes: int = 6
     away: int = 3
-    held: int = 60
+    held: int = 40
     jacobians: int = 3
-    along: int = 6
+    along: int = 4
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what leaves nothing to compare: folds of episodes, a round after the first, a step after a step."""
+        check_fields(self)
+        least = {"episodes": 8, "rounds": 2, "writes": 1, "away": 0, "held": 10, "jacobians": 1, "along": 1, "seed": 0}
+        for name, bound in least.items():
+            integer(name, getattr(self, name), bound)
 
-FULL, QUICK = Effort(), Effort(episodes=48, rounds=8, writes=4, away=2, held=30, jacobians=2, along=2)
+
+FULL, QUICK = Effort(), Effort(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2)
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,11 @@ class Subject:
     def task(self) -> Task:
         """The record of the model's task."""
         return catalog.of(self.model)
+
+    @cached_property
+    def layout(self) -> Any:
+        """The layout of the episodes' rounds."""
+        return self.model.layout.fit(self.episodes)
 
     @cached_property
     def run(self) -> Rollout:
@@ -153,16 +166,17 @@ class Subject:
         found: Array = self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True)
         return found
 
-    def continued(self, changed: Tensor, starts: Sequence[int]) -> Tensor:
+    def continued(self, changed: Tensor, starts: Sequence[int], horizon: int | None = None) -> Tensor:
         """Predictions ``[start, episode, round, ...]`` where in the round ``start`` another state is read.
 
-        ``changed`` is ``[start, episode, row, width]``. Rounds before the start are as they were.
+        ``changed`` is ``[start, episode, row, width]``. Rounds before the start are as they were, and those from
+        ``horizon`` rounds after it on.
         """
         run = self.run
         found = run.predictions.unsqueeze(0).repeat(len(starts), *[1] * run.predictions.ndim)
         with torch.no_grad():
             carried, alive = changed.to(run.latents), list(range(len(starts)))
-            for step in range(run.n_rounds):
+            for step in range(run.n_rounds if horizon is None else horizon):
                 still = [i for i, k in enumerate(alive) if starts[k] + step < run.n_rounds]
                 if not still:
                     break

@@ -176,7 +176,7 @@ def _rounds_used(found: Influence) -> str:
 
 def put_back(subject: Subject) -> float:
     """How far predictions move where the own state is put in its own place: the rounding of the instrument."""
-    said = subject.continued(subject.read(subject.writes), subject.writes)
+    said = subject.continued(subject.read(subject.writes), subject.writes, horizon=1)
     return float(subject.distance(subject.distribution(said), subject.plain).max())
 
 

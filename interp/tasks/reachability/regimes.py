@@ -6,7 +6,10 @@
 * ``prosqa``: acyclic graphs with the statistics of ProsQA (Hao et al., arXiv 2412.06769, as used by Zhu et al., arXiv
   2505.12514): two roots, 1 to 3 parents a node; the candidates are sinks, the negative one cannot be reached.
 * ``matched``: the same graphs, but the candidates agree in in-degree, in being a sink and in the number of ancestors,
-  which leave no shortcut of these kinds; the depth of the target is 1 to 4.
+  which leave no shortcut of these kinds; the depth of the target is 1 to 4. Another shortcut is left: the target is
+  nearly always nearer the root than the other candidate where edges run both ways (``interp audit`` tests it).
+* ``stranded``: the root has no edge, so that nothing is ever reached; one candidate ends a chain, the other has no edge;
+  a sixth of the list are different edges, which fill it up. A search answers one half, and stays there.
 
 In every regime names are permuted and edges shuffled, so that neither a name nor a place in the list says anything.
 """
@@ -30,6 +33,9 @@ _RECENT = 0.3
 (of 28 names; more for fewer)."""
 _BELOW_FIRST, _CROSSING = 0.6, 0.03
 """Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
+
+_REPEATED = 6
+"""How often, on average, each edge of a stranded graph is given."""
 
 
 class Drawn(NamedTuple):
@@ -127,6 +133,18 @@ def _alike(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     return allowed
 
 
+def _stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
+    """Node 0 is the root and 1 a candidate, both without edges; the other candidate ends a chain from node 2 on."""
+    length = min(4, n_nodes - 3, n_edges)
+    chain = np.stack([np.arange(2, 2 + length), np.arange(3, 3 + length)], -1)
+    others = rng.integers(2, n_nodes, (n_graphs, max(n_edges // _REPEATED - length, 0), 2))
+    edges = np.concatenate([np.broadcast_to(chain, (n_graphs, length, 2)), others], 1)
+    spare = rng.integers(0, edges.shape[1], (n_graphs, n_edges - edges.shape[1], 1))
+    edges = np.concatenate([edges, np.take_along_axis(edges, spare, 1)], 1)
+    candidates = np.broadcast_to(np.array([2 + length, 1]), (n_graphs, 2))
+    return Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
+
+
 REGIMES = {
     regime.key: regime
     for regime in (
@@ -134,5 +152,6 @@ REGIMES = {
         Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_both_sinks),
         Regime("uniform", "any edges, any candidates", draw=_uniform),
         Regime("path", "a path with edges back", draw=_path),
+        Regime("stranded", "a root without edges, few edges, repeated", draw=_stranded),
     )
 }

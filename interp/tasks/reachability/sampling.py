@@ -15,6 +15,8 @@ from interp.tasks.reachability.regimes import REGIMES, Drawn, Regime, grow
 
 _GRAPHS, _NAMES, _ORDER = range(3)
 """One random stream a stage: what one stage draws never moves another."""
+_BATTERY = ("matched", "prosqa", "uniform", "path")
+"""Regimes on which searches answer differently."""
 _CHUNK, _PATIENCE = 2048, 12
 """Graphs that are drawn at once at most, and how many draws without a new depth are waited for."""
 
@@ -74,12 +76,12 @@ def sample(
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Episodes on which searches answer differently: a batch of every regime, by its name.
+    """Episodes on which searches answer differently: a batch of each regime that tells them apart, by its name.
 
     >>> list(battery(4, 5, n_nodes=16, n_edges=24, seed=0))
     ['matched', 'prosqa', 'uniform', 'path']
     """
-    return {regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in REGIMES}
+    return {regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY}
 
 
 def _depths(record: Regime, n_rounds: int) -> tuple[int, ...]:

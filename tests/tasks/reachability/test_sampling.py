@@ -96,3 +96,13 @@ def test_depths_that_hardly_come_are_given_up_for_good(n_nodes, n_edges, n_round
     """Small graphs have few deep targets: sampling ends, with the depths that come, or says why it cannot."""
     episodes = sample(16, n_rounds, n_nodes=n_nodes, n_edges=n_edges, seed=0)
     assert len(episodes) == 16 and episodes.depths.min() >= 1 and episodes.depths.max() <= 4
+
+
+def test_nothing_is_reached_in_stranded_graphs_and_few_edges_fill_the_list() -> None:
+    """A search answers one half in every round; smallest sizes are drawn, too."""
+    episodes = sample(20, 5, 28, 54, regime="stranded", seed=1)
+    assert (episodes.distances == episodes.n_nodes).sum(1).tolist() == [27] * 20
+    asked = np.take_along_axis(episodes.adjacency.sum(1), episodes.first("candidates"), -1)
+    assert (np.sort(asked, -1)[:, 0] == 0).all() and (np.sort(asked, -1)[:, 1] > 0).all()
+    assert episodes.adjacency.sum((1, 2)).max() <= 9
+    assert len(sample(2, 3, 4, 3, regime="stranded", seed=1)) == 2
