@@ -8,7 +8,7 @@
 * ``matched``: the same graphs, but the candidates agree in in-degree, in being a sink and in the number of ancestors,
   which leave no shortcut of these kinds; the depth of the target is 1 to 4. Another shortcut is left: the target is
   nearly always nearer the root than the other candidate where edges run both ways (``interp audit`` tests it).
-* ``stranded``: the root has no edge, so that nothing is ever reached; one candidate ends a chain, the other has no edge;
+* ``stranded``: the root has no edge, so that nothing is reached; one candidate ends a chain, the other has no edge, and
   a sixth of the list are different edges, which fill it up. A search answers one half, and stays there.
 
 In every regime names are permuted and edges shuffled, so that neither a name nor a place in the list says anything.
