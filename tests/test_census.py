@@ -13,7 +13,7 @@ BUDGET = {
     "circuits/reachability": 388,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
     "interp": 4080,  # the contract of a machine; machines known by their builders; foreign text, stores, bounds
-    "interp/audit": 1860,  # the critics' battery (issue 38): a file a question, a verdict each with its control
+    "interp/audit": 1890,  # the critics' battery (issue 38): a file a question, a verdict each with its control
     "interp/cli": 1540,  # machines: points, --import, --machine, verified; shown through one place (41); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one

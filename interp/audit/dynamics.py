@@ -81,9 +81,10 @@ def _orbit(subject: Subject, inputs_of: int | None) -> Orbit:
             states.append(run_round(subject.model, fed, states[-1], run.layout, run.commit, (), step).latents)
     flat = torch.stack(states).double().flatten(2).numpy(force=True)
     every = run.latents[:, 1:].double().flatten(2).numpy(force=True)
-    spread = float(np.sqrt(((every - every.mean(0)) ** 2).sum(-1).mean()) * 2**0.5)
-    length = float(np.sqrt((every**2).sum(-1).mean()))
-    return Orbit(flat / (spread or length or 1.0), spread or length or 1.0)
+    with np.errstate(over="ignore"):  # untrained copies of handwired machines can grow without bound
+        units = [np.sqrt(2 * ((every - every.mean(0)) ** 2).sum(-1).mean()), np.sqrt((every**2).sum(-1).mean()), 1.0]
+    unit = next(float(unit) for unit in units if 0 < unit < np.inf)
+    return Orbit(flat / unit, unit)
 
 
 def kind(found: Orbit) -> tuple[str, Interval, str]:
