@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from interp.checks import check_fields, checked, integer, seed_of
+from interp.checks import check_fields, checked, checked_fields, integer, seed_of
 from interp.errors import InputError, require, require_known, unknown_name
 
 T = TypeVar("T")
@@ -45,6 +45,7 @@ _Axis = tuple[str, str]
 
 
 @dataclass(frozen=True)
+@checked_fields
 class PositionCode:
     """Unit-norm codes p_1 ... p_T of labelled positions, with shifts: ``R^l p_j = p_{j+l}``.
 
@@ -274,6 +275,7 @@ class Axes:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Direction:
     """A labelled linear combination of axes of one basis; add, subtract and scale it."""
 
@@ -303,6 +305,8 @@ class Direction:
         """The direction in the coordinates of the residual stream."""
         total = np.zeros(self.basis.d_model)
         for axis, c in self.coefficients.items():
+            if axis not in self.basis.index:
+                raise InputError(f"{axis!r} is no axis of its basis; take directions from basis[block][label]")
             total += c * self.basis.axes[self.basis.index[axis]]
         return total
 

@@ -64,6 +64,12 @@ def _validate(circuit: Circuit) -> None:
         require(token in circuit.tokens, f"circuit {circuit.name!r} has no embedding for token {token!r}; give one")
     for token in (*circuit.tokens, *circuit.payloads):
         require_known("token", token, circuit.layout.vocabulary)
+    for what, given, wanted in (
+        ("latents", circuit.latents, circuit.layout.n_latents),
+        ("outcomes", circuit.outcomes, len(circuit.layout.outcomes)),
+    ):
+        n = len(given)
+        require(n == wanted, f"circuit {circuit.name!r} gives {n} directions of {what}; its layout has {wanted}")
     names = [head.name for head in circuit.heads]
     require(len(set(names)) == len(names), f"head names must differ, got {names}")
     require(
@@ -139,6 +145,8 @@ def _write_mlp(mlp: MLP, neurons: Sequence[Neuron], circuit: Circuit) -> None:
 
 def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:
     """Directions as the rows of a float64 matrix."""
+    for direction in directions:
+        require(direction.basis == circuit.basis, f"circuit {circuit.name!r} uses a direction of another basis")
     vectors = [direction.vector() for direction in directions]
     return torch.from_numpy(np.stack(vectors)) if vectors else torch.zeros(0, circuit.basis.d_model).double()
 

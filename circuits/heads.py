@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from circuits.basis import Basis, Direction
+from interp.checks import checked_fields
 from interp.errors import require
 from interp.model.config import AttentionRule
 
@@ -32,6 +33,7 @@ Term = tuple[Direction, Direction]
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Head:
     """An attention head as data.
 
@@ -58,6 +60,7 @@ class Head:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Neuron:
     """``relu(<read, h> + bias)`` times ``write``, added to the residual stream after a layer's attention."""
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from interp import library, tasks
-from interp.checks import MOST_GB, checked, integer, refuse_above, unique
+from interp.checks import MOST_GB, checked, checked_fields, integer, number, refuse_above, unique
 from interp.errors import InputError, require, require_known
 from interp.lazy import named
 
@@ -27,6 +27,7 @@ DTYPES = ("float64", "float32")
 
 
 @dataclass(frozen=True)
+@checked_fields
 class CircuitRecord:
     """A handwired model.
 
@@ -137,7 +138,8 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
         for size in tasks.get(record.task).sizes
     }
     said = ", ".join(f"{size}={value}" for size, value in sizes.items())
-    refuse_above(f"{name!r} with {said}", 8 * record.weights(sizes), max_gb)
+    n_weights = number(f"weights of {name!r} with {said}", record.weights(sizes), 0)
+    refuse_above(f"{name!r} with {said}", 8 * n_weights, max_gb)
     return builder(**arguments)
 
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, cast, get_args
 
+from interp.checks import checked_fields
 from interp.errors import require, require_known, unknown_name
 
 EMBEDDINGS = ("tokens", "latents", "payloads", "positions")
@@ -42,6 +43,7 @@ Kind = Literal["content", "constant", "clean-up"]
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Edge:
     """Part ``target`` reads at its ``port`` what part ``source`` wrote.
 
@@ -104,6 +106,7 @@ def _parts(words: str, known: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Carried:
     """These locations of a circuit together hold a variable of its algorithm, as ``outcome`` shows.
 

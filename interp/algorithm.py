@@ -31,8 +31,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import array_of, checked, checked_fields
 from interp.errors import InputError, require, require_known, unknown_name
+from interp.kinds import shown
 from interp.session import once
 
 Values = Mapping[str, NDArray[Any]]
@@ -71,6 +72,7 @@ class Episodes(Protocol):
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Variable:
     """A variable of an algorithm.
 
@@ -118,6 +120,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Algorithm:
     """A causal model of one round of a task.
 
@@ -156,6 +159,7 @@ class Algorithm:
                     f"{', '.join(known) or 'none'}",
                 )
             known[variable.key] = variable
+        require(bool(known), f"{self.key!r} has no variables; give at least one")
         for variable in self.variables:
             if variable.role == "state":
                 require(
@@ -261,13 +265,17 @@ class Algorithm:
             shape = np.shape(value)[:2]
             wanted = (len(episodes), n_rounds)
             require(shape == wanted, f"do[{key!r}] must be [episode, round, ...] = {wanted}, got shape {shape}")
-        state = self.initial(episodes)
+        state = self._given("initial", self.initial(episodes), self.state, (len(episodes),))
         before: dict[str, list[NDArray[Any]]] = {key: [] for key in self.state}
         for t in range(n_rounds if self.state else 0):
             for key in self.state:
                 before[key].append(state[key])
             given, set_now = {k: v[:, t] for k, v in inputs.items()}, {k: np.asarray(v)[:, t] for k, v in do.items()}
-            state = self._advance(state, given, set_now)
+            after = self._advance(state, given, set_now)
+            for key in self.state:
+                same = np.shape(after[key]) == np.shape(state[key])
+                require(same, f"{key!r} of {self.key!r} grows from {np.shape(state[key])} to {np.shape(after[key])}")
+            state = after
         return {key: np.stack(steps, 1) for key, steps in before.items()}, inputs
 
     def read(self, episodes: Any) -> dict[str, NDArray[Any]]:
@@ -275,7 +283,18 @@ class Algorithm:
         task = getattr(episodes, "task", None)
         if task != self.task:
             raise InputError(f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}")
-        return self.inputs(episodes)
+        wanted = tuple(v.key for v in self.variables if v.role == "input")
+        return self._given("inputs", self.inputs(episodes), wanted, (len(episodes), episodes.n_rounds))
+
+    def _given(self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+        """What a function of the algorithm gave, which must hold an array that begins so for every key."""
+        said = f"{what} of {self.key!r} must be a mapping of {', '.join(keys) or 'nothing'} to arrays"
+        require(isinstance(values, Mapping), f"{said}, got {shown(values)}")
+        for key in keys:
+            require(key in values, f"{said}; it lacks {key!r}")
+            shape = array_of(f"{key!r} of {what}", values[key]).shape[: len(begin)]
+            require(shape == begin, f"{said} that begin with {begin}; {key!r} is {shown(values[key])}")
+        return {**values, **{key: array_of(key, values[key]) for key in keys}}
 
     @checked
     def at(self, values: Values, rounds: Sequence[int] | slice) -> tuple[dict[str, NDArray[Any]], ...]:
@@ -365,11 +384,24 @@ def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: 
         if key in do:
             values[key] = np.asarray(do[key])
         else:
-            values[key] = given[key] if variable.equation is None else np.asarray(variable.equation(values))
+            values[key] = given[key] if variable.equation is None else _solved(variable, variable.equation, values)
     return values
 
 
+def _solved(variable: Variable, equation: Equation, values: Values) -> NDArray[Any]:
+    """What the equation of a variable gives; whatever it raises is told with the sizes of what it reads."""
+    try:
+        return np.asarray(equation(values))
+    except InputError:
+        raise
+    except Exception as error:
+        read = ", ".join(f"{key} {np.shape(values[key])}" for key in variable.parents if key in values)
+        said = f"{type(error).__name__}: {error}"
+        raise InputError(f"the equation of {variable.key!r} raised {said}; it reads {read or 'nothing'}") from error
+
+
 @dataclass(frozen=True)
+@checked_fields
 class AlgorithmRecord:
     """An algorithm that a task registers (with a short name for legends), before its parameters are chosen.
 
@@ -388,6 +420,7 @@ class AlgorithmRecord:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Searched:
     """A parameter of a family of algorithms, and where a fit looks for it.
 
@@ -411,6 +444,7 @@ class Searched:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Family:
     """Algorithms that differ in their parameters alone: one answer to "which algorithm explains this model?".
 

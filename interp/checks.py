@@ -22,6 +22,7 @@ by its name; an annotation that cannot be read in any way is not checked.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -41,7 +42,7 @@ from interp.errors import InputError, require
 from interp.kinds import FREE, NO, described, fitted, kind_of, shown
 from interp.rooms import ROOMS
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_F, _T = TypeVar("_F", bound=Callable[..., Any]), TypeVar("_T")
 
 _MOST_SEED = 2**63 - 1
 """The largest seed that NumPy's and torch's generators both take."""
@@ -302,10 +303,40 @@ def _is_trusted(file: str) -> bool:
     return any(within) and not Path(file).is_relative_to(home / "interp" / "cli")
 
 
+def checked_fields(cls: type[_T]) -> type[_T]:
+    """A class, to stand below ``@dataclass``, whose fields are checked when users make one (:func:`check_fields`).
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... @checked_fields
+    ... class Named:
+    ...     name: str
+    >>> Named(3)
+    Traceback (most recent call last):
+    interp.errors.InputError: name must be a text, got 3
+    """
+    then: Callable[[Any], None] | None = getattr(cls, "__post_init__", None)
+
+    def check(self: Any) -> None:
+        caller = sys._getframe(2)  # above __init__, or above dataclasses.replace
+        if caller.f_code.co_filename == _DATACLASSES and caller.f_back is not None:
+            caller = caller.f_back
+        if not _is_trusted(caller.f_code.co_filename):
+            check_fields(self)
+        if then is not None:
+            then(self)
+
+    cls.__post_init__ = check  # type: ignore[attr-defined]
+    return cls
+
+
+_DATACLASSES = str(dataclasses.__file__)
+
+
 def check_fields(record: Any) -> None:
     """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
     known = vars(sys.modules[type(record).__module__])
-    for held in fields(record):
+    for held in (one for one in fields(record) if one.init):
         kind = kind_of(held.type, known)
         if kind not in FREE:
             given = fit(held.name, getattr(record, held.name), kind, held.default)

@@ -12,6 +12,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from interp.errors import InputError, require
+
 _ENTRIES: dict[str, str] = {}
 
 
@@ -25,9 +27,16 @@ def lazy(name: str) -> Callable[..., Any]:
 
 
 def named(name: str) -> Any:
-    """The object called ``"module:name"``."""
+    """The object called ``"module:name"``; an InputError where the name is none."""
     module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
+    parts = [*module.split("."), attribute]
+    require(all(map(str.isidentifier, parts)), f"{name!r} names nothing; give 'module:name'")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if not module.startswith(str(error.name)):
+            raise
+        raise InputError(f"{name!r} names nothing: there is no module {error.name!r}; give 'module:name'") from error
 
 
 def facade(package: str, homes: Mapping[str, str], **renamed: str) -> tuple[Callable[[str], Any], Callable[[], Any]]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted
-from interp.checks import array_of, checked, fit, integer, unique
+from interp.checks import array_of, checked, checked_fields, integer, unique
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Machine
 from interp.session import once
@@ -45,6 +45,7 @@ TAKEN = frozenset(_WORDS.split())
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Size:
     """A size of a task's episodes: an argument ``name`` of sampler, layout and circuits, and a shell's ``--option``."""
 
@@ -68,6 +69,7 @@ class Size:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Corruption:
     """A corruption: from episodes, a pair (clean, corrupted) that differs in one thing at one round.
 
@@ -143,6 +145,7 @@ class RoundInputs:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Steering:
     """How a model of a task is steered by default; ``what`` and ``shows`` are the change and the outcome in words.
 
@@ -159,6 +162,7 @@ class Steering:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Data:
     """What there is to learn: the episodes of a task, and the round of them that a model reads.
 
@@ -188,7 +192,6 @@ class Data:
     first_asked: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", fit("sizes", self.sizes, tuple[Size, ...]))
         integer("rounds", self.rounds, 0)
         integer("first_asked", self.first_asked, 0)
         names = [size.name for size in self.sizes]
@@ -197,6 +200,7 @@ class Data:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Algorithms:
     """What could explain a model of a task.
 
@@ -219,6 +223,7 @@ class Algorithms:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Analysis:
     """What probes and interventions look for in a model of a task, and where, when a caller does not say.
 
@@ -238,11 +243,9 @@ class Analysis:
     claims: Callable[[Any], Any] = lambda model: ()
     steering: Callable[[], Steering] | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "probed", fit("probed", self.probed, tuple[str, ...]))
-
 
 @dataclass(frozen=True)
+@checked_fields
 class Report:
     """How a report on a task differs from that on any other.
 
@@ -255,6 +258,7 @@ class Report:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Task:
     """A task, in parts of which each caller reads its own.
 
@@ -273,7 +277,6 @@ class Task:
     report: Report = Report()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", fit("key", self.key, str))
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
 
     @property

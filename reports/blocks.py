@@ -23,7 +23,9 @@ import numpy as np
 import pandas as pd
 
 from interp import foreign
-from interp.errors import require_known
+from interp.checks import checked_fields
+from interp.errors import require, require_known
+from interp.kinds import shown
 from interp.statistics import Interval
 
 _SMALL = 1e-3
@@ -44,6 +46,7 @@ def link(text: str, target: str) -> str:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Verdict:
     """A judgement shown as a badge: ``passed`` True, False, or None where nothing is judged."""
 
@@ -57,6 +60,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Prose:
     """Paragraphs (separated by a blank line); ``code`` in backticks and **bold** are marked up, the rest is text.
 
@@ -68,6 +72,7 @@ class Prose:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Summary:
     """Named facts: ``label -> value``, where a value may be a :class:`Verdict`."""
 
@@ -76,6 +81,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Code:
     """A block of code or shell commands, with a caption above it."""
 
@@ -85,6 +91,7 @@ class Code:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Figure:
     """A picture (``matplotlib.figure.Figure``), its ``title`` for screen readers, and the caption under it.
 
@@ -97,8 +104,13 @@ class Figure:
     data: pd.DataFrame | None = None
     kind: ClassVar[str] = "figure"
 
+    def __post_init__(self) -> None:
+        drawn = hasattr(self.figure, "savefig")
+        require(drawn, f"figure must be a matplotlib.figure.Figure, got {shown(self.figure)}")
+
 
 @dataclass(frozen=True)
+@checked_fields
 class Table:
     """A data frame as a table; the index is not shown, and an estimate with its bounds is one column.
 
@@ -144,6 +156,7 @@ class Table:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class NotComputed:
     """A visible box in place of what could not be computed: ``why``, and where it happened, folded."""
 
@@ -278,6 +291,7 @@ WORDS: tuple[Word, ...] = get_args(Word)
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Finding:
     """One line of the table: a claim that could be false of the model, how it came out, and what decided it.
 
@@ -299,6 +313,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Findings:
     """The table, a block of a section: findings, each with the section that it comes from as (slug, title)."""
 

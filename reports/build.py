@@ -12,11 +12,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp import tasks
-from interp.checks import checked, refuse_endless, unique
+from interp.checks import checked, fit, refuse_endless, unique
 from interp.errors import require
 from interp.files import file_to_write, writable
 from interp.library import models
@@ -25,7 +26,7 @@ from interp.progress import display
 from interp.provenance import provenance
 from interp.session import session
 from interp.workers import one_thread
-from reports.blocks import NotComputed, Prose
+from reports.blocks import Finding, NotComputed, Prose
 from reports.page import INDEX, Report, Section, write_index
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ def write_report(
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
     context.folder = folder = writable(Path(out))
     _ = context.episodes  # what cannot be sampled is refused here, before any work
-    applying = [part for part in wanted if part.applies(context)]
-    context.missing = {part.key: why for part in applying if (why := part.lacking(context))}
+    applying = [part for part in wanted if fit(f"{part.key!r} applies", part.applies(context), bool)]
+    lacking = {part.key: fit(f"what {part.key!r} lacks", part.lacking(context), str) for part in applying}
+    context.missing = {key: why for key, why in lacking.items() if why}
     slow = [part for part in applying if quick and part.slow and part.key not in context.missing]
     context.parts = tuple(part for part in applying if part not in slow)
     context.left_out = tuple(part.title for part in slow)
@@ -125,7 +127,7 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     """Compute and draw every part, and call ``step`` with the title of each as it begins, and once before drawing."""
     for part in context.parts:
         step(part.title)
-        context.findings[part.key] = _attempt(context, part, part.summary) or ()
+        context.findings[part.key] = _attempt(context, part, partial(_claims, part)) or ()
     from reports.parts.overview import sampled, table_of
 
     step("drawing")
@@ -136,7 +138,9 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     settings |= {"regime": context.episodes.regime, "n_episodes": context.n_episodes, "n_rounds": context.n_rounds}
     settings |= {**context.sizes, **task.data.sample_options(context.model)}
     heading = next((part.heading for part in context.parts if part.heading), None)
-    title, lead = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")
+    title, lead = context.name, f"A model of {task.name}: {task.what}."
+    if heading:
+        title, lead = fit("heading", heading(context), tuple[str, str])
     sections = [section for of_part in reversed(drawn) for section in of_part]
     about = {"kind": "handwired" if context.handwired else "learned", "task": task.name}
     about |= {"run": sampled(context), "verdicts": table_of(context).counts}
@@ -170,12 +174,28 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
 def _sections(context: Context, part: Part) -> list[Section]:
     """A part as sections; where it failed, or the machine lacks what it looks at, a section that says why."""
     why = context.missing.get(part.key)
-    drawn = [Prose(f"{why[0].upper()}{why[1:]}.")] if why else _attempt(context, part, part.draw)
+    said = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])] if why else None
+    sections = said or _attempt(context, part, partial(_drawn, part))
     if part.key in context.failures:
         error = context.failures[part.key]
-        drawn = Section(part.title, [NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))])
-    sections = [drawn] if isinstance(drawn, Section) else list(drawn)
-    if not sections or not all(isinstance(section, Section) for section in sections):
-        sections = [Section(part.title, sections)]
+        told = NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))
+        sections = [Section(part.title, [told])]
     context.sections[part.key] = sections[0]
-    return sections
+    return list(sections)
+
+
+def _claims(part: Part, computed: Any, context: Context) -> Sequence[Finding]:
+    """What a part says of the model, which must be findings."""
+    given: Sequence[Finding] = fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Finding])
+    return given
+
+
+def _drawn(part: Part, computed: Any, context: Context) -> list[Section]:
+    """What a part draws, as sections: one or several, or blocks of the one that has its title."""
+    given = part.draw(computed, context)
+    if isinstance(given, Section):
+        return [given]
+    sections = list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
+    if sections and all(isinstance(section, Section) for section in sections):
+        return sections
+    return [Section(part.title, sections)]

@@ -21,20 +21,30 @@ from urllib.parse import quote
 import pandas as pd
 
 from interp import files
-from interp.checks import checked
+from interp.checks import checked, checked_fields
 from interp.errors import require
 from interp.foreign import loaded
+from interp.kinds import shown
 from reports import attention
-from reports.blocks import Figure, Prose, Table, cell, link
+from reports.blocks import Code, Figure, Findings, NotComputed, Prose, Summary, Table, cell, link
 from reports.html import environment, policy, stylesheet
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Section:
     """A titled part of a report; its title makes the entry in the table of contents."""
 
     title: str
     blocks: Sequence[Any]
+
+    def __post_init__(self) -> None:
+        kinds = (Prose, Summary, Code, Figure, Table, NotComputed, Findings, attention.AttentionView)
+        for block in self.blocks:
+            require(
+                isinstance(block, kinds) and any(block.kind is kind.kind for kind in kinds),
+                f"a section is made of blocks ({', '.join(kind.__name__ for kind in kinds)}), got {shown(block)}",
+            )
 
     @property
     def slug(self) -> str:
@@ -43,6 +53,7 @@ class Section:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Report:
     """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
 

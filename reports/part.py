@@ -23,6 +23,7 @@ from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
+from interp.checks import checked_fields
 from interp.display import lacks
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
@@ -45,6 +46,7 @@ class Heading(NamedTuple):
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Part:
     """A part of a report.
 

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,7 +30,7 @@ from interp.tasks import reachability
 from interp.training.config import TrainingConfig
 from interp.workers import each
 from reports.build import build
-from tests import junk, junk_methods
+from tests import junk, junk_methods, junk_records
 
 QUICK, FULL = 150, 2500
 """Calls of the default suite, and of the slow one."""
@@ -78,6 +79,37 @@ def test_only_input_errors_or_results_come_out_of_methods():
     assert len(junk_methods.objects()) >= 40 and len(junk_methods.methods()) > 120
     assert throw(METHODS * QUICK, junk_methods.methods()) == []
     assert junk_methods.unreadable() == []
+
+
+def throw_records(n_calls, day=None):
+    """What other exceptions came out of so many records with junk in them, of each kind in turn."""
+    uses = junk_records.uses()
+    found = []
+    for i in range(n_calls):
+        name = sorted(uses)[i % len(uses)]
+        seed = f"{name} {i} {day or ''}"
+        try:
+            with junk.at_most(20):
+                uses[name](random.Random(seed))
+        except InputError:
+            continue
+        except Exception as error:
+            found.append((seed, repr(error)[:200]))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_only_input_errors_or_results_come_out_of_records():
+    """Of tasks, algorithms, families, corruptions, circuits, methods, answers and pages; right ones pass."""
+    assert throw_records(3 * QUICK) == []
+    for use in junk_records.uses(as_they_are=True).values():
+        use(random.Random(0))
+
+
+@pytest.mark.slow(reason="5,000 records and what each is for: 2 CPU minutes")
+@pytest.mark.filterwarnings("ignore")
+def test_only_input_errors_or_results_come_out_of_thousands_of_records():
+    assert throw_records(2 * FULL, date.today()) == []
 
 
 ABSURD = {

@@ -7,7 +7,7 @@ happened in the place of its scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from numbers import Real
 from typing import Any
 
@@ -99,6 +99,8 @@ def _problem(answer: Any, truth: Truth) -> str:
         return f"gave {type(answer).__name__}, and must give an Answer"
     if not isinstance(answer.scores, Mapping):
         return f"scores must map items to numbers, got {type(answer.scores).__name__}"
+    if not isinstance(answer.chosen, Set | None):
+        return f"chosen must be a set of items or None, got {type(answer.chosen).__name__}"
     # A method may score more than was asked, such as algorithms that extend the true one; not instead of it.
     surplus = [str(item) for item in answer.scores if item not in truth]
     if surplus and not truth.keys() <= answer.scores.keys():
@@ -108,6 +110,8 @@ def _problem(answer: Any, truth: Truth) -> str:
     if unknown:
         return f"chosen hold {len(unknown)} items that were not asked about ({', '.join(unknown[:_N_NAMED])})"
     for name, numbers in (("scores", answer.scores), ("measured", answer.measured)):
+        if not isinstance(numbers, Mapping):
+            return f"{name} must map names to numbers, got {type(numbers).__name__}"
         none = [f"{item}: {number!r}"[:80] for item, number in numbers.items() if not _is_number(number)]
         if none:
             return f"{name} must be numbers; {len(none)} are not ({', '.join(none[:_N_NAMED])})"

@@ -26,10 +26,12 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import ANOTHER, EXITS, Case, Material
 from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import QUESTIONS
+from interp.checks import checked_fields
 from interp.errors import InputError, require_known
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Method:
     """A method: ``answer`` is ``(subject, material) -> answer`` to the question with a key.
 

@@ -24,6 +24,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
+from interp.checks import checked_fields
 from interp.errors import require
 
 Truth = Mapping[Hashable, str]
@@ -48,6 +49,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Question:
     """A question. Its functions take the subject and its :class:`~circuits.benchmark.material.Material`.
 

@@ -24,7 +24,7 @@ import pandas as pd
 from torch import Tensor
 
 from interp.algorithm import Episodes
-from interp.checks import checked
+from interp.checks import checked, checked_fields
 from interp.display import lacks
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine
@@ -44,6 +44,7 @@ _D = TypeVar("_D")
 
 
 @dataclass(frozen=True)
+@checked_fields
 class EvaluationPlan:
     """How models of a task are evaluated.
 

@@ -92,6 +92,8 @@ def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
     for name in ("task", "n_rounds", "regime", "seed", "select", "__len__"):
         _require(hasattr(episodes, name), f"episodes ({kind}) have no {name!r}")
     _require(episodes.task == task.key, f"episodes are of the task {shown(episodes.task)}, the key is {task.key!r}")
+    whole = isinstance(episodes.n_rounds, int | np.integer)
+    _require(whole, f"n_rounds of episodes ({kind}) is {shown(episodes.n_rounds)}, no integer")
     held = len(episodes), episodes.n_rounds
     wanted = N_EPISODES, n_rounds
     _require(held == wanted, f"asked for {wanted[0]} episodes of {wanted[1]} rounds, the sampler gives {held}")
@@ -114,7 +116,10 @@ def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
     ):
         low, high = int(tensor.min()), int(tensor.max())
         _require(low >= 0 and high < below, f"encoded {name} are {low} to {high}, which must be 0 to {below - 1}")
-    covered = rounds.tokens[..., list(layout.latent_positions)]
+    at = _tried("latent_positions", lambda: list(layout.latent_positions))
+    whole = all(isinstance(one, int | np.integer) and 0 <= one < layout.n_positions for one in at)
+    _require(whole, f"latent_positions must be 0 to {layout.n_positions - 1}, got {shown(layout.latent_positions)}")
+    covered = rounds.tokens[..., at]
     labels = [layout.labels[at] for at in layout.latent_positions]
     _require(not covered.any(), f"a latent stands in the place of what is observed at {', '.join(labels)}: encode 0")
     _require(bool(rounds.values.isfinite().all()), "encoded values (payloads) are not finite")
@@ -152,6 +157,8 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int
     if task.training is None:
         return
     goal = _tried("training", task.training)
+    whole = callable(getattr(goal, "targets", None)) and isinstance(getattr(goal, "other_targets", None), Mapping)
+    _require(whole, f"training gives {shown(goal)}, no TrainingGoal")
     wanted = (N_EPISODES, n_rounds, layout.n_outputs if layout.kind == "classes" else 1)
     for name, targets in {"targets": goal.targets, **goal.other_targets}.items():
         found = np.asarray(_tried(name, partial(targets, episodes)))

@@ -23,6 +23,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from interp.catalog import every
+from interp.checks import checked_fields
 from interp.errors import InputError, require_known
 from interp.task import Task
 
@@ -35,6 +36,7 @@ Bounds = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
+@checked_fields
 class TrainingGoal:
     """What models of a task are trained on.
 
