@@ -12,7 +12,7 @@ BUDGET = {
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 388,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
-    "interp": 4160,  # records checked (41); the contract of a machine; machines known by their builders; foreign text, stores, bounds
+    "interp": 4160,  # records checked (41); the contract of a machine; their builders; foreign text, stores, bounds
     "interp/audit": 1890,  # the critics' battery (issue 38): a file a question, a verdict each with its control
     "interp/cli": 1540,  # machines: points, --import, --machine, verified; shown through one place (41); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
@@ -29,7 +29,7 @@ BUDGET = {
     "interp/tasks": 8915,
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
     "probes": 3140,  # places of any machine; tables made part by part; scores that lean low are told (issue 36)
-    "reports": 3160,  # blocks and parts checked (41); measures of real numbers; what a machine lacks, said in a part's place; links and names apart
+    "reports": 3160,  # blocks and parts checked (41); real numbers; what a machine lacks, said in its place; links
     # Overview, patching and interchange of machines that are no transformers; circuits without edges; a metric by the
     # kind of prediction; comparisons of what one of the two lacks; no learning curves, no other direction.
     "reports/parts": 1770,  # as above; the battery on a page (issue 38)

@@ -232,7 +232,7 @@ def test_a_record_that_lies_is_not_registered(lie, bandit):
 @pytest.mark.parametrize("option", ["n 4", "", "--x", "out", "seed", "Arms", "class", "1x", "_x", "a-b", None, 3])
 def test_a_size_whose_option_no_command_could_have_is_refused(option):
     """Registered, it made the whole command line fail to import."""
-    with pytest.raises(InputError, match="option (of a size )?must be"):
+    with pytest.raises(InputError, match=r"option (of a size )?must be"):
         Size("n_arms", option, "arms")
     with pytest.raises(InputError, match=r"minimum|default"):
         Size("n_arms", "arms", "arms", minimum=3, default=2)
@@ -249,5 +249,5 @@ def test_what_commands_take_is_what_sizes_may_not_be_called():
 
 @pytest.mark.parametrize("grid", [(float("nan"),), (0.0, float("nan")), (0.0, float("inf")), (), ("a",), (1.0, 0.0)])
 def test_a_grid_holds_ascending_finite_numbers(grid):
-    with pytest.raises(InputError, match="must be (ascending numbers|a list of which each is a finite number)"):
+    with pytest.raises(InputError, match=r"must be (ascending numbers|a list of which each is a finite number)"):
         Searched("rate", grid)
