@@ -42,7 +42,8 @@ from interp.errors import InputError, require
 from interp.kinds import FREE, NO, described, fitted, kind_of, shown
 from interp.rooms import ROOMS
 
-_F, _T = TypeVar("_F", bound=Callable[..., Any]), TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., Any])
+_T = TypeVar("_T")
 
 _MOST_SEED = 2**63 - 1
 """The largest seed that NumPy's and torch's generators both take."""
