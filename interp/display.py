@@ -14,8 +14,11 @@ Tables are pandas' own HTML, of at most ``MOST_ROWS`` rows; all rows are in ``to
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
 
     from interp.machine import Machine
 
-MOST_ROWS, _MOST_FIELDS = 30, 6
+MOST_ROWS, _MOST_FIELDS = 10, 6
 """Rows of a table, and fields of a line."""
+_MOST_NAMES = 8
+"""Names that a short list of them has."""
 
 
 _MEANT = {
@@ -46,6 +51,76 @@ def lacks(machine: Machine, *keys: str) -> str:
     """What stands in the place of what a machine cannot show: which components it lacks; empty where it has all."""
     missing = dict.fromkeys(_MEANT.get(key, key) for key in keys if key not in machine.points)
     return f"not applicable: {machine.name} has no {' and no '.join(missing)}" if missing else ""
+
+
+def drawn(figure: Any) -> Any:
+    """A matplotlib figure that a notebook draws, though pyplot did not make it.
+
+    >>> from matplotlib.figure import Figure
+    >>> drawn(Figure(figsize=(1, 1)))._repr_png_()[:4]
+    b'\\x89PNG'
+    """
+    figure._repr_png_ = partial(_png, figure)
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+    return buffer.getvalue()
+
+
+def described(machine: Machine) -> str:
+    """A machine in a few lines: how it was made, what it is made of, what it carries, and its named heads.
+
+    >>> import interp
+    >>> print(described(interp.load("wma-handwired", n_experts=2)).partition("; ")[0])
+    wma-handwired, a handwired machine of experts
+    """
+    made = "handwired" if machine.is_handwired else "learned"
+    heads = machine.points.get("pattern")
+    size = f"{heads.n_layers} layers of {heads.n_heads} heads" if heads else f"points {_few(machine.points)}"
+    n = sum(parameter.numel() for parameter in machine.parameters())  # type: ignore[attr-defined]
+    precision = str(machine.dtype).removeprefix("torch.")
+    carried = ", ".join(f"{channel.name} {list(channel.shape)}" for channel in machine.channels)
+    lines = [
+        f"{machine.name}, a {made} machine of {machine.layout.task}; {size}; "
+        f"{n:,} weights, {precision} on {machine.device}",
+        f"  carries from round to round: {carried}",
+        f"  a round: {_few(machine.layout.labels)}",
+    ]
+    for layer, names in enumerate(getattr(getattr(machine, "config", None), "head_names", ())):
+        named = [f"{layer}.{i} {re.sub(r'^[0-9.]+ ', '', name)}" for i, name in enumerate(names) if name != "-"]
+        lines.append(f"  heads of layer {layer}: {_few(named)}")
+    return "\n".join(lines[:12])
+
+
+def _few(names: Any) -> str:
+    names = list(map(str, names))
+    some = names if len(names) <= _MOST_NAMES else [*names[: _MOST_NAMES - 3], "...", *names[-2:]]
+    return " ".join(some) if not any(" " in name for name in some) else ", ".join(some)
+
+
+class Sampled:
+    """Episodes, at a prompt: how many of how many rounds, their sizes, and what they were drawn from."""
+
+    def __repr__(self) -> str:
+        told: list[str] = [f"{len(self)} episodes of {self.n_rounds} rounds"]  # type: ignore[arg-type, attr-defined]
+        sizes = ("n_experts", "n_states", "n_actions", "n_nodes", "n_edges")
+        told += [f"{getattr(self, size)} {size[2:]}" for size in sizes if hasattr(self, size)]
+        told.append(f"{self.regime} regime")  # type: ignore[attr-defined]
+        if self.seed is not None:  # type: ignore[attr-defined]
+            told.append(f"seed {self.seed}")  # type: ignore[attr-defined]
+        return f"{type(self).__name__}({', '.join(told)})"
+
+
+class Cache(dict[str, Any]):
+    """Activations by name; at a prompt their names and shapes, not their numbers."""
+
+    def __repr__(self) -> str:
+        lines = [f"  {name}  {list(getattr(value, 'shape', ()))}" for name, value in self.items()]
+        more = [f"  ... and {len(lines) - MOST_ROWS} more"] if len(lines) > MOST_ROWS else []
+        return "\n".join([f"{len(self)} activations, [episode, round, ...]", *lines[:MOST_ROWS], *more])
 
 
 class Tabled:

@@ -15,7 +15,7 @@ from numpy import ndarray as Array
 import interp.tasks
 from interp.algorithm import Episodes
 from interp.checks import checked
-from interp.display import Tabled
+from interp.display import Tabled, drawn
 from interp.errors import InputError, require, unknown_name
 from interp.model.run import Rollout
 from interp.statistics import Interval
@@ -200,10 +200,11 @@ class ProbeResult(Tabled):
         return pd.DataFrame(rows)
 
     def to_json(self) -> dict[str, Any]:
-        """The settings with the verdict, what the score is about and what weakens it."""
+        """The settings with the verdict, the score and its controls, what it is about and what weakens it."""
         detectable = None if isnan(self.detectable) else self.detectable
         about = {"verdict": self.verdict, "detectable": detectable, "estimand": self.estimand, "warning": self.warning}
-        return {**self.settings, **about}
+        controls = {name: _bounds(control.score) for name, control in self.controls.items()}
+        return {**self.settings, "metric": self.metric, **_bounds(self.score), "controls": controls, **about}
 
     def _row(self, fitted: str, output: str, metric: str, score: Interval) -> dict[str, Any]:
         what = {"target": self.target.key, "site": self.site, "fitted": fitted, "output": output, "metric": metric}
@@ -267,7 +268,11 @@ class Decoded:
         ends = [min(self.true.min(), self.values.min()), max(self.true.max(), self.values.max())]
         right.plot(ends, ends, color="black", linewidth=1)
         right.set(xlabel="true", ylabel="decoded", title="all episodes and rounds")
-        return figure
+        return drawn(figure)
+
+
+def _bounds(score: Interval) -> dict[str, float]:
+    return {"value": score.estimate, "low": score.low, "high": score.high}
 
 
 @dataclass(frozen=True, eq=False)

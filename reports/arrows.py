@@ -36,7 +36,7 @@ def written(
     *,
     threshold: float = 0.05,
 ) -> pd.DataFrame:
-    """The reads of one round that write something: ``layer`` (from 1), ``head``, ``source``, ``target``, ``weight``.
+    """The reads of one round that write something: ``layer``, ``head``, ``source``, ``target``, ``weight``.
 
     Args:
         patterns, writes: per layer ``[head, query, key]``; a write is the size of what a key contributes to the head's
@@ -45,7 +45,7 @@ def written(
         threshold: smallest contribution drawn, as a share of the head's largest.
     """
     rows = []
-    for layer, (pattern, write, names) in enumerate(zip(patterns, writes, heads, strict=True), start=1):
+    for layer, (pattern, write, names) in enumerate(zip(patterns, writes, heads, strict=True)):
         require(
             pattern.shape == write.shape == (len(names), len(labels), len(labels)),
             f"layer {layer}: pattern {pattern.shape} and write {write.shape} must be [head, query, key] for "
@@ -86,6 +86,7 @@ def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figu
     ``frame`` has columns ``layer``, ``head`` (its name), ``source``, ``target``, ``exit`` and ``effect``.
     """
     require_columns("frame", frame, "layer", "head", "source", "target", "exit", "effect")
+    n_layers = min(n_layers, int(frame["layer"].max()) + 1 if len(frame) else 1)  # what is above is not read
     figure, axes = _stream(labels, n_layers, frame, 0.2)
     named, largest = [], frame["effect"].max()
     for read, span in zip(frame.to_dict("records"), _spans(frame, labels), strict=True):
@@ -110,14 +111,14 @@ def _spans(reads: pd.DataFrame, labels: Sequence[str]) -> list[_Span]:
     """From the source before the layer to the target after it, for each read."""
     column = {label: x for x, label in enumerate(labels)}
     ends = zip(reads["source"], reads["target"], reads["layer"], strict=True)
-    return [((column[source], layer - 1), (column[target], layer)) for source, target, layer in ends]
+    return [((column[source], layer), (column[target], layer + 1)) for source, target, layer in ends]
 
 
 def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: float) -> tuple[Figure, Axes]:
     """The residual stream: a line per position, a node per level, filled if written; ``below``: the legend's inches."""
-    figure = Figure(figsize=(max(WIDTH, 1.2 + _COLUMN * len(labels)), 1.0 + 1.25 * n_layers + below))
+    figure = Figure(figsize=(max(WIDTH, 1.2 + _COLUMN * len(labels)), 1.0 + max(1.25 * n_layers, 2.6) + below))
     axes = figure.subplots()
-    written = set(zip(frame["target"], frame["layer"], strict=True))
+    written = set(zip(frame["target"], frame["layer"] + 1, strict=True))
     for x, label in enumerate(labels):
         axes.plot([x, x], [0, n_layers], color=LIGHT["grey"], linewidth=0.8, alpha=0.4, zorder=0)
         for level in range(n_layers + 1):
@@ -125,7 +126,7 @@ def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: fl
             axes.plot(x, level, "o", markersize=5, color=colour, alpha=alpha, zorder=4)
     crowded = len(labels) * max(map(len, labels)) > 110
     axes.set_xticks(range(len(labels)), labels, rotation=90 if crowded else 0)
-    axes.set_yticks(range(n_layers + 1), ["input", *(f"after layer {i}" for i in range(1, n_layers + 1))])
+    axes.set_yticks(range(n_layers + 1), ["input", *(f"after layer {i}" for i in range(n_layers))])
     axes.tick_params(length=0)
     axes.grid(False)
     axes.spines[:].set_visible(False)
@@ -214,7 +215,7 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
         box = {"boxstyle": "round,pad=0.35", "facecolor": PAPER, "edgecolor": ink}
         axes.text(x, y, name, ha="center", va="center", fontsize=9, fontweight=weight, bbox=box, zorder=3)
     for x in range(len(columns)):
-        title = f"layer {x + 1}" if x < len(layers) else "exits"
+        title = f"layer {x}" if x < len(layers) else "exits"
         axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], fontsize=8.5)
     axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.35, tallest / 2 + 0.75))
     axes.axis("off")

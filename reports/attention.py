@@ -58,7 +58,7 @@ class AttentionView:
     Args:
         patterns: a layer's weights, ``[episode, round, head, query, key]``, or the raw scores of linear heads; causal.
         labels: a label per position.
-        heads: per layer, a short name per head (``"2.1"``).
+        heads: per layer, a short name per head (``"1.0"``).
         title: what the view shows.
         caption: under the static picture.
         episodes, rounds: what the first two axes are of.
@@ -79,7 +79,7 @@ class AttentionView:
 
     def __post_init__(self) -> None:
         require(len(self.patterns) == len(self.heads), f"{len(self.patterns)} layers, names for {len(self.heads)}")
-        for layer, (pattern, names) in enumerate(zip(self.patterns, self.heads, strict=True), start=1):
+        for layer, (pattern, names) in enumerate(zip(self.patterns, self.heads, strict=True)):
             wanted = (len(self.episodes), len(self.rounds), len(names), len(self.labels), len(self.labels))
             require(
                 np.shape(pattern) == wanted,
@@ -141,14 +141,14 @@ def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
     Args:
         run: with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES``
             episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
-        heads: their names, :func:`heads_of`; 1.1, 1.2, ... when None.
+        heads: their names, :func:`heads_of`; 0.0, 0.1, ... when None.
     """
     layers = {int(name.split(".")[1]): name for name in run.cache if name.endswith("attn.hook_pattern")}
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
     require(bool(layers), f"the run caches no attention; give {example}")
     rounds = spread(len(run.cached_rounds), N_ROUNDS)
     patterns = [run.cache[layers[at]][:N_EPISODES, rounds].numpy(force=True) for at in sorted(layers)]
-    numbers = {at: [f"{at + 1}.{head + 1}" for head in range(run.cache[layers[at]].shape[2])] for at in layers}
+    numbers = {at: [f"{at}.{head}" for head in range(run.cache[layers[at]].shape[2])] for at in layers}
     called = [numbers[at] if heads is None else list(heads[at]) for at in sorted(layers)]
     return AttentionView(
         [pattern[:, :, : len(of_layer)] for pattern, of_layer in zip(patterns, called, strict=True)],
@@ -197,14 +197,25 @@ def notices() -> list[tuple[str, str]]:
 
 @checked
 def heads_of(model: Machine) -> Heads:
-    """The model's own names ("1.4 current-phase tag": number and words), or 1.1, 1.2, ... where nobody named them.
+    """What each head is called: its address (layer and head, "0.3"), and the words that the model has for it.
 
-    Heads named "-" pad a layer to the common width and are left out.
+    Heads named "-" pad a layer to the common width and are left out. The numbers in the names of handwired heads, which
+    are the paper's and count from one, are not shown.
     """
     require(not (why := lacks(model, "pattern")), why)
     kind, called = model.points["pattern"], getattr(getattr(model, "config", None), "head_names", ())
     if not called:
-        heads = range(1, kind.n_heads + 1)
-        return [{f"{layer}.{head}": "" for head in heads} for layer in range(1, kind.n_layers + 1)]
-    split = [[name.partition(" ") for name in names if name != "-"] for names in called]
-    return [{number: text for number, _, text in names} for names in split]
+        return [{f"{layer}.{head}": "" for head in range(kind.n_heads)} for layer in range(kind.n_layers)]
+    return [
+        {f"{layer}.{head}": unnumbered(name) for head, name in enumerate(names) if name != "-"}
+        for layer, names in enumerate(called)
+    ]
+
+
+def unnumbered(name: str) -> str:
+    """The words of a head's name, without the paper's number before them.
+
+    >>> unnumbered("1.4 current-phase tag")
+    'current-phase tag'
+    """
+    return re.sub(r"^\d+\.\d+\s*", "", name)

@@ -27,6 +27,7 @@ from interp.checks import checked_fields
 from interp.errors import require, require_known
 from interp.kinds import shown
 from interp.statistics import Interval
+from reports.measured import IntervalPlot, Measured, Row
 
 _SMALL = 1e-3
 """An interval of numbers all smaller than this is shown in powers of ten."""
@@ -296,7 +297,10 @@ class Finding:
     """One line of the table: a claim that could be false of the model, how it came out, and what decided it.
 
     ``control`` is the strongest of what it was held against, empty where the evidence needs none; ``expected`` says
-    whether the model was made to satisfy the claim, so that a "fail" is drawn as a fault.
+    whether the model was made to satisfy the claim, so that a "fail" is drawn as a fault. ``measured`` is the number
+    behind it where that has a scale from 0 to 1, and ``says`` what a page's first sentence says of the model: the verb
+    where it passes, the verb where it fails, and what follows either, such as ("holds", "does not hold", "the votes").
+    ``badge`` stands in the place of the word.
     """
 
     claim: str
@@ -304,12 +308,15 @@ class Finding:
     evidence: str
     control: str = ""
     expected: bool = True
+    measured: Measured | None = None
+    says: tuple[str, str, str] = ("", "", "")
+    badge: str = ""
 
     @property
     def verdict(self) -> Verdict:
         """The badge."""
         passed = {"pass": True, "fail": False if self.expected else None}.get(self.word)
-        return Verdict(passed, self.word)
+        return Verdict(passed, self.badge or ("not so" if self.word == "fail" and not self.expected else self.word))
 
 
 @dataclass(frozen=True)
@@ -328,10 +335,70 @@ class Findings:
         return pd.DataFrame(rows, columns=["claim", "evidence", "strongest control", "verdict", "see"])
 
     @property
+    def plot(self) -> IntervalPlot:
+        """The findings as an interval plot, with this table beneath it."""
+        rows = [
+            Row(finding.claim, finding.measured, finding.verdict, f"#{slug}" if slug else "", finding.evidence)
+            for finding, (slug, _) in self.rows
+        ]
+        return IntervalPlot(rows, f"{self.counts}. {_MEANT}", beneath=self)
+
+    def sentence(self, name: str) -> str:
+        """What the findings say of the model ``name``: what it does, what it does not, and how much is open."""
+        does, does_not = (_clauses(self.rows, i, word) for i, word in enumerate(("pass", "fail")))
+        left = sum(finding.word not in ("pass", "fail") for finding, _ in self.rows)
+        sentences = []
+        if does:
+            sentences.append(f"{name} {listed(does)}" + (f", but {listed(does_not)}" if does_not else ""))
+        elif does_not:
+            sentences.append(f"{name} {listed(does_not)}")
+        if left or not sentences:
+            sentences.append(f"{left} of {len(self.rows)} claims {'is' if left == 1 else 'are'} left open")
+        return " ".join(f"{sentence}." for sentence in sentences)
+
+    @property
     def counts(self) -> str:
         """How many came out in each way, such as "3 pass, 1 cannot tell"."""
         words = [finding.word for finding, _ in self.rows]
         return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
+
+
+def told(measured: Measured) -> str:
+    """A row of an interval plot as it is read out.
+
+    >>> told(Measured(Interval(0.6, 0.5, 0.7), above=0.95, controls={"untrained": -2.0}))
+    '0.60 [0.50, 0.70]; holds from 0.95 up; untrained −2'
+    """
+    parts = [str(cell(measured.value))]
+    if measured.above is not None:
+        parts.append(f"holds from {number(measured.above)} up")
+    if measured.below is not None:
+        parts.append(f"holds up to {number(measured.below)}")
+    return "; ".join(parts + [f"{name} {number(value)}" for name, value in measured.shown.items()])
+
+
+_MEANT = (
+    "Cannot tell: this sample decides neither way. Uninformative: a control does as well, so the evidence says "
+    "nothing. Not so: false of it, and nobody made it so."
+)
+
+
+def _clauses(rows: Sequence[tuple[Finding, tuple[str, str]]], which: int, word: str) -> list[str]:
+    """What findings that came out as ``word`` say; those of one verb are said together."""
+    by_verb: dict[str, list[str]] = {}
+    for finding, _ in rows:
+        if finding.word == word and (verb := finding.says[which]):
+            by_verb.setdefault(verb, []).append(finding.says[2])
+    return [f"{verb} {listed(list(dict.fromkeys(filter(None, what))))}".strip() for verb, what in by_verb.items()]
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def judged(value: Interval, above: float, control: float = math.nan) -> Word:

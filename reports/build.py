@@ -143,8 +143,10 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
         title, lead = fit("heading", heading(context), tuple[str, str])
     sections = [section for of_part in reversed(drawn) for section in of_part]
     about = {"kind": "handwired" if context.handwired else "learned", "task": task.name}
-    about |= {"run": sampled(context), "verdicts": table_of(context).counts}
-    return Report(title, lead, sections, provenance(**settings), INDEX, about)
+    table = table_of(context)
+    about |= {"run": sampled(context), "verdicts": table.counts}
+    sentence = table.sentence(context.name) if table.rows else ""
+    return Report(title, lead, sections, provenance(**settings), INDEX, about | {"sentence": sentence}, sentence)
 
 
 def _page_name(context: Context) -> str:

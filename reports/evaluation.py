@@ -64,7 +64,7 @@ def _attention(attention: pd.DataFrame) -> _Pictures:
         mean = attention[(attention["head"] == "mean") & (attention["reader"] == reader)]
         targets = list(mean["target"].unique())
         grid = mean.pivot(index="layer", columns="target", values="estimate")[targets]
-        rows = [f"layer {layer + 1}" for layer in grid.index]
+        rows = [f"layer {layer}" for layer in grid.index]
         name = {"p?": "predict", "w?": "update"}.get(reader, reader)
         picture = figures.heatmap(grid, rows, targets, label="share of attention", xlabel=f"read from {reader}")
         yield f"attention-{name}", picture

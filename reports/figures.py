@@ -28,6 +28,10 @@ REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2
 """How lines that nobody measured are drawn: a floor, the identity, a perfect score."""
 
 
+WHOLE = ("round", "step", "layer")
+"""What is counted in whole numbers, and has no tick between them."""
+
+
 @styled
 def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str], *, ylabel: str) -> Figure:
     """What a model holds over time, drawn on what the algorithm holds, with the absolute difference beside it.
@@ -46,13 +50,15 @@ def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str],
     steps = np.arange(len(values))
     told = _told_apart(reference)
     for i, label in sorted(enumerate(labels), key=lambda item: item[0] in told):
-        colour = told.get(i, LIGHT["grey"])
-        label = label if i in told else "_"
-        left.plot(steps, reference[:, i], color=colour, linewidth=5, alpha=0.28)
-        left.plot(steps, values[:, i], color=colour, label=label)
-        right.plot(steps, np.abs(values - reference)[:, i], color=colour)
+        if i not in told:  # so thin that they do not hide those that are named
+            left.plot(steps, values[:, i], color=LIGHT["grey"], linewidth=0.6, alpha=0.35)
+            right.plot(steps, np.abs(values - reference)[:, i], color=LIGHT["grey"], linewidth=0.6, alpha=0.35)
+            continue
+        left.plot(steps, reference[:, i], color=told[i], linewidth=5, alpha=0.28)
+        left.plot(steps, values[:, i], color=told[i], label=label)
+        right.plot(steps, np.abs(values - reference)[:, i], color=told[i])
     if len(told) < len(labels):
-        left.plot([], [], color=LIGHT["grey"], label=f"{len(labels) - len(told)} others")
+        left.plot([], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(labels) - len(told)} others")
     # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
     left.plot([], [], color=INK, linewidth=5, alpha=0.28, label="algorithm")
     left.plot([], [], color=INK, label="model")
@@ -64,6 +70,8 @@ def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str],
     right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
     _difference_scale(right, np.abs(values - reference))
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
@@ -83,10 +91,11 @@ def _difference_scale(axes: Axes, difference: NDArray[np.float64]) -> None:
         axes.set(ylim=(-0.05, 1), yticks=[0])
         axes.annotate("exactly 0 at every step", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
         return
-    axes.set_yscale("symlog", linthresh=largest * 1e-3, linscale=0.3)
-    axes.set_ylim(0, largest * 3)
-    decades = largest * 10.0 ** np.arange(-3, 1)
-    axes.set_yticks([0, *decades], ["0", *(f"{tick:.0e}" for tick in decades)])
+    top = 10.0 ** np.ceil(np.log10(largest))
+    axes.set_yscale("symlog", linthresh=top * 1e-3, linscale=0.3)
+    axes.set_ylim(0, top * 1.3)
+    decades = top * 10.0 ** np.arange(-3, 1)
+    axes.set_yticks([0, *decades], ["0", *(f"{tick:.3g}" for tick in decades)])
     axes.minorticks_off()
 
 
@@ -134,6 +143,8 @@ def curves(
     axes.set(xlabel=xlabel or x.replace("_", " "), ylabel=ylabel)
     if log_x:
         axes.set_xscale("log")
+    elif x in WHOLE:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if log_y:
         axes.set_yscale("log")
     if not (log_y or (frame["mean"] > 0).all()):
@@ -188,13 +199,19 @@ def heatmap(
         axes.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
         axes.grid(True, which="minor")
         axes.tick_params(which="minor", length=0)
-    if grid.size <= 400 and len(columns) <= 20:
-        for (i, j), value in np.ndenumerate(grid):
-            if np.isfinite(value) and abs(value) >= 0.005 * limit:
-                ink = LIGHT_TEXT if abs(value) > 0.85 * limit else INK
-                axes.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=8)
+    numbered(axes, grid, limit)
     colour_bar(figure, image, label, ax=axes, fraction=0.03, pad=0.015).locator = MaxNLocator(4)
     return figure
+
+
+def numbered(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
+    """Write the numbers into the cells of a small grid; those next to nothing are left out."""
+    if grid.size > 400 or grid.shape[1] > 20:
+        return
+    for (i, j), value in np.ndenumerate(grid):
+        if np.isfinite(value) and abs(value) >= 0.005 * limit:
+            ink = LIGHT_TEXT if abs(value) > 0.85 * limit else INK
+            axes.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=8)
 
 
 def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:

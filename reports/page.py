@@ -28,6 +28,12 @@ from interp.kinds import shown
 from reports import attention
 from reports.blocks import Code, Figure, Findings, NotComputed, Prose, Summary, Table, cell, link
 from reports.html import environment, policy, stylesheet
+from reports.measured import IntervalPlot
+
+
+def slug(title: str) -> str:
+    """A section's title as it stands in links."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Section:
     @property
     def slug(self) -> str:
         """The title as it stands in links: small letters, digits and hyphens."""
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        return slug(self.title)
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class Section:
 class Report:
     """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
 
+    ``sentence`` is the message of the page, which its verdicts support, and stands under the title, before the lead.
     ``index`` is the list of reports, relative to the page; ``about`` is what the list says of it (:func:`write_index`).
     """
 
@@ -66,13 +73,14 @@ class Report:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     index: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
+    sentence: str = ""
 
     def html(self) -> str:
         """The whole page."""
         slugs = [section.slug for section in self.sections]
         twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
-        blocks = [block for section in self.sections for block in section.blocks]
+        blocks = [block for section in self.sections for part in section.blocks for block in _with_beneath(part)]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         scripts = attention.scripts() if views else []
         carried: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
@@ -85,6 +93,12 @@ class Report:
     def write(self, path: str | Path) -> Path:
         """Write the page to ``path``, atomically."""
         return files.write_text(path, self.html())
+
+
+def _with_beneath(block: Any) -> list[Any]:
+    """A block, and the table that is folded beneath it."""
+    table = getattr(block, "beneath", None)
+    return [block, table] if isinstance(table, Table) else [block]
 
 
 def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
@@ -100,7 +114,7 @@ def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
 def _numbers(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
     """What a reader calls each figure and table, such as ("Figure", 3), by the identity of its block."""
     numbered: dict[int, tuple[str, int]] = {}
-    kinds: tuple[tuple[Any, str], ...] = (((Figure, attention.AttentionView), "Figure"), (Table, "Table"))
+    kinds: tuple[tuple[Any, str], ...] = (((Figure, IntervalPlot, attention.AttentionView), "Figure"), (Table, "Table"))
     for kind, name in kinds:
         of_kind = [block for block in blocks if isinstance(block, kind)]
         numbered |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}

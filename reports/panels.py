@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, require_columns
 from interp.errors import require
-from reports.figures import DIVERGING, REFERENCE, SEQUENTIAL, band, colour_bar
+from reports.figures import DIVERGING, REFERENCE, SEQUENTIAL, WHOLE, band, colour_bar, numbered
 from reports.palette import INK, LIGHT, looks
 from reports.style import WIDTH, styled
 
@@ -69,6 +69,42 @@ def attention(
 
 
 @styled
+def maps(grids: Mapping[str, pd.DataFrame], *, label: str, xlabel: str = "", limit: float = 1.0) -> Figure:
+    """Grids over the same columns, one below the other on one scale, with one colour bar.
+
+    Args:
+        grids: title -> frame; its index and columns name rows and columns. NaN is left blank.
+        label: what a cell is, on the colour bar, which ends at ``limit``.
+    """
+    frames = list(grids.values())
+    require(len(frames) > 0, "give at least one grid")
+    columns = [str(name) for name in frames[0].columns]
+    same = all([str(name) for name in frame.columns] == columns for frame in frames)
+    require(same, "grids that stand below each other must have the same columns")
+    heights = [max(len(frame), 1) for frame in frames]
+    figure = Figure(figsize=(WIDTH, 0.8 + 0.27 * sum(heights) + 0.35 * len(frames)))
+    low = -limit if any(bool((frame.to_numpy(dtype=float) < 0).any()) for frame in frames) else 0.0
+    norm, cmap = Normalize(low, limit), DIVERGING if low else SEQUENTIAL
+    grid = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    image: Any = None
+    for axes, (title, frame) in zip(grid, grids.items(), strict=True):
+        values = frame.to_numpy(dtype=np.float64)
+        image = axes.imshow(values, cmap=cmap, norm=norm, aspect="auto", interpolation="none")
+        axes.set_title(title, fontsize=9)
+        axes.set_yticks(range(len(frame)), [str(name) for name in frame.index])
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.grid(False)
+        numbered(axes, values, limit)
+    step = max(1, -(-len(columns) // 40))
+    places = list(range(0, len(columns), step))
+    grid[-1].set_xticks(places, [columns[i] for i in places], rotation=90 if len(columns) > 20 else 0)
+    grid[-1].set_xlabel(xlabel)
+    colour_bar(figure, image, label, ax=list(grid), fraction=0.03, pad=0.015).locator = MaxNLocator(4)
+    return figure
+
+
+@styled
 def curves(
     frame: pd.DataFrame,
     *,
@@ -77,7 +113,6 @@ def curves(
     x: str = "round",
     columns: int = 3,
     height: float = 2.1,
-    whole_x: bool = False,
     direct: bool = False,
 ) -> Figure:
     """Curves with bands in one panel per value of ``by``, on the same axes, with one legend below them all.
@@ -86,7 +121,6 @@ def curves(
         frame: tidy, with columns ``by``, ``x``, ``algorithm`` (the key that picks colour and dash) and ``mean``;
             ``name``, ``low`` and ``high`` where there are any. The first algorithm is drawn strongest.
         height: of a panel, in inches.
-        whole_x: ticks at whole numbers only (layers).
         direct: names at the ends of the curves, in every panel, instead of a legend.
     """
     require_columns("frame", frame, by, x, "algorithm", "mean")
@@ -105,7 +139,7 @@ def curves(
         for key, part in here.groupby("algorithm", sort=False):
             band(axes, part.sort_values(x), x, look[str(key)], strong=key == keys[0])
         axes.set_title(fill(str(panels[i]), 96 // columns), fontsize=9)
-        if whole_x:
+        if x in WHOLE:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.margins(x=0.01)
         axes.tick_params(labelbottom=i + columns >= len(panels))
@@ -122,6 +156,33 @@ def curves(
         for i, key in enumerate(keys)
     ]
     figure.legend(handles, [str(named[key]) for key in keys], loc="outside lower left", ncols=min(3, len(keys)))
+    return figure
+
+
+@styled
+def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: str) -> Figure:
+    """Curves of a model and what it is held against, and beside them how far they are apart.
+
+    Args:
+        curves, differences: columns ``dose``, ``algorithm`` (the key that picks colour and dash), ``name``, ``mean``,
+            ``low`` and ``high``.
+        x: what the axis of doses says.
+    """
+    for name, frame in (("curves", curves), ("differences", differences)):
+        require_columns(name, frame, "dose", "algorithm", "name", "mean", "low", "high")
+    figure = Figure(figsize=(WIDTH, 3.7))
+    left, right = figure.subplots(1, 2)
+    look = looks(curves["algorithm"])
+    for axes, frame in ((left, curves), (right, differences)):
+        for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):
+            label = str(part["name"].iloc[0]) if axes is left else "_"
+            band(axes, part.sort_values("dose"), "dose", look[str(key)], strong=order == 0, label=label)
+        axes.set_xlabel(x)
+        axes.margins(x=0.02)
+    left.set(ylabel=ylabel, title="By dose")
+    right.axhline(0, **REFERENCE)
+    right.set(ylabel=f"{ylabel}, less the algorithm's", title="Difference from the algorithm")
+    figure.legend(loc="outside lower left", ncols=3)
     return figure
 
 

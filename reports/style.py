@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from interp import foreign
 from interp.checks import checked
+from interp.display import drawn
 from reports.palette import INK, LIGHT, PAPER
 
 WIDTH = 9.6
@@ -64,7 +65,7 @@ def styled(draw: _Draw) -> _Draw:
     @wraps(draw)
     def inner(*args: Any, **kwargs: Any) -> Figure:
         with house_style():
-            return draw(*args, **kwargs)
+            return drawn(draw(*args, **kwargs))
 
     return checked(inner)  # type: ignore[return-value]
 

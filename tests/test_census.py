@@ -8,36 +8,36 @@ BUDGET = {
     "circuits": 2417,  # what softmax forms leave (issue 36); machines verified; every outcome; tables of known machines
     "circuits/benchmark": 3040,  # inert edges; answers of any kind; machines as subjects
     "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, errors
-    "circuits/compare": 4445,  # rival updates; its sentence; worst responses; what heads hand on; what machines lack
+    "circuits/compare": 4460,  # rival updates; its sentence; worst responses; what heads hand on; what machines lack
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 388,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
-    "interp": 4160,  # records checked (41); the contract of a machine; their builders; foreign text, stores, bounds
+    "interp": 4240,  # looks (39); records checked (41); the contract of a machine; foreign text, stores, bounds
     "interp/audit": 1890,  # the critics' battery (issue 38): a file a question, a verdict each with its control
-    "interp/cli": 1540,  # machines: points, --import, --machine, verified; shown through one place (41); audit (38)
+    "interp/cli": 1580,  # JSON by a schema (39); machines: points, --import, --machine; one place (41); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.
-    "interp/interventions": 5250,  # masks, scores and pairs that do not fit (41)
+    "interp/interventions": 5330,  # steering at every dose (39); masks, scores and pairs that do not fit (41)
     "interp/llm": 4500,  # bounded answers (issue 41)
     # Machines of others (issue 37): an adapter for each kind of model that carries a state, and learners of each kind.
     "interp/machines": 1060,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
-    "interp/model": 3940,  # checkpoints of builders' machines; known machines; rollouts and task records checked (41)
+    "interp/model": 3965,  # checkpoints of builders' machines; known machines; rollouts and task records checked (41)
     # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (36).
     "interp/tasks": 8915,
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
     "probes": 3140,  # places of any machine; tables made part by part; scores that lean low are told (issue 36)
-    "reports": 3160,  # blocks and parts checked (41); real numbers; what a machine lacks, said in its place; links
+    "reports": 3720,  # interval plots, two machines side by side, a sentence on every page (issue 39)
     # Overview, patching and interchange of machines that are no transformers; circuits without edges; a metric by the
     # kind of prediction; comparisons of what one of the two lacks; no learning curves, no other direction.
-    "reports/parts": 1770,  # as above; the battery on a page (issue 38)
-    "reports/tasks": 1151,
+    "reports/parts": 1990,  # the battery on a page (38); every finding says its number and its bound (39)
+    "reports/tasks": 1240,  # whether reachability is solved (39)
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""
 # Sentences; machines; known machines; responses to inputs; cross-fitted maps; the critics' battery (issue 38).
-MODULES, NAMES = 309, 1662
+MODULES, NAMES = 312, 1695
 """The most modules and public names of all rooms together."""
 
 

@@ -106,7 +106,11 @@ class Comparison(Tabled):
         answers = {key: (verdict.word, verdict.note) for key, verdict in self.verdicts.items()}
         if not self.reference:
             return in_a_sentence(self.model, name, answers)
-        predicts = f"like: {name}" if self.algorithm.family else f"of the known algorithms, {name} comes closest"
+        predicts = (
+            f"like {'the ' * name.startswith('Bayes')}{name}"
+            if self.algorithm.family
+            else f"of the known algorithms, {name} comes closest"
+        )
         return in_a_sentence(self.model, self.reference, answers, predicts)
 
     @property

@@ -1,13 +1,14 @@
 """A comparison in one sentence that says what its verdicts say, and no more.
 
 >>> in_a_sentence("a", "b", {"state": ("same", "if a is also given the round number"), "circuit": ("different", "")})
-'a holds the same state (if a is also given the round number) as b, but has heads of other roles.'
+'a holds the same state (if it is also given the round number) as b, but has heads of other roles.'
 >>> in_a_sentence("a", "b", {"state": ("undecided", ""), "update": ("different", "")})
 'Unlike b, a updates its state otherwise. Undecided: state.'
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from circuits.compare.question import in_words
@@ -35,7 +36,7 @@ def in_a_sentence(model: str, reference: str, answers: Mapping[str, tuple[str, s
         predicts: what is known of a model that predicts otherwise, such as "like the Bayes predictor".
     """
     same = [
-        f"{said} ({note})" if (note := answers[key][1].partition(":")[0]) else said
+        f"{said} ({_named(model).sub('it', note)})" if (note := answers[key][1].partition(":")[0]) else said
         for key, said in _SAME.items()
         if answers.get(key, ("",))[0] == "same"
     ]
@@ -55,6 +56,10 @@ def in_a_sentence(model: str, reference: str, answers: Mapping[str, tuple[str, s
             beside = "" if sentences else f" of {model} beside {reference}"
             sentences.append(f"{word.capitalize()}{beside}: {_listed(left)}")
     return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def _named(model: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-]){re.escape(model)}(?![\w-])")
 
 
 def _listed(words: Sequence[str]) -> str:

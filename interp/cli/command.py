@@ -52,11 +52,20 @@ class Commands(TyperGroup):
             why, code = f"the system refuses {error.filename or 'a file'}: {error.strerror or error}", 2
         except KeyboardInterrupt as stop:
             why, code = str(stop) or "stopped; the same command goes on where finished work was kept", 130
+        except Exception as error:
+            said = getattr(error, "format_message", None)  # the parser's: an option that is none; it is printed by it
+            if said is not None and "--json" in words:
+                _refuse(words[0], said())
+            raise
         typer.echo(f"interp: {plain(why)}", err=True)
         if "--json" in words:
-            told = {"command": words[0], "version": interp.__version__, "error": why}
-            typer.echo(json.dumps(told, indent=2))
+            _refuse(words[0], why)
         raise typer.Exit(code)
+
+
+def _refuse(command: str, why: str) -> None:
+    """The JSON object of a command that refuses what it was given."""
+    typer.echo(json.dumps({"command": command, "version": interp.__version__, "error": why}, indent=2))
 
 
 app = typer.Typer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,34 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.files import folder_to_write
 from interp.library import handwired_models
+
+
+def told(found: Any) -> dict[str, Any]:
+    """A comparison as JSON values: docs/schema.json says which; None for numbers that do not exist."""
+    verdicts = [
+        {**{key.replace(" ", "_"): value for key, value in row.items()}, "same_where": _same_where(row["decided by"])}
+        for row in found.table().to_dict("records")
+    ]
+    part = found.algorithm
+    explained = {"value": part.explained.estimate, "low": part.explained.low, "high": part.explained.high}
+    algorithm = {
+        "named": None if part.family is None else part.scores[part.closest].name,
+        "closest": part.closest,
+        "parameters": dict(part.parameters),
+        **explained,
+        "next_best": part.runner_up,
+        "error_of_next_best": {"value": part.ratio.estimate, "low": part.ratio.low, "high": part.ratio.high},
+    }
+    settings = dict(found.settings)
+    facts = {"model": found.model, "reference": found.reference, "sentence": found.sentence, "settings": settings}
+    return {**facts, "verdicts": verdicts, "algorithm": algorithm}
+
+
+def _same_where(decided_by: str) -> str | None:
+    """On which side of its threshold a number says "same"."""
+    if not decided_by:
+        return None
+    return "at most" if decided_by.startswith("share of rounds") else "at least"
 
 
 @command(
@@ -53,8 +81,12 @@ def compare(
     folder = folder_to_write(out / f"{Path(model).name}-against-{Path(held).name}")
     found = room.run(subject, None if held == "none" else held, effort=effort, folder=folder)
     say.line(f"{found.model}: {found.algorithm}")
-    say.table(found.summary(), f"{found.model} against {found.reference or 'algorithms'}", "verdicts")
-    say.facts(model=found.model, reference=found.reference, settings=dict(found.settings))
+    from interp.foreign import rich_table
+
+    title = f"{found.model} against {found.reference or 'algorithms'}"
+    say.line(found.sentence)
+    say.table(found.table(), title, "verdicts", drawn=[rich_table(title, found.summary(), title_justify="left")])
+    say.facts(**told(found))
     written = found.save(folder)
     if report:
         from reports.comparison import write

@@ -18,7 +18,7 @@ def report(
     sizes: options.Sizes,
     model: options.ModelName,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Less of everything, in 10 to 30 seconds for a model that ships.")
+        bool, typer.Option("--quick", help="Less of everything: 4 to 30 CPU seconds for a model that ships.")
     ] = False,
     episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 16 with --quick", 5)] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)] = None,

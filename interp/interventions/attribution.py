@@ -157,7 +157,7 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     A machine without heads has no reads, and is refused.
 
     Returns:
-        Columns ``layer`` and ``head`` (from 1), ``source``, ``target`` (position labels), ``weight`` (mean attention),
+        Columns ``layer`` and ``head``, ``source``, ``target`` (position labels), ``weight`` (mean attention),
         ``exit`` (where its effect is largest), ``effect``, ``low``, ``high`` (95 % over episodes); by layer, then by
         position. Fewer rows where fewer reads change anything, or one is among the first for both.
     """
@@ -181,7 +181,7 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     for i in sorted(best, key=lambda i: candidates[i]):
         read, out = candidates[i], int(mean[:, i].argmax())
         weight = patterns[names[read.layer]][:, 0, read.head, read.query, read.key].double().mean()
-        where = (read.layer + 1, read.head + 1, run.layout.labels[read.key], run.layout.labels[read.query])
+        where = (read.layer, read.head, run.layout.labels[read.key], run.layout.labels[read.query])
         value = mean_interval(effects[out, i], seed=seed)
         table.append((*where, float(weight), EXITS[out], value.estimate, value.low, value.high))
     columns = ["layer", "head", "source", "target", "weight", "exit", "effect", "low", "high"]

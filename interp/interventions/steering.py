@@ -35,7 +35,7 @@ from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import select_rounds
 from interp.provenance import provenance
-from interp.statistics import bootstrap_mean
+from interp.statistics import bootstrap_mean, ratio_interval
 
 
 @checked
@@ -139,7 +139,12 @@ class SteeringResult(Tabled):
         return float(np.abs(self.model - self.algorithm).max())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions."""
+        """One row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions.
+
+        ``difference`` is the model's minus the algorithm's, paired by episode. ``score`` says how much of the
+        algorithm's move from dose 0 the model makes: ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over
+        episodes, 1 the whole move in every episode and 0 no better than none; NaN at dose 0, or where it is not given.
+        """
         columns: dict[str, Any] = {"dose": self.doses}
         series = {"model": self.model, "algorithm": self.algorithm, "random": self.random.mean(1)}
         for name, values in series.items():
@@ -148,7 +153,27 @@ class SteeringResult(Tabled):
         columns["mean_error"], columns["max_error"] = difference.mean(1), difference.max(1)
         _, columns["mean_error_low"], columns["mean_error_high"] = bootstrap_mean(difference.T)
         columns["random_mean_error"] = np.abs(self.random - self.algorithm[:, None]).mean((1, 2))
+        differences = {
+            "difference": self.model - self.algorithm,
+            "random_difference": self.random.mean(1) - self.algorithm,
+        }
+        for name, values in differences.items():
+            columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
+        scores = np.array([self._scores(i) for i in range(len(self.doses))])
+        for name, of_name in zip(("score", "score_low", "score_high", "random_score"), scores.T, strict=True):
+            columns[name] = of_name
         return pd.DataFrame(columns)
+
+    def _scores(self, dose: int) -> tuple[float, float, float, float]:
+        """How much of the algorithm's move the model makes, with its interval; then the best random direction."""
+        if 0 not in self.doses or self.doses[dose] == 0:
+            return (float("nan"),) * 4
+        rest = self.doses.index(0)
+        asked = self.algorithm[dose] - self.algorithm[rest]
+        score = ratio_interval(np.abs(self.model[dose] - self.model[rest] - asked), np.abs(asked)).complement
+        missed = np.abs(self.random[dose] - self.random[rest] - asked).sum(1)
+        whole = float(np.abs(asked).sum())
+        return score.estimate, score.low, score.high, 1 - float(missed.min()) / whole if whole else float("nan")
 
 
 @checked

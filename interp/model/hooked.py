@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
+from interp.display import described
 from interp.errors import InputError, require, unknown_name
 from interp.kinds import NO, fitted, shown
 from interp.machine import Channel, Component, Stepped
@@ -41,6 +42,12 @@ class HookedMachine(HookedRootModule):
     channels: tuple[Channel, ...]
     points: Mapping[str, Component]
     is_handwired: bool
+
+    def __repr__(self) -> str:
+        try:
+            return described(self)
+        except (AttributeError, NotImplementedError):  # a machine that is still being made
+            return super().__repr__()
 
     @property
     def name(self) -> str:

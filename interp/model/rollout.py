@@ -24,6 +24,7 @@ from torch import Tensor
 from interp import catalog
 from interp.algorithm import Episodes
 from interp.checks import checked, refuse_beyond_machine
+from interp.display import Cache
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
@@ -91,7 +92,7 @@ def rollout(
     else:
         run = _unhooked(model, episodes, encoded, layout, commit)
     if names:
-        run = replace(run, cache=_cached(model, run, cached, names, hooks), cached_rounds=tuple(cached))
+        run = replace(run, cache=Cache(_cached(model, run, cached, names, hooks)), cached_rounds=tuple(cached))
     return run
 
 

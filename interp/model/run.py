@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from interp.checks import fit
-from interp.display import table_html
+from interp.display import Cache, table_html
 from interp.errors import require
 from interp.model.layout import EncodedRounds, RoundLayout
 
@@ -38,7 +38,7 @@ class Rollout:
     fed: EncodedRounds
     layout: RoundLayout
     commit: str
-    cache: dict[str, Tensor] = field(default_factory=dict)
+    cache: dict[str, Tensor] = field(default_factory=Cache)
     cached_rounds: tuple[int, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
 

@@ -6,7 +6,9 @@ each is on this page and in what it differs, or which report has it, or why none
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 import pandas as pd
 
@@ -95,6 +97,8 @@ def _draw_commands(computed: None, context: Context) -> Section:
     n_episodes, n_rounds, seed = context.n_episodes, context.n_rounds, context.seed
     counts = f"--episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
     shell = " ".join(["interp report", context.source, *_options(context), counts])
+    if context.folder not in (None, Path("output")):
+        shell += f" --out {shlex.quote(str(context.folder))}"
     axes = "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
     given = "".join(f", {name}={value!r}" for name, value in context.arguments.items())
     loaded = f"interp.load({context.source!r}{given})"
@@ -123,7 +127,8 @@ def _options(context: Context) -> list[str]:
     words = [f"--{option} {value}" for option, value in sizes.items()]
     if arguments:
         words.append("--set " + " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items()))
-    return [*words, *([f"--regime {context.regime}"] if context.regime else [])]
+    words += [f"--regime {context.regime}"] * bool(context.regime)
+    return [*words, *["--quick"] * context.quick]
 
 
 def commands(shell: str, python: str) -> Section:

@@ -5,19 +5,20 @@ Nothing is compared here: ``interp compare`` does that, and writes to ``comparis
 
 from __future__ import annotations
 
+import math
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pandas as pd
-
 from circuits.compare.question import in_words
 from interp.files import read_json
 from interp.library import handwired_models
 from interp.statistics import Interval
-from reports.blocks import Code, Finding, Prose, Table, Verdict, Word, cell, link
+from reports.blocks import Code, Finding, Findings, Prose, Verdict, Word, cell, link
+from reports.measured import Measured
 from reports.page import COMPARISONS
 from reports.part import Context, Part
 
@@ -67,11 +68,17 @@ def _saved(context: Context) -> list[tuple[Path, dict[str, Any]]]:
 def _findings(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list[Finding]:
     """A finding per answer of every comparison with another model; none is expected to be the same."""
     return [
-        _finding(verdict, about["model"] if about["model"] != context.name else about["reference"])
+        _finding(verdict, _other(about, context))
         for _, about in computed
         for verdict in about["verdicts"]
         if about["reference"]
     ]
+
+
+def _other(about: Mapping[str, Any], context: Context) -> str:
+    """What the page's model was compared with."""
+    other = about["model"] if about["model"] != context.name else about["reference"]
+    return str(other or "algorithms")
 
 
 def _value(verdict: Mapping[str, Any]) -> Interval | None:
@@ -82,27 +89,48 @@ def _value(verdict: Mapping[str, Any]) -> Interval | None:
 def _finding(verdict: Mapping[str, Any], other: str) -> Finding:
     value, untrained, word = _value(verdict), verdict.get("untrained"), _WORDS[verdict["verdict"]]
     claim = f"Same {in_words(verdict['question'])} as {other}"
+    said = verdict["verdict"]
+    says = (f"is the same as {other} in", f"differs from {other} in", in_words(verdict["question"]))
     if value is None:
-        return Finding(claim, word, f"{verdict['verdict']}: {verdict['note']}", expected=False)
+        return Finding(claim, word, f"{said}: {verdict['note']}", expected=False, badge=said)
     if word == "cannot tell" and untrained is not None and untrained >= value.low:
         word = "uninformative"
+    held = "at most" if at_most(verdict["decided by"]) else "at least"
     return Finding(
-        claim,
+        claim + f" ({verdict['note']})" * bool(said == "same" and verdict["note"]),
         word,
-        f"{verdict['decided by']} {cell(value)}, held against {verdict['threshold']:.2f}",
+        f"{verdict['decided by']} {cell(value)}; same where {held} {verdict['threshold']:.2f}",
         "" if untrained is None else f"best untrained model: {cell(untrained, '.3f')}",
         expected=False,
+        measured=measured_by(
+            verdict["decided by"], value, verdict["threshold"], math.nan if untrained is None else untrained
+        ),
+        says=says,
+        badge=said,
     )
 
 
-def badge(word: str, note: str) -> Verdict:
+def badge(word: str) -> Verdict:
     """An answer as a badge: a difference is a finding, no fault."""
-    return Verdict(True if word == "same" else None, f"{word}, {note}" if note else word)
+    return Verdict(True if word == "same" else None, word)
+
+
+def at_most(decided_by: str) -> bool:
+    """Whether what decided a verdict has to stay below its threshold: a share of rounds that are apart."""
+    return decided_by.startswith("share of rounds")
+
+
+def measured_by(decided_by: str, value: Interval, threshold: float, untrained: float) -> Measured:
+    """What decided a verdict, for an interval plot."""
+    above, below = (None, threshold) if at_most(decided_by) else (threshold, None)
+    return Measured(value, above, below, {"untrained": untrained})
 
 
 def _command(context: Context) -> Code:
     if context.source:
-        return Code(f"interp compare {context.source} --report")
+        assert context.folder is not None
+        elsewhere = [] if context.folder == Path("output") else ["--out", str(context.folder / COMPARISONS)]
+        return Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere]))
     named = next((f'"{name}"' for name in handwired_models(context.task.key)), "None")
     return Code(_IN_PYTHON.format(reference=named, folder=f"{COMPARISONS}/{context.name}"), "In this page's folder")
 
@@ -113,18 +141,9 @@ def _draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list
     blocks: list[Any] = [Prose(_TEXT)]
     for folder, about in computed:
         name = f"{about['model']} against {about['reference'] or 'algorithms'}"
-        rows = [
-            (
-                f"same {in_words(v['question'])}?",
-                badge(v["verdict"], v["note"]),
-                v["decided by"],
-                _value(v),
-                v["threshold"],
-            )
-            for v in about["verdicts"]
-        ]
-        columns = ["question", "answer", "decided by", "value", "held against"]
-        blocks.append(Table(pd.DataFrame(rows, columns=columns), name, {"held against": ".2f"}))
+        blocks.append(Prose(f"**{name}.** {about.get('sentence', '')}"))
+        rows = [(_finding(v, _other(about, context)), ("", "")) for v in about["verdicts"]]
+        blocks.append(Findings(rows))
         if (page := folder / PAGE).is_file():
             assert context.folder is not None
             target = quote(os.fsencode(Path(os.path.relpath(page, context.folder)).as_posix()))

@@ -19,7 +19,7 @@ from circuits.registry import build
 from interp.interventions.attribution import strongest_reads
 from interp.library import handwired_models
 from reports import arrows
-from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, show, spread
+from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, show, spread, unnumbered
 from reports.blocks import Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part, needing
@@ -91,7 +91,7 @@ def _read(context: Context) -> pd.DataFrame:
     model: Any = context.model
     reads = strongest_reads(model, run, context.looked_at, k=_SHOWN, seed=context.seed)
     heads = [list(names) for names in context.heads]
-    return reads.assign(head=[heads[at - 1][i - 1] for at, i in reads[["layer", "head"]].to_numpy().tolist()])
+    return reads.assign(head=[heads[at][i] for at, i in reads[["layer", "head"]].to_numpy().tolist()])
 
 
 def _written(context: Context) -> pd.DataFrame:
@@ -143,14 +143,14 @@ def _beside(context: Context) -> list[object]:
     wired = build(names[0], **context.sizes)
     caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
     drawn = _picture(wired, "The circuit that was wired by hand", caption)
-    return [Prose(_BESIDE), drawn, Table(wired.to_frame(), "Its heads", collapsed=True)]
+    return [Prose(_BESIDE), drawn, Table(_addressed(wired), "Its heads", collapsed=True)]
 
 
 def _wiring(wired: Circuit) -> list[object]:
     """What was wired: heads, which reads which, and where each causal variable lives."""
     caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
     what = "The heads, in the order of computation (ids, buf1, ... are blocks of the residual stream)."
-    blocks: list[object] = [Table(wired.to_frame(), what), _picture(wired, "Which head reads which", caption)]
+    blocks: list[object] = [Table(_addressed(wired), what), _picture(wired, "Which head reads which", caption)]
     if wired.edges:
         edges = _edges(wired).assign(positions=lambda frame: frame["positions"].map(", ".join))
         blocks.append(Table(edges, "What is read by what, the embeddings included", collapsed=True))
@@ -159,15 +159,31 @@ def _wiring(wired: Circuit) -> list[object]:
     return [*blocks, Prose(_NO_SITES.format(name=wired.name))]
 
 
+def _addresses(wired: Circuit) -> dict[str, str]:
+    """Name of a head in the circuit, such as "1.4 tag" -> its address in the model and its words, "0.3 tag"."""
+    return {
+        head.name: f"{layer}.{i} {unnumbered(head.name)}"
+        for layer in range(wired.n_layers)
+        for i, head in enumerate(wired.layer(layer))
+    }
+
+
+def _addressed(wired: Circuit) -> pd.DataFrame:
+    """The circuit's heads, called as the model's are."""
+    frame = wired.to_frame()
+    return frame.assign(head=frame["head"].replace(_addresses(wired)), layer=frame["layer"] - 1)
+
+
 def _edges(wired: Circuit) -> pd.DataFrame:
-    return pd.DataFrame([asdict(edge) for edge in wired.edges])
+    frame, called = pd.DataFrame([asdict(edge) for edge in wired.edges]), _addresses(wired)
+    return frame.assign(source=frame["source"].replace(called), target=frame["target"].replace(called))
 
 
 def _picture(wired: Circuit, title: str, caption: str) -> Figure | Prose:
     """Which head reads which, where the circuit says it."""
     if not wired.edges:
         return Prose(_NO_EDGES.format(name=wired.name))
-    table, edges = wired.to_frame(), _edges(wired)
+    table, edges = _addressed(wired), _edges(wired)
     layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
     return Figure(arrows.wiring(layers, edges[edges["source"].isin(table["head"])]), title, caption)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 
@@ -17,8 +17,9 @@ from interp.errors import InputError
 from interp.interventions import causal_tables
 from interp.interventions.interchange import NO_OTHER
 from interp.statistics import Interval
-from reports import figures
-from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, joined, judged, number
+from reports import figures, panels
+from reports.blocks import WORDS, Figure, Finding, Prose, Table, cell, joined, judged, listed, number
+from reports.measured import IntervalPlot, Measured, Row
 from reports.part import Context, Part
 
 _TEXT = (
@@ -105,12 +106,17 @@ def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
     control = max((row["control score"] for row in alike if not math.isnan(row["control score"])), default=math.nan)
     none = math.isnan(control) and any(row.get("no_random") == NO_OTHER for row in alike)
     most = NO_OTHER if none else f"at most {cell(control, '.3f')}"
-    names = ", ".join(dict.fromkeys(row["variable"].replace("_", " ") for row in alike))
+    names = list(dict.fromkeys(row["variable"].replace("_", " ") for row in alike))
+    causes = [name for name in names if name != weakest["outcome"]] or names
+    verb = {"prediction": "predict from", "state": "update by"}[weakest["outcome"]]
     return Finding(
-        f"Set to another episode's, these move {_SHOWS[weakest['outcome']]} as in the algorithm: {names}",
+        f"Swapping in another episode's values changes {_SHOWS[weakest['outcome']]} as the algorithm says: "
+        f"{', '.join(names)}",
         weakest["word"],
         f"{'weakest ' * (len(alike) > 1)}score {cell(_interval(weakest, 'score'))}",
         f"random directions, places that should not hold them: {most}",
+        measured=Measured(_interval(weakest, "score"), _MOST, controls={"random directions, other places": control}),
+        says=(f"{verb.replace(' ', 's ', 1)}", f"does not {verb}", f"its {listed(causes)}"),
     )
 
 
@@ -145,7 +151,22 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
     text = Prose(f"{_TEXT}\n\n{_WIRED if context.compiled else _WHOLE}")
     learned = [] if aligned is None else _learned(aligned)
-    return [text, Table(shown.rename(columns=_COLUMNS), caption, formats), *learned]
+    table = Table(shown.rename(columns=_COLUMNS), caption, formats, collapsed=True)
+    rows = [
+        Row(
+            f"{row['variable'].replace('_', ' ')}, read in {_SHOWS[row['outcome']]}: {place}",
+            Measured(_interval(row, "score"), _MOST, controls={"a random direction": row["random_score"]}),
+        )
+        for row, place in zip(carried.to_dict("records"), places, strict=True)
+        if not math.isnan(row["score"])
+    ]
+    best = carried[~carried["control"].astype(bool)].groupby("variable")["score"].max()
+    held, all_of = int((best > _MOST).sum()), len(best)
+    said = (
+        f"{held} of {all_of} variables have a place that carries more than half of the effect. Score of every place: "
+        "how much of the effect that the algorithm says swapping has."
+    )
+    return [text, IntervalPlot(rows, said, beneath=table), *learned]
 
 
 _COLUMNS = {
@@ -196,20 +217,20 @@ _SITES = {
     "attn_out": "attention of layer {}",
     "mlp_out": "MLP of layer {}",
 }
-"""What a component of a layer is called; layers are counted from one."""
+"""What a component of a layer is called; layers and heads are counted as in addresses."""
 
 
 def _called(text: str) -> str:
-    """A site without its address: ``resid_post[0]@p?`` as ``residual stream after layer 1 at p?``.
+    """A site without its address: ``resid_post[0]@p?`` as ``residual stream after layer 0 at p?``.
 
     >>> _called("resid_post[0]@p? (rank 2)"), _called("z[2.0]@w?")
-    ('residual stream after layer 1 at p? (rank 2)', 'z of head 3.1 at w?')
+    ('residual stream after layer 0 at p? (rank 2)', 'z of head 2.0 at w?')
     """
 
     def said(site: re.Match[str]) -> str:
-        component, layer, head = site[1], int(site[2]) + 1, site[3]
+        component, layer, head = site[1], int(site[2]), site[3]
         if head is not None:
-            return f"{component} of head {layer}.{int(head) + 1}"
+            return f"{component} of head {layer}.{head}"
         return _SITES.get(component, component + " of layer {}").format(layer)
 
     return re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", said, text).replace("@", " at ")
@@ -253,16 +274,40 @@ def steering() -> Part:
 
 
 def steered(frame: pd.DataFrame, context: Context) -> list[Finding]:
-    """That the dose which moves the algorithm most moves the model as far, and random directions do not."""
+    """That doses which move the algorithm move the model alike, and random directions do not: the worst decides."""
+    claim = "At every dose, a state written into the latents moves the prediction as it moves the algorithm's"
     rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
-    most = frame.iloc[int((frame["algorithm"] - rest).abs().argmax())]
-    error, random = Interval(*most[["mean_error", "mean_error_low", "mean_error_high"]]), most["random_mean_error"]
-    word = {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(error, random / 2)]
-    if abs(most["algorithm"] - rest) < _SMALLEST:
-        word = "cannot tell"
-    text = "A state written into the latents moves the prediction as it moves the algorithm's"
-    evidence = f"at dose {number(most['dose'])}, {cell(error)} from the algorithm's"
-    return [Finding(text, cast(Word, word), evidence, f"random directions as long: {cell(random, '.3f')}")]
+    moving = frame[((frame["algorithm"] - rest).abs() >= _SMALLEST) & frame["score"].notna()]
+    if moving.empty:
+        return [Finding(claim, "cannot tell", f"no dose moves the algorithm's by {_SMALLEST}")]
+    worst = moving.loc[moving["score"].idxmin()]
+    score, control = Interval(*worst[["score", "score_low", "score_high"]]), float(worst["random_score"])
+    which = f"at dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1)
+    return [
+        Finding(
+            claim,
+            judged(score, _MOST, control),
+            f"{cell(score)} of the algorithm's move {which}",
+            f"best random direction: {cell(control, '.3f')}",
+            measured=Measured(score, _MOST, controls={"random directions": control}),
+            says=(
+                "follows a state that is written into it",
+                "follows a state that is written into it only in part",
+                "",
+            ),
+        )
+    ]
+
+
+def _apart(frame: pd.DataFrame) -> pd.DataFrame:
+    """Model minus algorithm, and random directions minus algorithm, by dose."""
+    sides = []
+    for key, of in (("model", "difference"), ("random", "random_difference")):
+        columns = frame[["dose", of, f"{of}_low", f"{of}_high"]].set_axis(
+            ["dose", "mean", "low", "high"], axis="columns"
+        )
+        sides.append(columns.assign(algorithm=key, name=_NAMES[key]))
+    return pd.concat(sides)
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
@@ -274,16 +319,19 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         .assign(algorithm=key, name=name)
         for key, name in _NAMES.items()
     ]
-    drawn = figures.curves(pd.concat(curves), x="dose", xlabel=f"dose: {record.what}", ylabel=record.shows)
-    columns = {"dose": "dose", **_NAMES, "mean_error": "mean distance from the algorithm", "max_error": "largest"}
+    drawn = panels.beside(pd.concat(curves), _apart(frame), x=f"dose: {record.what}", ylabel=record.shows)
+    columns = {"dose": "dose", **_NAMES, "difference": "model minus algorithm", "score": "share of the move"}
+    columns |= {"mean_error": "mean distance from the algorithm", "max_error": "largest"}
     columns["random_mean_error"] = "of random directions, mean"
     distances = frame[["mean_error", "random_mean_error"]]
     table = joined(frame).assign(**distances)[list(columns)].rename(columns=columns)
     moved = frame[frame["dose"] != 0]
     distance, random = moved["mean_error"].mean(), moved["random_mean_error"].mean()
+    widest = frame.iloc[int(frame["difference"].abs().argmax())]
     caption = (
         f"The model is {distance:.3f} from the algorithm, random directions are {random:.3f} from it (means over doses "
-        f"other than 0). Lines show the mean {record.shows} by dose, with 95 % intervals over episodes."
+        f"other than 0); it is farthest at dose {number(widest['dose'])}: {cell(widest['difference'], '+.2f')}. Left: "
+        f"the mean {record.shows} by dose. Right: model minus algorithm, paired by episode. Bands: 95 % over episodes."
     )
     return [
         Prose(_STEERING_TEXT.format(how=_EXACT if context.compiled else _FITTED)),

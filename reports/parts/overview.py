@@ -13,7 +13,7 @@ from reports.attention import heads_of
 from reports.blocks import Finding, Findings, Prose, Summary, number
 from reports.part import Context, Heading, Part
 
-_BY_HAND = "It was written down, not found: it is no evidence of what training finds."
+_BY_HAND = "These weights were designed, so passing says nothing about training."
 _ONE_RUN = "It is one training run: what holds of it need not hold of another."
 
 
@@ -37,7 +37,7 @@ def _draw(computed: None, context: Context) -> list[object]:
     if context.quick:
         left_out = ", ".join(f"“{title}”" for title in context.left_out)
         facts["Quick report"] = "less of everything" + (f", and without {left_out}" if left_out else "")
-    return [Prose(_is_not(context)), *([table] if table.rows else []), Summary(facts)]
+    return [*([table] if table.rows else []), Prose(_is_not(context)), Summary(facts)]
 
 
 def table_of(context: Context) -> Findings:

@@ -12,9 +12,10 @@ from interp.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
 from interp.statistics import Interval
-from reports import figures
+from reports import figures, panels
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Finding, Prose, Table, cell, joined, judged, pivoted
+from reports.measured import Measured
 from reports.part import QUICK_EPISODES, Context, Part, needing
 
 _LISTED = 0.01
@@ -76,21 +77,31 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     blocks: list[object] = [Prose(f"{_TEXT}\n\n{_POINTS}" if plain else _TEXT)]
     for what, result in differences:
         where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
-        caption = f"{what} ({where}). Share of the difference in {result.metric.replace('_', ' ')} restored"
+        caption = f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
         if plain:
-            blocks += _draw_points(what, caption, result.to_frame())
+            blocks += _draw_points(what, f"{what}. {caption}", result.to_frame())
             continue
-        for component, saying in _SAYING.items():
-            grid = result.grid(component)
-            grid = _with_names(grid[[label for label in result.labels if label in grid.columns]], context.heads)
-            rows, columns = list(grid.index), list(grid.columns)
-            drawn = figures.heatmap(grid.to_numpy(), rows, columns, label="share restored", xlabel="position", limit=1)
-            blocks.append(Figure(drawn, f"{what}: patching {saying}", f"{caption} {saying}.", grid.reset_index()))
+        blocks.append(_maps(what, caption, result, context.heads))
         frame = _counted(result.to_frame(), context.heads)
         shown = frame[frame["fraction"].abs() >= _LISTED]
         said = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
         blocks.append(Table(shown, said, collapsed=True))
     return blocks
+
+
+def _maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
+    """What each place of the residual stream and each head restores, on one scale; rows without any are out."""
+    grids = {}
+    for component, saying in _SAYING.items():
+        grid = result.grid(component)
+        grids[saying] = _with_names(grid[[label for label in result.labels if label in grid.columns]], heads)
+    told = {f"restored {saying}": _told(grid) for saying, grid in grids.items()}
+    drawn = panels.maps(told, label="share restored", xlabel="position")
+    idle = sum(map(len, grids.values())) - sum(map(len, told.values()))
+    left = f" {idle} rows that restore less than {_LISTED:.0%} everywhere are left out." if idle else ""
+    said = f"**{what}.** {_most(grids)} {caption} by each activation.{left}"
+    data = pd.concat(grids).reset_index(names=["by", "of"])
+    return Figure(drawn, f"{what}: patching", said, data)
 
 
 def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
@@ -104,20 +115,33 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
 
 
+def _told(grid: pd.DataFrame) -> pd.DataFrame:
+    """The rows in which any cell restores enough to be listed; the first one where none does."""
+    enough = grid.abs().max(axis=1) >= _LISTED
+    return grid[enough] if enough.any() else grid.head(1)
+
+
+def _most(grids: Mapping[str, pd.DataFrame]) -> str:
+    """Where most of the difference passes, in a sentence: the head that restores most of it."""
+    heads = grids["by each head's output"].stack()
+    head, position = heads.abs().idxmax()  # type: ignore[misc]
+    return f"Among heads, {head} restores most: {heads[(head, position)]:.2f} of it, at {position}."
+
+
 def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """Every cell, with layers counted from one and heads by the names that the pictures call them."""
+    """Every cell, with heads by the names that the pictures call them."""
     frame = frame.drop(columns=["site", "metric", "direction", "round", "read", "propagate"])
     names = [list(of_layer) for of_layer in heads]
     called = [
         None if pd.isna(head) or int(head) >= len(names[int(layer)]) else names[int(layer)][int(head)]
         for layer, head in zip(frame["layer"], frame["head"], strict=True)
     ]
-    return frame.assign(layer=frame["layer"] + 1, head=pd.Series(called, index=frame.index, dtype=object))
+    return frame.assign(head=pd.Series(called, index=frame.index, dtype=object))
 
 
 def _with_names(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
     """Rows L0, ... or L0H0, ... under the names of layers and heads; heads that a circuit lacks are left out."""
-    names = {f"L{layer}": f"before layer {layer + 1}" for layer in range(len(heads))}
+    names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
     for layer, of_layer in enumerate(heads):
         for head, (name, text) in enumerate(of_layer.items()):
             names[f"L{layer}H{head}"] = f"{name} {text}".strip()
@@ -167,6 +191,8 @@ def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[
             word,
             f"{circuit['size']} of {circuit['of']} edges, faithfulness {cell(kept)}",
             f"best of as many at random: {cell(random, '.3f')}",
+            measured=Measured(kept, random),
+            says=("needs at most half of its edges", "needs more than half of its edges", ""),
         )
     ]
 
@@ -219,11 +245,11 @@ def _called(name: str, heads: Heads) -> str:
     """``0.3.v`` as the head's own name and what of it reads."""
     place, _, port = name.partition(".")
     if name.startswith("mlp "):
-        return f"MLP of layer {int(name[4:]) + 1}"
+        return f"MLP of layer {int(name[4:])}"
     if not place.isdigit():
         return {"embed": "embedding"}.get(name, name)
     index, _, port = port.partition(".")
     names = heads[int(place)]
-    number = list(names)[int(index)] if int(index) < len(names) else f"unused head {int(place) + 1}.{int(index) + 1}"
+    number = list(names)[int(index)] if int(index) < len(names) else f"unused head {place}.{index}"
     text = f"{number} {names.get(number, '')}".strip()
     return f"{text}, {_PORTS[port]}" if port else text

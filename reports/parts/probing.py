@@ -18,7 +18,8 @@ from probes import ProbeResult
 from probes.controls import DESCRIPTIONS, Control
 from probes.targets import compute as compute_targets
 from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table, Word, cell, number
+from reports.blocks import Figure, Finding, Prose, Table, Verdict, Word, cell, number
+from reports.measured import IntervalPlot, Measured, Row
 from reports.part import Context, Part
 
 KEY = "probes"
@@ -31,6 +32,8 @@ _TEXT = (
     "on all episodes. A high score says that the latents carry the target in a form that a linear map can read; **it "
     "does not say that the model uses it**, which is what patching tests."
 )
+_WHOLE = 0.9
+"""A score below it says that part of a target is held: a tenth of its variation, or of its classes, is missing."""
 _WORDS: dict[str, Word] = {
     "represented": "pass",
     "not represented": "fail",
@@ -68,19 +71,16 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
 
 def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> list[object]:
-    scores = pd.concat([_scores(result) for result in results], ignore_index=True)
     metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
-    caption = (
-        f"{metrics} of each probe (blue) and of its controls (grey squares), with 95 % intervals. "
-        "For R², 1 is perfect and 0 is what the mean gives. Scores below −0.25 are drawn there."
-    )
+    words = ", ".join(f"{result.target.key.replace('_', ' ')}: {result.verdict}" for result in results)
+    caption = f"{words}. {metrics} of each probe; for R², 1 is perfect and 0 is what the mean gives."
+    verdicts = Table(_verdicts(results, claimed), "What is represented", collapsed=True)
+    rows = [Row(result.target.key.replace("_", " "), _measured(result), _badge(result, claimed)) for result in results]
     numbers = pd.concat([result.to_frame() for result in results], ignore_index=True)
     numbers = numbers.drop(columns=["represented", "verdict", "detectable"]).dropna(axis="columns", how="all")
-    picture = figures.intervals(scores, xlabel=metrics, floor=-0.25)
     return [
         Prose(_TEXT + _left_out(results, constant)),
-        Table(_verdicts(results, claimed), "What is represented"),
-        Figure(picture, "Probe scores beside their controls", caption),
+        IntervalPlot(rows, caption, beneath=verdicts),
         Table(numbers, "Every output, metric and control", collapsed=True),
     ]
 
@@ -95,14 +95,26 @@ def _left_out(results: Sequence[ProbeResult], constant: Sequence[str]) -> str:
 
 
 def _finding(result: ProbeResult, expected: bool = True) -> Finding:
-    strongest = _strongest(result)
+    strongest, name = _strongest(result), result.target.key.replace("_", " ")
+    part = "" if result.score.low >= _WHOLE else "part of "
     return Finding(
-        f"The latents hold the {result.target.key.replace('_', ' ')}, readable by a linear map",
+        f"The latents hold {part}the {name}, readable by a linear map",
         _WORDS[result.verdict],
         f"{_metric(result)} {cell(result.score)}",
         "" if strongest is None else f"{_named(strongest)}: {cell(strongest.score)}",
         expected,
+        _measured(result),
+        (f"holds {part}".strip(), "does not hold", f"the {name}"),
     )
+
+
+def _measured(result: ProbeResult) -> Measured:
+    return Measured(result.score, controls={key: c.score.estimate for key, c in result.controls.items() if c.counted})
+
+
+def _badge(result: ProbeResult, claimed: Sequence[str]) -> Verdict:
+    """The probe's own word; red only where the latents were expected to hold the target."""
+    return replace(_finding(result, result.target.key in claimed).verdict, text=result.verdict)
 
 
 def _strongest(result: ProbeResult) -> Control | None:
@@ -123,18 +135,9 @@ def _verdicts(results: Sequence[ProbeResult], claimed: Sequence[str]) -> pd.Data
     for result in results:
         key, strongest = result.target.key, _strongest(result)
         control = (None, None) if strongest is None else (_named(strongest), strongest.score)
-        verdict = replace(_finding(result, key in claimed).verdict, text=result.verdict)
-        rows.append((key.replace("_", " "), result.score, *control, result.detectable, verdict))
+        rows.append((key.replace("_", " "), result.score, *control, result.detectable, _badge(result, claimed)))
     columns = ["target", "score", "strongest control", "its score", "would have shown", "verdict"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _scores(result: ProbeResult) -> pd.DataFrame:
-    """The probe and its controls as rows of ``figures.intervals``."""
-    rows = [(result.target.key.replace("_", " "), result.score, False)]
-    rows += [(DESCRIPTIONS.get(name, name), control.score, True) for name, control in result.controls.items()]
-    values = [(name, score.estimate, score.low, score.high, control) for name, score, control in rows]
-    return pd.DataFrame(values, columns=["name", "estimate", "low", "high", "control"])
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,10 @@ def _exactness(result: VerificationResult, variable: str, text: str) -> Finding:
     passed = all(check.passed for check in checks)
     sign, relative = "≤" if passed else ">", "relative " if worst.by == "relative" else ""
     error = f"largest {relative}error {number(_judged(worst))} {sign} {number(worst.tolerance)}"
-    return Finding(text, "pass" if passed else "fail", error if worst.error else "equal in every bit")
+    what = {"carried_state": "state", CARRIED: "state"}.get(variable, "predictions")
+    says = ("computes exactly", "does not compute exactly", f"its algorithm's {what}")
+    evidence = error if worst.error else "equal in every bit"
+    return Finding(text, "pass" if passed else "fail", evidence, says=says)
 
 
 def _judged(check: Check) -> float:

@@ -15,6 +15,7 @@ from interp.tasks.experts import regret as scoring
 from interp.tasks.experts.regret import Calibration, calibration
 from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
+from reports.measured import Measured
 from reports.part import Context, Heading, Part
 from reports.parts import closing, heads, overview, patching, probing, verification
 from reports.parts.closing import titled
@@ -127,6 +128,7 @@ def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Findi
         word,
         f"{cell(fewer, '.1f')} fewer after {context.n_rounds} rounds",
         f"majority vote: {regret}",
+        says=("", "makes as many mistakes as a majority vote", ""),
     )
     above, rivals = by_key["model"][0].excess, [by_key[key][0] for key in _RIVALS]
     rival = min(rivals, key=lambda score: score.excess.estimate if score.excess else np.inf)
@@ -134,9 +136,21 @@ def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Findi
         f"It predicts as the Bayes predictor does, within {_WITHIN} nats a round",
         {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(above, _WITHIN)],  # type: ignore[arg-type]
         f"log-loss {cell(above)} above it",
-        f"best rival, {rival.name}: {cell(rival.excess)} above it",
+        f"best rival, {rival.name}: {_above(rival)}",
+        says=(
+            f"predicts within {_WITHIN} nats a round of the Bayes predictor",
+            "predicts otherwise than the Bayes predictor",
+            "",
+        ),
     )
     return [learns, *([] if context.handwired else [as_good])]
+
+
+def _above(score: scoring.RegretScore) -> str:
+    """How far above the Bayes predictor's log-loss a predictor's is, in words where that is infinite."""
+    if score.excess is None or np.isfinite(score.excess.estimate):
+        return f"{cell(score.excess)} above it"
+    return "infinitely far above it, since it was once certain and wrong"
 
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
@@ -152,15 +166,22 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     paired = "regret beyond the model's, paired"
     columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]
     rows = [
-        (s.name, s.accuracy, s.regret, None if key == "model" else beyond, s.log_loss, s.excess)
+        (s.name, s.accuracy, s.regret, None if key == "model" else beyond, _finite(s.log_loss), _finite(s.excess))
         for key, (s, beyond) in by_key.items()
     ]
-    after = f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes"
+    after = (
+        f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes; a dash where a predictor was once "
+        "certain and wrong, so that its log-loss is infinite"
+    )
     return [
         Prose(_REGRET),
         Figure(drawn, "Regret over rounds beside the baselines", caption),
         Table(pd.DataFrame(rows, columns=columns), after, dict.fromkeys(("regret", paired), ".2f")),
     ]
+
+
+def _finite(value: Interval | None) -> Interval | None:
+    return value if value is not None and np.isfinite(value.estimate) else None
 
 
 def _calibrate(context: Context) -> Calibration:
@@ -176,6 +197,8 @@ def _calibration_findings(result: Calibration, context: Context) -> list[Finding
             f"expected calibration error {result.error:.3f}",
             f"a calibrated predictor, by chance: {cell(result.chance)}",
             expected=not context.handwired,
+            measured=Measured(Interval(result.error, np.nan, np.nan), below=result.chance.high),
+            says=("", "is not calibrated", ""),
         )
     ]
 

@@ -133,7 +133,7 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
     readers = {"p?": "the prediction reads", "w?": "the update reads"}
     shown = mean.rename(columns={"target": "algorithm", "estimate": "mean"})
     last = shown[shown["round"] == shown["round"].max()].assign(panel=shown["reader"].map(readers))
-    over_layers = panels.curves(last, by="panel", x="layer", ylabel="share of attention", columns=2, whole_x=True)
+    over_layers = panels.curves(last, by="panel", x="layer", ylabel="share of attention", columns=2)
     predicts = shown[shown["reader"] == "p?"].assign(panel="layer " + shown["layer"].astype(str))
     over_rounds = panels.curves(predicts, by="panel", ylabel="share of attention", columns=4, height=1.8)
     table = last[["panel", "layer", "algorithm", "mean", "without_history"]]
@@ -184,6 +184,7 @@ def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Find
             judged(lost, 0),
             f"{cell(lost)} of accuracy lost when the latent is cut",
             f"accuracy with it cut: {cell(cut)}",
+            says=("needs its latent", "does without its latent", ""),
         ),
         Finding(
             "The statements of the paper's appendix B hold of it",

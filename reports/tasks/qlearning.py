@@ -20,6 +20,7 @@ from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.tasks.qlearning.evaluation import policy, reference_table
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
+from reports.measured import Measured
 from reports.part import Context, Heading, Part, uncompiled, wired
 from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
@@ -103,14 +104,24 @@ def _agreement_findings(result: AgreementResult, context: Context) -> list[Findi
             judged(gain, 0),
             f"{cell(untied)} of untied steps, gain {cell(gain)}",
             f"the table with γ = 0: {cell(baseline)}",
+            measured=Measured(untied, controls={"γ = 0": baseline.estimate}),
+            says=(
+                "chooses as its table does",
+                "chooses no more as its table does than as one that never bootstraps",
+                "",
+            ),
         )
     ]
     if n_steps := result.n_steps["disputed", "all"]:
         follows, other = result.get("disputed"), result.get("disputed_gamma0")
         text = "Where the two tables disagree, it follows the one that bootstraps"
         word = judged(follows, 0.5) if n_steps >= _FEWEST else "cannot tell"
-        evidence = f"{cell(follows)} of {n_steps} disputed steps"
-        findings.append(Finding(text, word, evidence, f"γ = 0: {cell(other)}"))
+        measured, evidence = None, f"{round(follows.estimate * n_steps)} of {n_steps} disputed steps, too few to decide"
+        if n_steps >= _FEWEST:
+            evidence = f"{cell(follows)} of {n_steps} disputed steps"
+            measured = Measured(follows, 0.5, controls={"γ = 0": other.estimate})
+        says = ("bootstraps", "does not bootstrap", "")
+        findings.append(Finding(text, word, evidence, f"γ = 0: {cell(other)}", measured=measured, says=says))
     return findings
 
 
@@ -175,7 +186,9 @@ def _playing_findings(played: list[_Played], context: Context) -> list[Finding]:
     if context.handwired:
         same = all(world.same_as_tabular for world in played)
         text = "Left to itself, it takes the actions of the tabular learner"
-        return [Finding(text, "pass" if same else "fail", "every action equal" if same else "they differ")]
+        says = ("acts as the tabular learner does", "acts otherwise than the tabular learner", "")
+        evidence = "every action equal" if same else "they differ"
+        return [Finding(text, "pass" if same else "fail", evidence, says=says)]
     return [_earned_as_much(world, context.seed) for world in played]
 
 
@@ -192,6 +205,7 @@ def _earned_as_much(played: _Played, seed: int) -> Finding:
         word,
         f"{cell(mean_interval(sums['model'], seed=seed), '.1f')}, the learner {sums['greedy'].mean():.1f}",
         f"random actions: {cell(mean_interval(sums['random'], seed=seed), '.1f')}",
+        says=("earns what the tabular learner earns in", "earns less than the tabular learner in", played.world),
     )
 
 

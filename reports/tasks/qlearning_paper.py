@@ -304,7 +304,7 @@ def _draw_chain(frame: pd.DataFrame, context: Context) -> list[object]:
     mean = frame.groupby(["layer", "query", "key"])["attention"].mean().unstack("key")
     layers = list(dict.fromkeys(frame["layer"]))
     grids = [mean.loc[layer].reindex(index=labels, columns=labels).fillna(0.0).to_numpy() for layer in layers]
-    names = [f"layer {layer + 1}" for layer in layers]
+    names = [f"layer {layer}" for layer in layers]
     picture = panels.attention([np.stack(grids)], labels, [names], columns=2)
     text = "The 4-state, 2-action linear chain, in which action 1 steps right and pays at the end; mean over heads."
     return [Figure(picture, "Attention on the chain", titled("10", text))]

@@ -16,6 +16,7 @@ from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for,
 from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
+from reports.measured import Measured
 from reports.part import Context, Heading, Part
 from reports.parts import learning, overview, patching, probing, verification
 from reports.parts.default import default_parts
@@ -117,8 +118,34 @@ def _findings(data: _Answers, context: Context) -> list[Finding]:
             word,
             f"accuracy {cell(scores[MODEL])}",
             f"{strongest.replace('_', ' ')}: {cell(scores[strongest])}",
-        )
+            measured=Measured(scores[MODEL], scores[strongest].high, controls={strongest: scores[strongest].estimate}),
+            says=("knows of", "does not know of", f"targets {depth} steps away in round {depth}"),
+        ),
+        _solved(known),
     ]
+
+
+_SOLVED = 0.95
+"""Share of right answers in the last round, at the worst depth, from which the task is called solved: one in twenty is
+the level of the intervals, and what such intervals could not tell from none in the few episodes of a depth."""
+
+
+def _solved(known: pd.DataFrame) -> Finding:
+    """Whether it answers right when all can be known, at the depth at which it does worst."""
+    last = known[known["round"] == known["round"].max()].sort_values("estimate", kind="stable")
+    worst = last[last["key"] == MODEL].iloc[0]
+    beside = last[(last["depth"] == worst["depth"]) & ~last["key"].isin((MODEL, "breadth_first"))]
+    rival = beside.iloc[-1] if len(beside) else None
+    score = Interval(worst["estimate"], worst["low"], worst["high"])
+    said = {} if rival is None else {rival["key"].replace("_", " "): float(rival["estimate"])}
+    return Finding(
+        f"It solves the task: right in {_SOLVED:.0%} of episodes or more in the last round, at every depth",
+        judged(score, _SOLVED),
+        f"accuracy {cell(score)} at depth {worst['depth']}, its worst",
+        "".join(f"{name}: {cell(value, '.3f')}" for name, value in said.items()),
+        measured=Measured(score, _SOLVED, controls=said),
+        says=("solves the task", "does not solve the task", ""),
+    )
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:
@@ -161,6 +188,8 @@ def _moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -
             judged(effect, control.high, control.estimate),
             f"the other candidate's share {cell(effect)} (search {1 - later[PARENT]['search']:.2f})",
             f"another node written: {cell(control)}",
+            measured=Measured(effect, control.high, controls={"another node": control.estimate}),
+            says=("expands", "does not expand", "a node that is written into its set"),
         )
     ]
 

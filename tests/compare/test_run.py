@@ -12,12 +12,15 @@ import interp
 from circuits import compare
 from circuits.compare import driver
 from circuits.compare.question import in_words
+from interp.cli.compare import told
 from interp.errors import InputError
+from interp.files import json_values
 from interp.finished import Finished
 from interp.tasks import experts
 from reports import comparison
 from reports.build import build
 from reports.parts import compared, overview
+from tests.test_json import SCHEMA, check
 
 SMALL = compare.Effort(known=24, test=12, rounds=14, starts=2, horizon=4, battery=8, untrained=1)
 
@@ -100,10 +103,19 @@ def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
     for model in ("wma-learned", "wma-handwired"):  # the latter with 4 experts, as in the comparison
         text = build(model, tmp_path, **page).read_text()
         assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
-        assert all(f"same {in_words(question)}?" in text for question in found.verdicts)
+        assert found.sentence in text
         other = {"wma-learned": "wma-handwired", "wma-handwired": "wma-learned"}[model]
         assert all(f"Same {in_words(question)} as {other}" in text for question in found.verdicts)
         assert 'class="badge fail"' not in text  # a difference is a finding, no fault
+
+
+def test_json_gives_numbers(found):
+    """What `interp compare --json` prints keeps docs/schema.json, and its numbers are those of the verdicts."""
+    said = json_values(told(found))
+    check(said, SCHEMA["$defs"]["compare"])
+    state = next(verdict for verdict in said["verdicts"] if verdict["question"] == "state")
+    assert (state["value"], state["threshold"]) == (found.verdicts["state"].bound.estimate, 0.95)
+    assert said["algorithm"]["parameters"] == dict(found.algorithm.parameters) and found.sentence == said["sentence"]
 
 
 @pytest.mark.parametrize("name", ["algorithm", "state", "update", "effects", "circuit", "where"])

@@ -47,10 +47,10 @@ def test_every_verdict_is_said_once_and_as_it_is(words: tuple[str, ...], sentenc
 
 def test_a_condition_of_same_is_said_with_it_and_what_differs_is_named() -> None:
     """A "same" that holds only with help is never said without it."""
-    notes = ("once its read-out is fitted: 0.9", "if a is also given the round number", "", "heads by use 0.2")
+    notes = ("once its read-out is fitted: 0.9", "if b is also given the round number", "", "heads by use 0.2")
     sentence = said("same", "same", "different", "different", notes=notes)
     assert "predicts the same (once its read-out is fitted)" in sentence
-    assert "holds the same state (if a is also given the round number)" in sentence and "by use" not in sentence
+    assert "holds the same state (if b is also given the round number)" in sentence and "by use" not in sentence
     assert "predicts otherwise (like the Bayes predictor)" in said(
         "different", *("same",) * 3, predicts="like the Bayes predictor"
     )

@@ -30,11 +30,11 @@ def test_an_effect_is_what_the_cut_does() -> None:
     at = run.layout.position("y"), run.layout.position("w?")
 
     def cut(pattern, hook):  # type: ignore[no-untyped-def]
-        pattern[:, told["head"] - 1, at[1], at[0]] = 0
+        pattern[:, told["head"], at[1], at[0]] = 0
         return pattern
 
     _, plain, _ = replay(model, run, rounds=[10])
-    _, after, _ = replay(model, run, rounds=[10], fwd_hooks=[(f"blocks.{told['layer'] - 1}.attn.hook_pattern", cut)])
+    _, after, _ = replay(model, run, rounds=[10], fwd_hooks=[(f"blocks.{told['layer']}.attn.hook_pattern", cut)])
     apart = (plain - plain.mean(0)).flatten(1).norm(dim=-1).mean()
     assert told["effect"] == pytest.approx(float((after - plain).flatten(1).norm(dim=-1).mean() / apart))
 

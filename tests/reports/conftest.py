@@ -22,6 +22,7 @@ from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
+from interp.statistics import Interval
 from interp.tasks.experts.evaluation import by_regime
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
@@ -29,6 +30,7 @@ from reports import figures, part
 from reports.attention import AttentionView
 from reports.blocks import WORDS, Code, Figure, Finding, Findings, NotComputed, Prose, Summary, Table
 from reports.build import build
+from reports.measured import Measured
 from reports.page import Report, Section
 from reports.parts import verification
 from reports.tasks import experts_paper, qlearning_paper
@@ -110,7 +112,8 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     views = [AttentionView([pattern[None, None]], LABELS, [names], f"View {i}", opened=i == 0) for i in range(2)]
     weights = figures.trajectories(np.eye(4), np.eye(4), list("abcd"), ylabel="weight")
     grid = figures.heatmap(np.eye(4), list("abcd"), list("wxyz"), label="effect")
-    words = [Finding(f"Claim {i}", word, "0.5 [0.4, 0.6]", "chance 0.5") for i, word in enumerate(WORDS)]
+    number = Measured(Interval(0.5, 0.4, 0.6), 0.9, controls={"untrained": 0.2, "chance": 0.3, "weaker": 0.1})
+    words = [Finding(f"Claim {i}", word, "0.5 [0.4, 0.6]", "chance 0.5", True, number) for i, word in enumerate(WORDS)]
     wide = pd.DataFrame({f"a_column_{i}": ["a long word or two"] * 4 for i in range(12)})
     scores = pd.DataFrame({"name": ["a", "b"], "score": [-1e-9, 0.5], "low": [-0.1, 0.4], "high": [0.1, 0.6]})
     tables = [Table(scores, "Scores"), Table(wide, "Wide"), Table(wide, "Folded", collapsed=True)]
@@ -123,7 +126,8 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Section("Missing", [NotComputed("one is too few", "Traceback\n  line"), Code("interp models", "Code")]),
         Section("Attention", views),
     ]
-    return Report("Offline", "A page.", sections, {"seed": 0}).write(tmp_path_factory.mktemp("page") / "page.html")
+    report = Report("Offline", "A page.", sections, {"seed": 0}, sentence="It does what it does.")
+    return report.write(tmp_path_factory.mktemp("page") / "page.html")
 
 
 @pytest.fixture(scope="package")

@@ -24,8 +24,8 @@ def test_edges_are_reads_that_write() -> None:
     pattern = np.array([[[1, 0, 0], [1, 0, 0], [0, 0.5, 0.5]]])
     found = written([pattern], [pattern * [0, 1, 1]], LABELS, [["1.1"]])
     assert found[["layer", "head", "source", "target", "weight"]].to_numpy().tolist() == [
-        [1, "1.1", "e_1", "p?", 0.5],
-        [1, "1.1", "p?", "p?", 0.5],
+        [0, "1.1", "e_1", "p?", 0.5],
+        [0, "1.1", "p?", "p?", 0.5],
     ]
 
 
@@ -41,7 +41,7 @@ def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
 
 def test_edges_refuse_what_does_not_fit() -> None:
     """A pattern with another number of heads than names would be mislabelled."""
-    with pytest.raises(InputError, match="layer 1: pattern"):
+    with pytest.raises(InputError, match="layer 0: pattern"):
         written([np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]])
 
 
@@ -55,7 +55,7 @@ def boxes(figure: Figure) -> list:
 def test_no_label_covers_another() -> None:
     """Every arrow is named, and no two names overlap: twelve reads that share a target, and a crowd of heads."""
     labels, names = [f"e_{i}" for i in range(14)], [f"1.{i}" for i in range(6)]
-    reads = [(1 + i % 2, f"1.{i}", labels[i // 2], "e_13", "update", 1.0) for i in range(24)]
+    reads = [(i % 2, f"1.{i}", labels[i // 2], "e_13", "update", 1.0) for i in range(24)]
     frame = pd.DataFrame(reads, columns=["layer", "head", "source", "target", "exit", "effect"])
     pattern = np.tril(np.ones((6, 14, 14))) * (np.arange(14) > 11)[:, None]
     crowd = written([pattern], [pattern], labels, [names])

@@ -97,7 +97,7 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
     assert titles(html) == QLEARNING_SECTIONS
     assert html.count('<details class="attention"') == 1
     assert 'class="badge fail">fail' not in html and 'class="badge fail">differs' not in html
-    assert html.count("every action equal") == 4
+    assert html.count("every action equal") == 5
     carried = section(html, "Interchange interventions")
     variables = ("table", "column", "state", "next state", "current value", "next values", "maximum", "choice")
     for variable in (*variables, "reward", "next column", "change"):

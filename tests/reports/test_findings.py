@@ -45,15 +45,28 @@ def test_interchange() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "moved", "word"),
-    [(0.05, 0.5, "pass"), (0.4, 0.5, "fail"), (0.2, 0.5, "cannot tell"), (0.0, 0.01, "cannot tell")],
+    ("scores", "moved", "random", "word"),
+    [
+        ((0.9, 0.8), (0.5, 0.4), 0.0, "pass"),
+        ((0.9, 0.3), (0.5, 0.4), 0.0, "fail"),  # one dose is half missed: the worst decides, not the largest move
+        ((0.2, 0.9), (0.4, 0.5), 0.0, "fail"),
+        ((0.9, 0.52), (0.5, 0.4), 0.0, "cannot tell"),
+        ((0.9, 0.8), (0.5, 0.4), 0.78, "uninformative"),
+        ((0.9, 0.1), (0.5, 0.01), 0.0, "pass"),  # a dose that hardly moves the algorithm asks for nothing
+        ((0.9, 0.9), (0.01, 0.01), 0.0, "cannot tell"),
+    ],
 )
-def test_steering(error: float, moved: float, word: str) -> None:
-    """Half as far as random directions decides, unless the algorithm itself hardly moves."""
-    frame = pd.DataFrame({"dose": [0.0, 1.0], "algorithm": [0.2, 0.2 + moved], "mean_error": [0.0, error]})
-    frame = frame.assign(mean_error_low=frame["mean_error"] - 0.03, mean_error_high=frame["mean_error"] + 0.03)
-    found = interchange.steered(frame.assign(random_mean_error=0.4), None)  # type: ignore[arg-type]
+def test_steering(scores: tuple[float, float], moved: tuple[float, float], random: float, word: str) -> None:
+    """The dose that is worst of those that move the algorithm decides, against half of its move."""
+    frame = pd.DataFrame({"dose": [-4.0, 0.0, 4.0], "algorithm": [0.3 - moved[0], 0.3, 0.3 + moved[1]]})
+    score = np.array([scores[0], NAN, scores[1]])
+    frame = frame.assign(score=score, score_low=score - 0.05, score_high=score + 0.05, random_score=random)
+    found = interchange.steered(frame, None)  # type: ignore[arg-type]
     assert [finding.word for finding in found] == [word]
+    if word in ("pass", "fail"):
+        assert found[0].measured is not None and found[0].measured.value.estimate == min(
+            value for value, by in zip(scores, moved, strict=True) if by > 0.02
+        )
 
 
 @pytest.mark.parametrize(

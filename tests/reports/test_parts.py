@@ -70,7 +70,8 @@ def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(model: Any, t
         assert "Not computed, because ZeroDivisionError: division by zero</p>" in section(html, title)
         assert "in divide" in section(html, title)
     assert 'class="missing"' not in section(html, "Drawn")
-    rows = re.findall(r'<th scope="row">(.*?)</th>.*?badge (.*?)">(.*?)<.*?href="#(.*?)"', html, re.DOTALL)
+    table = html[html.index('<details class="findings">') :]
+    rows = re.findall(r'<th scope="row">(.*?)</th>.*?badge (.*?)">(.*?)<.*?href="#(.*?)"', table, re.DOTALL)
     missing = [(title, "neutral", "cannot tell", title.lower()) for title in ("Refused", "Broken", "Undrawn")]
     assert rows == [*missing, ("A claim", "neutral", "uninformative", "drawn")]
 

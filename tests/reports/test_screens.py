@@ -53,14 +53,22 @@ def test_axe_finds_nothing(browser: Browser, small_page: Path, dark: bool) -> No
 
 
 def test_the_first_screen_holds_the_verdicts(browser: Browser, small_page: Path) -> None:
-    """A claim, its evidence, its strongest control, how it came out, and a link to where it is shown."""
+    """The sentence, and a row a claim: its number among controls, how it came out, a link to where it is shown."""
     browser.open(small_page, width=1440, height=900)
-    table = "document.querySelector('figure.findings table')"
-    assert browser.evaluate(f"{table}.getBoundingClientRect().bottom") < 900
-    cells = browser.evaluate(f"[...{table}.querySelectorAll('tbody tr')].map((row) => row.innerText.split('\\t'))")
+    plot, rows = "document.querySelector('figure.intervals table')", "[...{}.querySelectorAll('tbody tr')]"
+    assert browser.evaluate(f"{plot}.getBoundingClientRect().bottom") < 900
+    assert browser.evaluate("document.querySelector('.sentence').innerText") == "It does what it does."
     words = ["pass", "fail", "cannot tell", "uninformative"]
+    said = browser.evaluate(f"{rows.format(plot)}.map((row) => [row.innerText.split('\\n')[0], row.innerText])")
+    assert [word in row for word, (_, row) in zip(words, said, strict=True)] == [True] * 4
+    track = browser.evaluate(f"{plot}.querySelector('.track').getAttribute('aria-label')")
+    assert track == "0.50 [0.40, 0.60]; holds from 0.9 up; untrained 0.2; chance 0.3"
+    evidence = "document.querySelector('details.findings')"
+    assert browser.evaluate(f"{evidence}.open") is False
+    browser.evaluate(f"{evidence}.open = true")
+    cells = browser.evaluate(f"{rows.format(evidence)}.map((row) => row.innerText.split('\\t'))")
     assert cells == [[f"Claim {i}", "0.5 [0.4, 0.6]", "chance 0.5", word, "Weights"] for i, word in enumerate(words)]
-    browser.page.click("figure.findings a[href='#weights']")
+    browser.page.click("figure.intervals a[href='#weights']")
     assert browser.evaluate("location.hash") == "#weights"
 
 

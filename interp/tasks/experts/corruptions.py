@@ -17,12 +17,12 @@ Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
 
 @checked
-def flip_vote(episodes: ExpertEpisodes, round: int, expert: int = 0) -> Pair:
-    """Flip what one expert (counted from 0) says in one round."""
+def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = 0) -> Pair:
+    """Flip what one expert says in one round: its index, counted from 0, or the label of its vote, such as "p_1"."""
     t = corrupted_round(episodes, round)
-    _expert(episodes, expert)
+    index = _expert(episodes, expert)
     advice = episodes.advice.copy()
-    advice[:, t, expert] ^= 1
+    advice[:, t, index] ^= 1
     return episodes, replace(episodes, advice=advice)
 
 
@@ -36,13 +36,14 @@ def flip_label(episodes: ExpertEpisodes, round: int) -> Pair:
 
 
 @checked
-def swap_histories(episodes: ExpertEpisodes, round: int, experts: tuple[int, int] = (0, 1)) -> Pair:
-    """Swap what two experts said in every round before ``round``: their records change places, the round does not."""
+def swap_histories(episodes: ExpertEpisodes, round: int, experts: tuple[int | str, int | str] = ("p_1", "p_2")) -> Pair:
+    """Swap what two experts said in every round before ``round``: their records change places, the round does not.
+
+    An expert is named as in :func:`flip_vote`.
+    """
     t = corrupted_round(episodes, round, history=True)
-    first, second = experts
-    _expert(episodes, first)
-    _expert(episodes, second)
-    require(first != second, f"swapping needs two different experts, got {first} twice")
+    first, second = (_expert(episodes, expert) for expert in experts)
+    require(first != second, f"swapping needs two different experts, got {experts[0]} and {experts[1]}")
     advice = episodes.advice.copy()
     advice[:, :t, [first, second]] = advice[:, :t, [second, first]]
     return episodes, replace(episodes, advice=advice)
@@ -69,6 +70,11 @@ def _each_expert(episodes: ExpertEpisodes) -> dict[str, dict[str, int]]:
     return {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)}
 
 
-def _expert(episodes: ExpertEpisodes, expert: int) -> None:
-    missing = f"expert {expert} does not exist: the episodes have experts 0 to {episodes.n_experts - 1}"
-    require(0 <= expert < episodes.n_experts, missing)
+def _expert(episodes: ExpertEpisodes, expert: int | str) -> int:
+    """The index of an expert that is given by its index or by the label of its vote."""
+    labels, n = [f"p_{i + 1}" for i in range(episodes.n_experts)], episodes.n_experts
+    if expert in labels:
+        return labels.index(str(expert))
+    known = isinstance(expert, int) and 0 <= expert < n
+    require(known, f"expert {expert} does not exist: the episodes have experts 0 to {n - 1}, or p_1 to p_{n}")
+    return int(expert)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer, refuse_beyond_machine
+from interp.display import Sampled
 from interp.errors import InputError, require
 from interp.task import chosen_indices
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
@@ -28,8 +29,8 @@ __all__ = ["REGIMES", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", 
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
 
 
-@dataclass(frozen=True, eq=False)
-class ExpertEpisodes:
+@dataclass(frozen=True, eq=False, repr=False)
+class ExpertEpisodes(Sampled):
     """A batch of episodes of prediction with expert advice.
 
     Arrays of any kind that hold valid values are taken; they are kept as int64 and float64.

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, check_fields, checked, integer
+from interp.display import Sampled
 from interp.errors import InputError, require, require_known
 from interp.provenance import provenance
 from interp.task import chosen_indices
@@ -34,8 +35,8 @@ TRANSITIONS = ("states", "actions", "rewards", "next_states")
 """The arrays ``[episode, round]`` that say what happened."""
 
 
-@dataclass(frozen=True, eq=False)
-class MDPEpisodes:
+@dataclass(frozen=True, eq=False, repr=False)
+class MDPEpisodes(Sampled):
     """Recorded episodes of tabular Q-learning (or of any agent, with the tables that Q-learning makes of them).
 
     Attributes:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer
+from interp.display import Sampled
 from interp.errors import InputError, require, unknown_name
 from interp.task import chosen_indices
 from interp.tasks.reachability import graphs
@@ -27,8 +28,8 @@ _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates":
 """The axes of every array where all rounds of an episode agree."""
 
 
-@dataclass(frozen=True, eq=False)
-class ReachabilityEpisodes:
+@dataclass(frozen=True, eq=False, repr=False)
+class ReachabilityEpisodes(Sampled):
     """A batch of episodes of reachability.
 
     >>> chain = np.array([[[0, 1], [1, 2], [3, 2]]])

@@ -64,7 +64,10 @@ def test_the_task_looks_its_corruptions_up_by_key():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda e: corruptions.flip_vote(e, 3, expert=3), "expert 3 does not exist: the episodes have experts 0 to 2"),
+        (
+            lambda e: corruptions.flip_vote(e, 3, expert=3),
+            "expert 3 does not exist: the episodes have experts 0 to 2, or p_1 to p_3",
+        ),
         (lambda e: corruptions.flip_label(e, 8), "round 8 is out of range"),
         (lambda e: corruptions.swap_histories(e, 0), "round 0 has no history"),
         (lambda e: corruptions.swap_histories(e, 3, experts=(1, 1)), "two different experts"),
