@@ -81,7 +81,7 @@ def audit(machine: str | Machine, *, quick: bool = False, effort: Effort | None 
         done(1)
         lines = [used.used(subject, channel) for channel in subject.channels]
         is_used = lines[0].word == "used"
-        lines += [used.content(subject), used.lasts(subject, blank), decoded.decoded(subject, blank)]
+        lines += [used.content(subject), used.lasts(subject), decoded.decoded(subject, blank)]
         done(1)
         lines += [content.few(subject), timing.in_time(subject, blank)]
         longer = {

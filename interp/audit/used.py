@@ -205,32 +205,29 @@ def content(subject: Subject, channel: str = ALL) -> Verdict:
     )
 
 
-def lasts(subject: Subject, blank: Subject | None, channel: str = ALL) -> Verdict:
+def lasts(subject: Subject, channel: str = ALL) -> Verdict:
     """Is a state carried on from round to round, or made anew from the inputs of each?
 
-    An untrained copy shows what the wiring alone carries on: a verdict says what this machine does, not that it
-    learned to.
+    Control: the own state is put back in the next round, as if that round had made it anew. A verdict says what this
+    machine does; untrained copies carry on, too, where their wiring does.
     """
     question, threshold = "Is a write carried on, or is the state made anew in every round?", THRESHOLDS["lasts"].value
     found = influence(subject, channel, DONOR)
     if found.at_peak().high < THRESHOLDS["effect"].value:
         return Verdict("lasts", question, NOT_APPLICABLE, about=channel, note="Nothing that is written shows at all.")
     share = _left(found)
-    control = None if blank is None else _left(influence(blank, channel, DONOR)).estimate
-    word = placed(share, threshold, "carried on", "made anew", has_control=control is not None)
     last, some = found.at(found.effect.shape[2] - 1 - found.writes[0])
-    end = f"At the end of the episode, written in round {found.writes[0]}: {found.mean(last, some)}."
     return Verdict(
         "lasts",
         question,
-        word,
+        placed(share, threshold, "carried on", "made anew"),
         number=share,
         what="share of the effect that is left a round on",
-        control=control,
-        control_is="of an untrained copy's",
+        control=put_back(subject),
+        control_is="with the own state put back in between",
         threshold=threshold,
         about=channel,
-        note=end,
+        note=f"At the end of the episode, written in round {found.writes[0]}: {found.mean(last, some)}.",
     )
 
 
