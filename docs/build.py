@@ -34,7 +34,11 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     source = out.with_name(f"{out.name}-source")
     shutil.rmtree(source, ignore_errors=True)
     shutil.rmtree(out, ignore_errors=True)
-    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("__pycache__", "build.py", "generated.py"))
+    shutil.copytree(
+        HERE,
+        source,
+        ignore=shutil.ignore_patterns("__pycache__", "build.py", "generated.py", "notebooks*", "pictures.py"),
+    )
     shutil.copy(HERE.parent / "examples" / "own_task.py", source / "tutorials")
     for path, text in generated.pages().items():
         (source / path).parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ copyright = f"2026, {author}"
 version = release = interp.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["README.md"]
+exclude_patterns = ["README.md", "notebooks"]
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = True

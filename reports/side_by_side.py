@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
+from interp.checks import require_columns
 from interp.errors import require_known
 from reports.palette import INK, LIGHT, PAPER
-from reports.style import styled
+from reports.style import WIDTH, styled
 
 PARTS = {
     "behaviour": "predictions",
@@ -76,3 +79,36 @@ def _box(axes: Axes, x: float, y: float, width: float, height: float, edge: str)
     corner = (x - width / 2, y - height / 2)
     look: dict[str, Any] = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "none", "linewidth": 1.1}
     axes.add_patch(FancyBboxPatch(corner, width, height, edgecolor=edge, **look))
+
+
+@styled
+def verdicts(frame: pd.DataFrame) -> Figure:
+    """Verdicts on several models, a panel a question: each number with its interval beside the threshold.
+
+    ``frame`` has columns ``model``, ``question``, ``verdict``, ``value``, ``low``, ``high`` and ``threshold``; numbers
+    that do not exist are NaN.
+    """
+    require_columns("frame", frame, "model", "question", "verdict", "value", "low", "high", "threshold")
+    models = list(dict.fromkeys(frame["model"]))
+    asked = [question for question in PARTS if question in set(frame["question"])]
+    figure = Figure(figsize=(WIDTH, 0.95 + 0.36 * len(models)))
+    for axes, question in zip(figure.subplots(1, len(asked), sharey=True, squeeze=False)[0], asked, strict=True):
+        for row in frame[frame["question"] == question].to_dict("records"):
+            y, (colour, _) = len(models) - 1 - models.index(row["model"]), _LOOKS[row["verdict"]]
+            if np.isfinite(row["low"]):
+                axes.plot([row["low"], row["high"]], [y, y], color=colour, linewidth=4, alpha=0.45)
+            axes.plot(row["value"], y, "o" if row["verdict"] == "same" else "D", color=colour, markersize=6)
+            side = "left" if row["value"] < 0.5 else "right"
+            beside = (row["value"] + (0.06 if side == "left" else -0.06), y + 0.3)
+            axes.annotate(row["verdict"], beside, ha=side, va="center", fontsize=8, color=colour)
+            if np.isfinite(row["threshold"]):
+                axes.plot([row["threshold"]] * 2, [y - 0.3, y + 0.3], color=INK, linewidth=1)
+        axes.set(xlim=(-0.05, 1.05), ylim=(-0.6, len(models) - 0.3), title=PARTS[question])
+        axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+        axes.set_yticks(range(len(models)), models[::-1])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(False, axis="y")
+    figure.supxlabel(
+        "how alike (1: the same); a bar is the 95 % interval, the tick what it is held against", fontsize=8.5
+    )
+    return figure

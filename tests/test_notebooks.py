@@ -1,0 +1,39 @@
+"""The notebooks are the tutorials: the same code, no outputs, none missing or out of date; pictures are drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from docs import notebooks, pictures
+from tests.test_tutorials import RUN
+
+
+def test_every_notebook_is_what_its_tutorial_says() -> None:
+    """`python -m docs.notebooks` writes them again after a tutorial changed."""
+    texts = notebooks.texts()
+    assert {path.name for path in notebooks.NOTEBOOKS.glob("*.ipynb")} == {path.name for path in texts}
+    for path, text in texts.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is old: run python -m docs.notebooks"
+        cells = json.loads(text)["cells"]
+        page = (notebooks.HERE / "tutorials" / f"{path.stem}.md").read_text(encoding="utf-8")
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        assert code == [block.strip("\n") for block in RUN.findall(page)]
+        assert all(cell["outputs"] == [] for cell in cells if cell["cell_type"] == "code")
+        assert not any("```python" in "".join(cell["source"]) for cell in cells)
+
+
+def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every verdict of every model stands in the picture."""
+    monkeypatch.setattr(pictures, "PICTURES", tmp_path)
+    drawn = {path.name: path.read_text(encoding="utf-8") for path in pictures.draw()}
+    frame = pd.read_csv(pictures.TABLE)
+    assert len(frame) == 4 * frame["model"].nunique() and all(
+        model in drawn["verdicts.svg"] for model in frame["model"]
+    )
+    assert all(drawn["verdicts.svg"].count(f">{word}<") == n for word, n in frame["verdict"].value_counts().items())
+    readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")
+    assert all(f"docs/pictures/{name}" in readme for name in drawn) and len(readme.splitlines()) <= 150
