@@ -1,10 +1,12 @@
-"""How often the intervals that decide state and update hold the truth: small comparisons against large ones.
+"""How often the intervals that decide state and update hold the truth, and how far more episodes would move it.
 
 The machines have a state and an update that are neither exact nor wrong: Weighted Majority with noise of .1 in its
-latents, and ``wma-learned``, against the handwired machine. A small comparison has the episodes of its effort, a large
-one :data:`LARGE` times as many, in the same rounds; the truth is the mean of the large ones. It has the luck of its own
-episodes, about a fifth of a small one's. Maps that are fitted on many episodes are better ones, so that the small
-comparisons are asked for more than the score of their own maps (:mod:`circuits.compare.crossfit`).
+latents, and ``wma-learned``, against the handwired machine. The truth of a comparison is the score that maps fitted to
+as many episodes have on new ones (:mod:`circuits.compare.crossfit`): for each small comparison, the mean of all others
+of its size, which has an eighth of its luck.
+
+Beside it stand large comparisons, of :data:`LARGE` times as many episodes in the same rounds. Maps that are fitted on
+many episodes are better ones, so that the mean of the large ones is a harder truth: it counts the bias of small maps.
 
 ``interp calibrate --table deciding`` writes it. What this is NOT: coverage on other machines, tasks or thresholds.
 """
@@ -97,17 +99,20 @@ def covered(frame: pd.DataFrame) -> pd.DataFrame:
     """The coverage of every number, from the rows of small and large comparisons.
 
     ``truth_below`` and ``truth_above`` are the shares of intervals that the truth lies below and above; ``low`` and
-    ``high`` are the exact 95 % bounds of the coverage.
+    ``high`` are the exact 95 % bounds of the coverage. ``of_large`` is the share of intervals that hold the mean of the
+    large comparisons (``large``).
     """
     rows = []
     for key, group in frame.groupby(["machine", "question", "number", "effort"], sort=False):
         small, large = group[group["size"] == "small"], group[group["size"] == "large"]
-        truth, n = float(large["value"].mean()), len(small)
+        n, mean, most = len(small), float(small["value"].mean()), float(large["value"].mean())
+        truth = (n * mean - small["value"]) / (n - 1)  # of each small one, the mean of the others
         below, above = (int(side.sum()) for side in (truth < small["low"], truth > small["high"]))
         sure = binomtest(n - below - above, n).proportion_ci()
+        held = float(((small["low"] <= most) & (most <= small["high"])).mean())
         named = dict(zip(("machine", "question", "number", "effort"), key, strict=True))
         shares = {"coverage": 1 - (below + above) / n, "truth_below": below / n, "truth_above": above / n}
-        spread = {"truth": truth, "mean": float(small["value"].mean()), "sd": float(np.std(small["value"], ddof=1))}
+        spread = {"mean": mean, "sd": float(np.std(small["value"], ddof=1)), "large": most, "of_large": held}
         rows.append({**named, "n": n, **shares, "low": sure.low, "high": sure.high, **spread})
     return pd.DataFrame(rows)
 
@@ -115,6 +120,7 @@ def covered(frame: pd.DataFrame) -> pd.DataFrame:
 def summary(frame: pd.DataFrame) -> str:
     """The coverage of every number as text."""
     return (
-        "Coverage of nominal 95 % intervals of what decides state and update, small comparisons against large ones\n"
+        "Coverage of nominal 95 % intervals of what decides state and update: of the mean of other comparisons of\n"
+        "this size, and of that of large ones\n"
         f"{covered(frame).round(4).to_string(index=False)}"
     )

@@ -13,8 +13,8 @@ best affine map scores more: on a noisy machine by a fifth of an interval, but o
 (update .9974 at quick effort and .9981 with 7 times the episodes; the second lies above the interval in 59 of 60 small
 comparisons): intervals say nothing about maps of more episodes. The allowance a is
 :data:`ALLOWANCE`, and not the sqrt(1 + K / (K - 1)) of :mod:`interp.refit`, which covered every number in each of 60
-small comparisons, with intervals of up to 1.6 times the width that they need. Coverage is measured against large
-comparisons: the table "deciding" of :mod:`circuits.compare.coverage`.
+small comparisons, with intervals of up to 1.6 times the width that they need. Coverage is measured: the table
+"deciding" of :mod:`circuits.compare.coverage`.
 """
 
 from __future__ import annotations

@@ -105,14 +105,15 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     assert sorted(one.stitchings, key=key) == sorted(other.stitchings, key=key) and one.worth == other.worth
 
 
-def test_coverage_counts_small_intervals_that_hold_the_mean_of_the_large_ones():
-    small = [(0.5, 0.4, 0.6), (0.3, 0.2, 0.4), (0.7, 0.6, 0.8), (0.5, 0.5, 0.55)]
+def test_coverage_counts_small_intervals_that_hold_the_mean_of_the_others_and_of_the_large_ones():
+    small = [(0.5, 0.4, 0.6), (0.3, 0.2, 0.4), (0.7, 0.6, 0.8), (0.5, 0.45, 0.55)]  # others: .5, .567, .433, .5
     about = {"machine": "m", "question": "state", "number": "there", "effort": "QUICK"}
     rows = [{**about, "size": "small", "value": v, "low": a, "high": b} for v, a, b in small]
-    rows += [{**about, "size": "large", "value": v, "low": 0.0, "high": 0.0} for v in (0.48, 0.52)]
+    rows += [{**about, "size": "large", "value": v, "low": 0.0, "high": 0.0} for v in (0.56, 0.6)]
     (row,) = coverage.covered(pd.DataFrame(rows)).to_dict("records")
     assert {**about, "n": 4, "coverage": 0.5, "truth_below": 0.25, "truth_above": 0.25}.items() <= row.items()
-    assert (row["truth"], row["mean"]) == pytest.approx((0.5, 0.5)) and row["low"] < 0.1 and row["high"] > 0.9
+    assert (row["mean"], row["large"], row["of_large"]) == pytest.approx((0.5, 0.58, 0.25))
+    assert row["low"] < 0.1 and row["high"] > 0.9
     assert "truth_above" in coverage.summary(pd.DataFrame(rows))
 
 
