@@ -365,6 +365,7 @@ def _update(steps, effects=(), response=UNASKED, rules=()):
         (SURE, ((0.5, 0.6), (0.9, 0.95)), "same", "step R2"),
         (SURE, ((0.9, 0.95), (0.49, 0.95)), "undecided", "response to input 1"),
         (SURE, ((0.1, 0.9), (0.4, 0.49)), "different", "response to input 1"),
+        (SURE, ((0.1, 0.9), (0.4, 0.5)), "undecided", "response to input 0"),
         (ACROSS, ((0.1, 0.9),), "undecided", "step R2"),
         (ACROSS, ((0.1, 0.2),), "different", "response to input 0"),
         (BELOW, ((0.1, 0.2),), "different", "step R2"),
@@ -385,6 +386,7 @@ def test_update_needs_every_response_to_go_through_the_state(step, cells, word, 
         (SURE, SURE, (0.1, 0.25), "undecided"),
         (SURE, SURE, (0.1, 0.251), "same"),  # that it does is not sure
         (between(0.9989, 0.9999), SURE, (0.1, 0.2), "same"),  # nothing is left but rounding
+        (between(0.998, 1.0), SURE, (0.1, 0.2), "same"),
         (between(0.9988, 0.9991), between(0.9991, 0.9999), (0.1, 0.2), "undecided"),
         (BELOW, SURE, (0.1, 0.2), "different"),
     ],
