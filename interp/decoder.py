@@ -72,12 +72,12 @@ class Affine:
         centre, middle = x.mean(0), y.mean(0)
         features, outputs = x - centre, y - middle
         covariance = features.T @ features / max(len(features), 1)
-        if not ridge:
+        square = covariance * len(features)
+        if not ridge or not square.any():  # features that never vary say nothing, and slopes are 0
             # Features may have any rank. Solvers on accelerators take none but the full one, and the CPU's default
             # ("gelsy") reads uninitialised memory and then finds too low a rank (pytorch/pytorch#71222).
             slopes = torch.linalg.lstsq(features.cpu(), outputs.cpu(), rcond=RANK, driver="gelsd").solution
             return cls(centre, middle, slopes.to(x.device), covariance)
-        square = covariance * len(features)
         penalty = ridge * square.diagonal().mean() * torch.eye(len(square)).to(square)
         try:
             slopes = torch.linalg.solve(square + penalty, features.T @ outputs)

@@ -55,6 +55,14 @@ def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
     assert Affine.fit(x, x, ridge=RIDGE).slopes.item() == pytest.approx(1 / 1.001)
 
 
+def test_features_that_never_vary_say_nothing():
+    """Of a machine that writes one state for all, the map is the mean, with a penalty and without."""
+    x, y = torch.full((4, 2), 3.0), torch.tensor([[1.0], [2.0], [3.0], [6.0]])
+    for ridge in (0.0, RIDGE):
+        read = Affine.fit(x, y, ridge=ridge)
+        assert read.slopes.tolist() == [[0], [0]] and read(x.double()).ravel().tolist() == [3, 3, 3, 3]
+
+
 def test_a_penalty_is_in_units_of_the_mean_variance_of_a_feature():
     """Squares 4 and 16, 10 on average: a tenth of it, 1, leaves 4 / 5 of the slope 5 and 16 / 17 of the slope 17."""
     x = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]]) + torch.tensor([3.0, 7.0])

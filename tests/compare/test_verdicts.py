@@ -568,6 +568,12 @@ def test_roles_are_the_same_only_where_they_are_for_each_outcome(low, word):
     assert _circuit(by=BELOW, handed=between(0.1, 0.2)).word == "different"
 
 
+def test_the_outcome_that_may_be_least_alike_counts_and_a_control_without_a_number_does_not():
+    """A lower bound of .4 below an upper bound that is the highest of all; and NaN before a number."""
+    assert _circuit(by=Interval(0.9, 0.4, 0.999)).word == "undecided"
+    assert _circuit(null=(math.nan, 0.25)).control == 0.25
+
+
 def test_nothing_is_different_without_a_control_either():
     """Unlike heads, and no untrained model: undecided, and it says so. Other doubts leave a difference one."""
     assert _circuit(alike=BELOW, handed=between(0.1, 0.2), null=()).note.endswith(NO_CONTROL)
@@ -583,6 +589,7 @@ def test_nothing_is_different_without_a_control_either():
         ((_path(ONE, HALF), _path(ONE, ONE, "y")), "latent"),
         ((_path(ONE, ONE), _path(HALF, ONE, "y")), "y"),
         ((_path(ONE, between(0.6, 0.95)), _path(ONE, between(0.4, 0.95), "y")), "y"),  # the one that may be farthest
+        ((_path(Interval(1, 1, 1), Interval(0.8, 0.8, 0.8)), _path(ONE, between(0.5, 1.3), "y")), "y"),
     ],
 )
 def test_roles_are_not_the_same_where_the_shares_of_a_path_may_differ_by_more_than_a_quarter(paths, apart):
