@@ -80,7 +80,6 @@ def audit(machine: str | Machine, *, quick: bool = False, effort: Effort | None 
         blank = subject.untrained()
         done(1)
         lines = [used.used(subject, channel) for channel in subject.channels]
-        is_used = lines[0].word == "used"
         lines += [used.content(subject), used.lasts(subject), decoded.decoded(subject, blank)]
         done(1)
         lines += [content.few(subject), timing.in_time(subject, blank)]
@@ -91,7 +90,7 @@ def audit(machine: str | Machine, *, quick: bool = False, effort: Effort | None 
         done(1)
         lines += [dynamics.moves(subject, blank)]
         done(1)
-        lines += [shortcuts.side(subject, blank, is_used)]
+        lines += [shortcuts.side(subject, blank, lines[0].word)]
         done(1)
         tables = {
             "used": used.table(subject),

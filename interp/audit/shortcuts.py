@@ -161,8 +161,8 @@ def explains_more(subject: Subject, heuristic: Algorithm) -> float:
     return left[0] - left[1]
 
 
-def side(subject: Subject, blank: Subject | None, is_used: bool) -> Verdict:
-    """State or shortcut? By the heuristic whose side the model takes most."""
+def side(subject: Subject, blank: Subject | None, is_used: str) -> Verdict:
+    """State or shortcut? By the heuristic whose side the model takes most; ``is_used`` is the word on its state."""
     question, bound = "State or shortcut?", THRESHOLDS["side"].value
     known = {key: found for key, found in found_for(subject).items() if found is not None}
     if not known:
@@ -192,9 +192,9 @@ def side(subject: Subject, blank: Subject | None, is_used: bool) -> Verdict:
     )
 
 
-def _word(number: Interval, bound: float, is_used: bool, control: float | None) -> str:
+def _word(number: Interval, bound: float, is_used: str, control: float | None) -> str:
     if control is None:
         return UNDECIDED
     if number.low > bound:
-        return "state" if is_used else "inputs"
+        return {"used": "state", "not used": "inputs"}.get(is_used, UNDECIDED)
     return "shortcut" if number.high < 1 - bound else UNDECIDED

@@ -172,3 +172,18 @@ def test_a_number_decides_with_its_whole_interval(number, word):
 
 def test_every_threshold_says_why():
     assert all(len(one.why) > 30 and one.value > 0 for one in THRESHOLDS.values())
+
+
+@pytest.mark.parametrize(
+    ("number", "used", "word"),
+    [
+        ((1.0, 0.9, 1.0), "used", "state"),
+        ((1.0, 0.9, 1.0), "not used", "inputs"),
+        ((1.0, 0.9, 1.0), "undecided", "undecided"),
+        ((0.1, 0.0, 0.2), "undecided", "shortcut"),
+        ((0.5, 0.4, 0.8), "used", "undecided"),
+    ],
+)
+def test_the_algorithms_side_is_taken_by_a_state_only_where_the_state_is_used(number, used, word):
+    assert shortcuts._word(Interval(*number), 0.75, used, 0.5) == word
+    assert shortcuts._word(Interval(*number), 0.75, used, None) == "undecided"
