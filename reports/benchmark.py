@@ -14,8 +14,10 @@ import pandas as pd
 from circuits.benchmark import METHODS, Result
 from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
+from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table, joined
+from reports.measured import IntervalPlot, Measured, Row
 from reports.page import Report, Section
 
 _LEAD = (
@@ -66,20 +68,21 @@ def _overview(result: Result, asked: list[str]) -> Figure:
 
 def _blocks(result: Result, question: str) -> list[Any]:
     record, summary = QUESTIONS[question], result.summary(question)
-    drawn = summary.rename(columns={"method": "name", "mean": "estimate"})
-    drawn = drawn.assign(control=drawn["name"].isin(["oracle", "random"]))
     chance = summary.loc[summary["method"] == "random", "mean"]
-    marks = {"chance": float(chance.iloc[0])} if len(chance) else {}
+    beside = {"random": float(chance.iloc[0])} if len(chance) else {}
+    rows = [
+        Row(str(row["method"]), Measured(Interval(row["mean"], row["low"], row["high"]), controls=beside))
+        for row in summary.to_dict("records")
+    ]
+    best = next((str(name) for name in summary["method"] if name not in ("oracle", "random")), "")
+    takeaway = f"{best} does best. " if best else ""
+    described = Table(_described(summary, question), "Every method, with CPU seconds for each subject", collapsed=True)
+    caption = f"{takeaway}{_title(question)}: {record.headline}, mean over forms of machines."
     scores = result.table(question)
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
     return [
         Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
-        Figure(
-            figures.intervals(drawn, xlabel=record.headline, reference=marks),
-            f"{_title(question)}: {record.headline}",
-            "Mean over forms of machines, with its interval.",
-        ),
-        Table(_described(summary, question), "Every method, with CPU seconds for each subject"),
+        IntervalPlot(rows, caption, beneath=described),
         Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
         Figure(_by_variant(result, question), "By variant of the machines", "Mean over forms."),
     ]

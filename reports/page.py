@@ -27,7 +27,7 @@ from interp.foreign import loaded
 from interp.kinds import shown
 from reports import attention
 from reports.blocks import Code, Figure, Findings, NotComputed, Prose, Summary, Table, cell, link
-from reports.html import environment, policy, stylesheet
+from reports.html import TEMPLATES, environment, policy, stylesheet
 from reports.measured import IntervalPlot
 
 
@@ -82,7 +82,7 @@ class Report:
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
         blocks = [block for section in self.sections for part in section.blocks for block in _with_beneath(part)]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
-        scripts = attention.scripts() if views else []
+        scripts = [*(attention.scripts() if views else []), (TEMPLATES / "contents.js").read_text("utf-8").strip()]
         carried: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
         carried["notices"] = attention.notices() if views else []
         ids = {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}

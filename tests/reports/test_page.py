@@ -86,7 +86,7 @@ def test_policy_names_exactly_the_scripts_of_the_page() -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)  # type: ignore[union-attr]
     scripts = re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL)
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    assert len(scripts) == 2
+    assert len(scripts) == 3
     allowed = " ".join(f"&#39;sha256-{digest}&#39;" for digest in digests)
     assert f"script-src {allowed};" in policy and "default-src &#39;none&#39;" in policy
     assert "unsafe-eval" not in policy and "http" not in policy

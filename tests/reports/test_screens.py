@@ -72,6 +72,18 @@ def test_the_first_screen_holds_the_verdicts(browser: Browser, small_page: Path)
     assert browser.evaluate("location.hash") == "#weights"
 
 
+def test_contents_mark_the_section_that_is_read(browser: Browser, small_page: Path) -> None:
+    """On a desk, and on a phone, where the contents are one line that stays in sight."""
+    for width in (1440, 390):
+        browser.open(small_page, width=width)
+        marked = "document.querySelector('nav.contents a[aria-current]').hash"
+        assert browser.evaluate(marked) == "#verdicts"
+        browser.evaluate("document.getElementById('missing').scrollIntoView()")
+        browser.wait(f"{marked} === '#missing'")
+        entry = "document.querySelector('nav.contents a[aria-current]').getBoundingClientRect()"
+        assert browser.evaluate(f"{entry}.left") >= 0 and browser.evaluate(f"{entry}.right") <= width
+
+
 def test_print_opens_every_fold(browser: Browser, small_page: Path) -> None:
     """On paper nothing can be opened or scrolled: folds are open, boxes show all that they hold, no link to click."""
     browser.open(small_page)
