@@ -45,7 +45,7 @@ class Section:
     blocks: Sequence[Any]
 
     def __post_init__(self) -> None:
-        kinds = (Prose, Summary, Code, Figure, Table, NotComputed, Findings, attention.AttentionView)
+        kinds = (Prose, Summary, Code, Figure, Table, NotComputed, Findings, IntervalPlot, attention.AttentionView)
         for block in self.blocks:
             require(
                 isinstance(block, kinds) and any(block.kind is kind.kind for kind in kinds),
