@@ -247,6 +247,35 @@ def test_q13_the_target_uses_the_table_after_the_update_the_choice_the_one_befor
     assert (many.greedy != many.greedy_before).any()
 
 
+def without_residual_path(circuit: Circuit) -> np.ndarray:
+    """The error of the table where each layer's stream is its MLP's output alone."""
+    hooks: list[Any] = []
+    for layer in range(circuit.n_layers):
+        written: list[torch.Tensor] = []
+
+        def keep(out: torch.Tensor, hook: Any, written: list[torch.Tensor] = written) -> None:
+            written.append(out)
+
+        def only(resid: torch.Tensor, hook: Any, written: list[torch.Tensor] = written) -> torch.Tensor:
+            return written.pop()
+
+        hooks += [(f"blocks.{layer}.hook_mlp_out", keep), (f"blocks.{layer}.hook_resid_post", only)]
+    return table_error(circuit, fwd_hooks=hooks)
+
+
+def test_q14_an_mlp_without_a_residual_path_loses_the_stream_unless_its_neurons_carry_it(ours: Circuit) -> None:
+    """``x = relu(x) - relu(-x)``: two neurons an axis and layer carry what the residual path carries here."""
+    assert without_residual_path(ours)[0] > 1e-2
+    axes = [ours.basis[block][label] for block, label in ours.basis.index]
+    carrying = tuple(
+        Neuron("carry", layer, sign * axis, 0.0, sign * axis)
+        for layer in range(ours.n_layers)
+        for axis in axes
+        for sign in (1.0, -1.0)
+    )
+    assert without_residual_path(replace(ours, neurons=(*ours.neurons, *carrying))).max() < 1e-14
+
+
 def test_q14_layer_norm_after_every_layer_breaks_the_update(ours: Circuit) -> None:
     def layer_norm(resid: torch.Tensor, hook: Any) -> torch.Tensor:
         return torch.nn.functional.layer_norm(resid, resid.shape[-1:])

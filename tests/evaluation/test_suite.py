@@ -90,8 +90,11 @@ def test_a_model_s_excess_is_its_divergence_from_bayes():
     torch.manual_seed(0)
     layout = interp.load("wma-handwired", n_experts=4).layout
     model = HookedLatentTransformer(LatentTransformerConfig(layout, d_model=8, n_layers=1, n_heads=1, d_head=8)).eval()
-    check = evaluation.excess_is_divergence(model, n_episodes=50)
-    assert check.holds and check.left > 10
+    identity, corollary = evaluation.excess_is_divergence(model, n_episodes=50)
+    assert identity.holds and corollary.holds and identity.left > 10
+    assert (corollary.left, corollary.right) == (identity.right, identity.left)
+    worse = replace(corollary, error=corollary.left - corollary.right / 2)
+    assert not worse.holds, "half of the excess would be told from all of it"
 
 
 def test_headlines_say_what_stands_beside(learner, monkeypatch):

@@ -16,6 +16,7 @@ def test_all_checks_hold_on_the_defaults():
         "posterior = multiplicative weights",
         "gradient of the log-loss = w - w+",
         "excess log-loss = summed KL",
+        "summed KL <= excess log-loss (corollary)",
     ]
     assert all(c.holds for c in checks)
     assert checks[2].right > 3 * checks[2].bound  # the simulation could have told a wrong identity
@@ -56,6 +57,24 @@ def test_the_identity_holds_for_any_learner_and_fails_for_wrong_claims():
     reverse = (flat * np.log(flat / best)).sum(axis=(1, 2))
     wrong = excess - reverse
     assert abs(wrong.mean()) > 5 * wrong.std() / np.sqrt(8000)
+
+
+def test_the_corollary_over_every_history_and_not_for_the_reversed_divergence():
+    """Multiplicative weights has no excess, every other rate some, and KL(q || q*) is another number."""
+    check = theory.corollary()
+    assert check.holds and check.left > 0.1 and check.left == pytest.approx(check.right, abs=1e-12)
+    episodes, probabilities = theory.every_history()
+    weights = theory.posterior(episodes)[:, :-1]
+    best = theory.mixture(weights, episodes.distributions)
+    for rate in (0.0, 0.5, 1.0, 2.0):
+        changed = weights**rate / (weights**rate).sum(-1, keepdims=True)
+        forecasts = theory.mixture(changed, episodes.distributions)
+        excess, divergence = (sums @ probabilities for sums in theory.excess_and_divergence(forecasts, episodes))
+        assert excess == pytest.approx(divergence, abs=1e-13) and (excess > 1e-3) == (rate != 1.0)
+        reverse = (forecasts * np.log(forecasts / best)).sum((1, 2)) @ probabilities
+        assert rate == 1.0 or abs(reverse - excess) > 1e-4
+    with pytest.raises(InputError, match="17 rounds have 131,072 histories, at most 65,536"):
+        theory.every_history(n_rounds=17)
 
 
 def test_the_update_is_bayes_rule_on_a_napkin():
