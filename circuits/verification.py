@@ -5,7 +5,8 @@ variable (``circuit.sites``) is read in the forward pass and compared with ``cir
 episodes. Errors are maxima over all episodes, rounds and elements. A pass means that *this* construction computes the
 algorithm to rounding on these episodes; it is no evidence about a learned model. What to run on, and what error is
 promised, is the machine's own :class:`~circuits.circuit.VerificationPlan`; what is measured of a circuit stands in
-:mod:`circuits.exactness`.
+:mod:`circuits.exactness`. At the first size the same weights also run for 10 and for twice as many rounds as asked,
+which is the theorems' claim about time (:mod:`circuits.horizon`).
 
 A machine that no circuit was compiled to (``interp.adapt(..., read=...)``) has no locations: :func:`verify_machine`
 compares what it predicts and what it carries.
@@ -23,6 +24,7 @@ import interp.tasks
 from circuits.circuit import Size
 from circuits.compiler import require_dtype
 from circuits.exactness import Check, check, check_exits
+from circuits.horizon import check_horizon
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.algorithm import Algorithm
 from interp.checks import checked, device_called
@@ -126,6 +128,8 @@ def verify(
         episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
         ran.append((episodes.n_rounds, len(episodes)))
         checks += check(circuit, episodes, size, given, plan, device=device)
+        if size == cases[0][0]:
+            checks += check_horizon(circuit, size, given, plan, n_rounds, seed, device)
         done(1)
     settings = provenance(
         rounds=_span(n for n, _ in ran),

@@ -145,3 +145,17 @@ def test_letters_to_come_are_held_and_used_in_a_model_that_others_trained(tmp_pa
     own, others = moved[moved.move == "its own"], moved[moved.move != "its own"]
     assert own.share_low.min() > 0.5 and own.share.mean() > 0.75 and others.share.max() < 0.2
     assert "Not computed" not in next(tmp_path.glob("g2p-*.html")).read_text()
+
+
+def test_published_graphs_are_answered_by_path(tmp_path, monkeypatch):
+    """Every predictor by depth; the handwired machine takes the graphs' own sizes."""
+    chain = {"edges": [[0, 1], [1, 2], [2, 3], [4, 5]], "root": 0, "target": 3, "neg_target": 5}
+    short = {"edges": [[0, 1], [1, 2], [3, 4], [4, 5]], "root": 0, "target": 2, "neg_target": 5}
+    path = tmp_path / "graphs.json"
+    path.write_text(json.dumps([chain, short] * 8))
+    monkeypatch.setattr(example_of := example("prosqa"), "OUT", tmp_path)
+    table = example_of.main(path, ["reachability-handwired"])["reachability-handwired"]
+    assert table.columns.tolist() == ["depth 2 (n = 8)", "depth 3 (n = 8)"]
+    assert table.loc["model"].tolist() == ["1.00 [1.00, 1.00]"] * 2
+    assert table.loc["cut"].tolist() == ["0.50 [0.50, 0.50]"] * 2
+    assert (tmp_path / "prosqa-reachability-handwired.csv").exists()

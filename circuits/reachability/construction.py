@@ -7,6 +7,8 @@ from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, in_words, match, names, softmax_only
 from circuits.reachability.ground_truth import CARRIED, NOT_CARRIED, edges, sites
 from circuits.stated import present
+from interp import tasks
+from interp.checks import integer
 from interp.errors import require, require_known
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -51,8 +53,8 @@ def reachability(
     """The reachability circuit.
 
     Args:
-        n_nodes: number of names for nodes, at least 3.
-        n_edges: length of the list of edges, at least 1.
+        n_nodes: number of names for nodes, at least 4, as for the graphs that the task draws.
+        n_edges: length of the list of edges, at least 3.
         expand: "sum" (head 2.1 is linear) or "mean" (it averages over the active edges).
         eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``, and
             head 2.1 averages.
@@ -63,6 +65,9 @@ def reachability(
     """
     arguments = coordinates.joined(locals())
     require_known("way to expand", expand, _EXPANSIONS)
+    given = {"n_nodes": n_nodes, "n_edges": n_edges}
+    for size in tasks.get("reachability").sizes:
+        integer(size.name, given[size.name], size.minimum)
     layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
     require(
         marks or coordinates.one_hot,

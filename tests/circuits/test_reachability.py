@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,12 @@ def test_verify_passes() -> None:
     result = circuits.verify("reachability-handwired", sizes=[(5, 4), (8, 12)], n_rounds=9, n_episodes=8)
     assert result.passed
     assert {"active", "frontier", "carried_state"} < set(result.to_frame()["variable"])
+
+
+@pytest.mark.parametrize("make", [reachability, partial(interp.load, "reachability-handwired")])
+def test_the_circuit_and_the_model_by_name_take_the_same_sizes(make: Any) -> None:
+    for sizes, message in (((3, 4), "n_nodes must be an integer >= 4, got 3"), ((4, 2), "n_edges must be .* >= 3")):
+        with pytest.raises(InputError, match=message):
+            make(n_nodes=sizes[0], n_edges=sizes[1])
+    make(n_nodes=4, n_edges=3)
+    assert "at least 4" in str(reachability.__doc__) and "at least 3" in str(reachability.__doc__)
