@@ -6,6 +6,7 @@ import pytest
 
 from interp import tasks
 from interp.errors import InputError
+from interp.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import TrainingConfig, override, parse_assignment, read_toml
 from interp.training.goal import goal_of, preset, presets
@@ -17,11 +18,47 @@ def test_the_papers_curriculum_has_its_thirteen_lengths():
     assert preset("experts", "paper").dataset_episodes == 3000
 
 
-def test_the_papers_q_learning_model_has_its_size():
+PAPER_F2 = {
+    "d_model": 256,
+    "n_layers": 4,
+    "n_heads": 8,
+    "d_mlp": 1024,
+    "latent_update": "replace",
+    "lr": 1e-4,
+    "betas": (0.9, 0.95),
+    "warmup_steps": 500,
+    "decay": "cosine",
+    "weight_decay": 1e-2,
+    "clip": 1.0,
+    "batch_size": 64,
+    "window": 10,
+    "muon_lr": 0.0,
+    "precision": "auto",
+    "mix": 0.0,
+    "commit": "target",
+    "write_map": False,
+    "dataset_episodes": 45_000,
+    "regimes": ("grid",),
+    "sizes": {"n_states": (2, 8), "n_actions": (2, 4)},
+    "eval_every": 500,
+    "patience": 0,
+}
+"""What section F.2 of the paper says of its Q-learning run, and the preset has."""
+
+
+def test_the_papers_q_learning_run_has_its_settings_and_its_card_says_what_it_lacks():
     config = preset("qlearning", "paper")
-    assert (config.d_model, config.n_heads, config.n_layers, config.d_mlp) == (256, 8, 4, 1024)
-    assert (config.window, config.batch_size, config.warmup_steps) == (10, 64, 500)
+    assert {name: getattr(config, name) for name in PAPER_F2} == PAPER_F2
     assert [stage.sizes["n_actions"] for stage in config.stages] == [2, 3, 4]
+    epochs = config.total_steps * config.batch_size / config.dataset_episodes
+    assert epochs == pytest.approx(28, abs=0.05) and len({stage.steps for stage in config.stages}) == 1
+    assert {stage.n_rounds for stage in config.stages} == {50}, "the paper: 10 to 50, which the card says"
+    said = " ".join(goal_of(tasks.get("qlearning")).limits)
+    for lacking in ("dropout .1", "10 to 50 rounds", "best loss in validation"):
+        assert lacking in said
+        for name in ("qlearning-learned", "qlearning-learned-1"):
+            assert lacking in (SHIPPED / name / "README.md").read_text()
+    assert not {"dropout", "keep_best"} & set(config.to_dict()), "the card says that there is none"
 
 
 def test_the_expert_model_has_about_200_000_parameters():
