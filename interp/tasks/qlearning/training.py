@@ -77,8 +77,8 @@ def goal() -> TrainingGoal:
             "It reads the sizes that its configuration names, and was trained on rewards in [0, 1] and the lengths "
             "above.",
             "It is not the paper's recipe to the letter. That one has dropout .1, episodes of 10 to 50 rounds, each of "
-            "a length of its own, and keeps the checkpoint with the best loss in validation. No preset does: no dropout, "
-            "one length a stage, the last weights. The preset 'paper' has the paper's other settings.",
+            "a length of its own, and keeps the checkpoint with the best loss in validation. No preset does: no "
+            "dropout, one length a stage, the last weights. The preset 'paper' has the paper's other settings.",
             "Decoded tables are linear read-outs: an effective rate says something only where the R2 is near 1 and "
             "the untrained model's answer differs.",
         ),
