@@ -1,0 +1,213 @@
+"""Do architectures that are trained on the same task become the same machine? Measures of machines, and of pairs.
+
+Of each machine: how far its predictions lie from the best that is possible, and which algorithm explains them. Of each
+pair: whether they predict alike, respond alike to single inputs, hold states that the other can go on from (stitching,
+between a GRU's ``h`` and a latent as well), and change their states alike, on the manifold and off it; beside each the
+same of untrained copies. How far two seeds of one architecture lie apart is what two architectures are held against,
+which ``examples/same_machine.py`` does with the tables that this one writes. Run it with
+
+    python examples/architectures.py OUT MODEL MODEL ...        # goes on where it was stopped
+
+Pairs are compared by the questions of ``interp compare`` at ``compare.QUICK``, on the same episodes all; those across
+architectures with equal seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import interp
+from circuits import compare
+from circuits.compare.behaviour import BEHAVIOUR
+from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
+from circuits.compare.question import Compared, Samples, Subject, best, shared_sizes
+from circuits.compare.response import edits_of
+from circuits.compare.state import STATE
+from circuits.compare.update import strange
+from interp.algorithm import Algorithm
+from interp.files import write_csv
+from interp.interventions.steps import transition
+from interp.machine import Machine
+from interp.model.transformer import untrained
+from interp.session import once, session
+from interp.statistics import Interval, mean_interval
+from interp.tasks import experts
+from interp.tasks.experts.evaluation.by_regime import divergence
+from interp.tasks.experts.predictors import bayes
+
+Row = dict[str, Any]
+STATE_KEY = "counts"
+"""How often each expert was right: what Bayes' state is made of, and the logarithms of Weighted Majority's weights."""
+NAMES = {"gru": "GRU", "lstm": "LSTM", "mamba": "Mamba", "loop": "loop", "thoughts": "thoughts"}
+
+
+def architecture(machine: Machine) -> str:
+    """What a machine is called in the tables, whatever its seed."""
+    if machine.is_handwired:
+        return "by hand"
+    return NAMES.get(str(machine.origin.get("builder", "")).split("-")[0], "transformer")
+
+
+def seed_of(name: str) -> int:
+    """The seed that a name ends with; 0 where it ends with none."""
+    last = name.rsplit("-", 1)[-1]
+    return int(last) if last.isdigit() else 0
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The episodes that all machines meet, and how much is done."""
+
+    effort: compare.Effort
+    samples: Samples
+    sets: Any
+
+    @classmethod
+    def of(cls, machine: Machine, effort: compare.Effort) -> Bench:
+        """Episodes of a machine's task and sizes."""
+        task = interp.tasks.of(machine)
+        sets = task.sets_for(machine.layout, effort.battery, effort.rounds, effort.seed, effort.scored)
+        return cls(effort, Samples.draw(machine, effort, shared_sizes([machine])), sets)
+
+    def pair(self, one: Machine, other: Machine) -> Compared:
+        """Two machines as ``compare.run`` has them, with untrained copies of both."""
+        subjects = [Subject(machine, self.samples) for machine in (one, other)]
+        fresh = [once("fresh", machine, make=partial(self._fresh, machine)) for machine in (one, other)]
+        return Compared(*subjects, *fresh, self.effort, self.sets)
+
+    def _fresh(self, machine: Machine) -> list[Subject]:
+        seeds = range(self.effort.seed, self.effort.seed + self.effort.untrained)
+        return [Subject(untrained(machine, seed), self.samples) for seed in seeds]
+
+
+def of_machine(machine: Machine, bench: Bench, n_episodes: int = 400) -> Row:
+    """What is said of one machine by itself."""
+    episodes = experts.sample(n_episodes, 100, 4, seed=11)
+    predicted = interp.rollout(machine, episodes).predictions.double().numpy()
+    above = mean_interval(divergence(bayes(episodes).predictions, predicted).mean(1))
+    task, seed = interp.tasks.of(machine), bench.effort.seed
+    edits = edits_of(task, bench.samples.test, bench.effort.edits)
+    part = compare.explain(machine, task, bench.sets, seed=seed, edits=edits)
+    weights = sum(weight.numel() for weight in machine.parameters())  # type: ignore[attr-defined]
+    made = ", ".join(f"{key} {value:.3g}" for key, value in part.parameters.items())
+    return {
+        "machine": machine.name,
+        "architecture": architecture(machine),
+        "weights": weights,
+        "carries": ", ".join(f"{channel.name} {list(channel.shape)}" for channel in machine.channels),
+        **above.columns("nats_above_bayes"),
+        "algorithm": f"{part.scores[part.closest].name} ({made})",
+        "explains": part.family is not None,
+        **part.explained.columns("explained"),
+        **{f"left_of_runner_up{key[5:]}": value for key, value in part.ratio.columns("ratio").items()},
+    }
+
+
+def of_pair(one: Machine, other: Machine, bench: Bench) -> Iterator[Row]:
+    """How alike two machines are, a row a measure; ``untrained`` is the best of their untrained copies."""
+    compared = bench.pair(one, other)
+    compared.parts["algorithm"] = None  # asked of each machine by itself
+    for question in (BEHAVIOUR, STATE):
+        compared.parts[question.key] = question.compute(compared)
+    behaviour, state = compared.parts["behaviour"], compared.parts["state"]
+    words = {question.key: question.judge(compared).word for question in (BEHAVIOUR, STATE) if question.judge}
+    worst = min(behaviour.plain.cells, key=lambda cell: cell.alike.low)
+    ways = [state.best(*names) for names in ((one.name, other.name), (other.name, one.name))]
+    way = min(ways, key=lambda stitched: stitched.score.low)
+    fresh = best(behaviour.untrained)
+    yield {"measure": "behaviour", "word": words["behaviour"], **columns(behaviour.plain.alike), "untrained": fresh}
+    yield {"measure": "response", "at": worst.where, **columns(worst.alike)}
+    at, fresh = f"{way.source} -> {way.target}", state.untrained(way.target)
+    yield {"measure": "state", "word": words["state"], "at": at, **columns(way.score), "untrained": fresh}
+    yield from updates(compared)
+
+
+def updates(compared: Compared) -> Iterator[Row]:
+    """Do the two change their states alike? The worse of one round on and several."""
+    effort, algorithm = compared.effort, experts.TASK.algorithm("bayes")
+    fresh = compared.untrained[0], compared.reference_untrained[0]
+    moves = strange(pooled_values(algorithm, compared.model.samples), (STATE_KEY,), effort)[STATE_KEY]
+    for manifold, by in (("on", None), ("off", moves)):
+        found = []
+        for horizon in (1, effort.horizon):
+            made, blank = ([steps(s, algorithm, effort, horizon, by) for s in two] for two in (compared.pair, fresh))
+            control = best((alike(made[0], blank[1]).estimate, alike(blank[0], made[1]).estimate))
+            found.append((alike(*made), control, horizon))
+        worst, control, horizon = min(found, key=lambda each: each[0].low)
+        yield {"measure": f"update {manifold}", "at": f"{horizon} rounds on", **columns(worst), "untrained": control}
+
+
+def steps(
+    subject: Subject, algorithm: Algorithm, effort: compare.Effort, horizon: int, by: np.ndarray | None
+) -> np.ndarray:
+    """By how much the state changes, as a cross-fitted decoder reads it, ``[episode, start, expert]``."""
+    writer, samples, made = crossed_writer(subject, algorithm, (STATE_KEY,)), subject.samples, []
+    assert isinstance(writer.decoder, CrossFitted)
+    n = len(samples.known)
+    for episodes, rows in ((samples.known, slice(n)), (samples.test, slice(n, None))):
+        mine = replace(writer, decoder=writer.decoder.cut(rows))
+        moved = None if by is None else {STATE_KEY: by[rows]}
+        done = transition(subject.model, episodes, mine, starts=effort.at, horizon=horizon, by=moved)
+        made.append(done.after[STATE_KEY] - done.before[STATE_KEY])
+    return np.concatenate(made)
+
+
+def alike(one: np.ndarray, other: np.ndarray) -> Interval:
+    """1 less the squares of the difference over those of both about the round's mean: 1 equal, 0 independent."""
+    about = [each - each.mean(0) for each in (one, other)]
+    return scored(((one - other) ** 2).sum((1, 2)), sum((each**2).sum((1, 2)) for each in about))
+
+
+def columns(value: Interval) -> Row:
+    """An interval as columns."""
+    return {"value": value.estimate, "low": value.low, "high": value.high}
+
+
+def pairs_of(machines: dict[str, Machine]) -> list[tuple[str, str]]:
+    """All seeds of one architecture with each other; architectures with each other by equal seeds."""
+    kinds = {name: architecture(machine) for name, machine in machines.items()}
+    return [(a, b) for a, b in combinations(machines, 2) if kinds[a] == kinds[b] or seed_of(a) == seed_of(b)]
+
+
+def main(out: Path, names: list[str], effort: compare.Effort = compare.QUICK) -> list[Path]:
+    """Measure what is not measured yet, and write ``machines.csv`` and ``pairs.csv``."""
+    machines = {name: interp.load(name) for name in names}
+    bench, parts = Bench.of(next(iter(machines.values())), effort), out / ".parts"
+    pairs = pairs_of(machines)
+    with session():
+        for name, machine in machines.items():
+            keep(parts / f"{name}.csv", lambda machine=machine: [of_machine(machine, bench)])
+        for a, b in pairs:
+            about = {"a": a, "b": b, "kind_a": architecture(machines[a]), "kind_b": architecture(machines[b])}
+            keep(parts / f"{a}+{b}.csv", partial(_compared, about, machines[a], machines[b], bench))
+    tables = {"machines": list(machines), "pairs": [f"{a}+{b}" for a, b in pairs]}
+    return [
+        write_csv(out / f"{key}.csv", pd.concat([pd.read_csv(parts / f"{part}.csv") for part in held]))
+        for key, held in tables.items()
+    ]
+
+
+def _compared(about: Row, one: Machine, other: Machine, bench: Bench) -> list[Row]:
+    return [about | row for row in of_pair(one, other, bench)]
+
+
+def keep(path: Path, make: Callable[[], list[Row]]) -> None:
+    """Write the rows that ``make`` gives, unless they are there."""
+    if not path.is_file():
+        started = time.process_time()
+        write_csv(path, pd.DataFrame(make()))
+        print(f"{path.stem}: {time.process_time() - started:.1f} CPU s", flush=True)
+
+
+if __name__ == "__main__":
+    print(*main(Path(sys.argv[1]), sys.argv[2:]), sep="\n")
