@@ -82,7 +82,8 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     for measure in ("behaviour", "state"):
         words = between.loc[between["measure"] == measure, "word"]
         counts = ", ".join(f"{n} {word}" for word, n in words.value_counts().items())
-        said.append(f"By the fixed thresholds of `interp compare`, {measure} of {len(words)} pairs of machines across architectures is: {counts}.")
+        several = f"{measure} of {len(words)} pairs of machines across architectures"
+        said.append(f"By the fixed thresholds of `interp compare`, {several} is: {counts}.")
     for measure in MEASURES:
         rows = table[table["measure"] == measure]
         count = rows["word"].value_counts()
