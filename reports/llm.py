@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from circuits.compare.players import Behaviour, behaviour
 from interp.checks import checked
 from interp.errors import require
 from interp.files import file_to_write, writable
-from interp.llm.behaviour import Behaviour, behaviour
 from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
 from interp.llm.runs import LLMRun
@@ -116,9 +116,9 @@ def _facts(runs: Sequence[LLMRun], acts: Sequence[Behaviour]) -> dict[str, Any]:
         "Missing predictions": Verdict(missing == 0 or None, f"{missing} of {rounds} rounds"),
     }
     for model in dict.fromkeys(one.model for one in acts):
-        closest = Counter(one.closest for one in acts if one.model == model)
-        groups = ", ".join(f"{name} ({n} of {closest.total()})" for name, n in closest.most_common())
-        facts[f"{model} acts most like"] = f"{groups} conditions and regimes"
+        answers = Counter(one.answer for one in acts if one.model == model)
+        groups = ", ".join(f"{name} ({n} of {answers.total()})" for name, n in answers.most_common())
+        facts[f"{model} plays like"] = f"{groups} conditions and regimes"
     return facts
 
 
@@ -160,23 +160,17 @@ def _answers(scores: LLMScores) -> Section:
 
 
 def _behaviour(acts: Sequence[Behaviour]) -> Section:
-    table = pd.concat([one.to_frame() for one in acts], ignore_index=True)
-    agreement = pd.concat([_agreement(one) for one in acts], ignore_index=True)
+    whole = pd.concat([one.to_frame() for one in acts], ignore_index=True)
+    table = joined(whole)
+    families = pd.concat([one.families() for one in acts], ignore_index=True)
     return Section(
         "What they act like",
         [
             Prose(_ACTS),
-            Table(table, "Closest baseline and best fitting weighted vote, per model, condition and regime"),
-            Table(agreement, "Agreement with each baseline", formats={"all rounds": ".3f"}, collapsed=True),
+            Table(table, "The algorithm whose choices explain the model's, per model, condition and regime"),
+            *([Table(families, "Every family that was asked", collapsed=True)] if len(families) else []),
         ],
     )
-
-
-def _agreement(one: Behaviour) -> pd.DataFrame:
-    whose = {"model": one.model, "condition": one.condition, "regime": one.regime}
-    counted = joined(one.agreement[["baseline", "all", "telling", "telling_low", "telling_high"]].assign(**whose))
-    counted = counted.rename(columns={"all": "all rounds", "telling": "telling rounds"})
-    return counted[[*whose, "baseline", "all rounds", "telling rounds"]]
 
 
 def _notes(notes: NoteTable) -> Section:
@@ -223,12 +217,13 @@ def _set_aside(reading: Reading) -> Section:
 
 
 _PYTHON = """
-from interp.llm import behaviour, loading, scores, tables
+from circuits.compare import players
+from interp.llm import loading, scores, tables
 from reports.llm import transformer
 
 played = loading.load({path!r})
 scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()
-[one.to_frame() for one in behaviour.behaviour(played)]
+[one.to_frame() for one in players.behaviour(played)]
 tables.note_table(played).formats()
 """
 
@@ -244,11 +239,13 @@ _ANSWERS = (
     "limit. It is asked for again; if that fails, the prediction is missing, never 0. The server counts tokens."
 )
 _ACTS = (
-    "**Telling rounds** are those where follow the leader, follow previous winners and the majority vote disagree; "
-    "elsewhere agreement says little. **eta** and **memory** are those of the weighted vote whose choices agree best "
-    "(0: majority vote; large eta with memory 1: follow the leader; with memory 0: last winners), with the interval "
-    "over episodes. The last two columns: in the second half, how often the model says what the most accurate expert "
-    "says, and the opposite of what the least accurate one says. Agreement does not show that a model keeps weights."
+    "Families of algorithms are fitted to the choices, with a lapse rate and a temperature, and scored in nats a "
+    "round on instances left out. A family is **named** where it loses less than every rival and does as the "
+    "model in .85 of the **telling** rounds (those where the best guess without a memory says something else), "
+    "each by its 95 % interval over instances; else the answer is *undecided* or *none*. **Lead**: nats a round "
+    "less than the runner-up. The last two columns: in the second half, how often the model says what the most "
+    "accurate expert says, and the opposite of what the least accurate one says. Choices do not show that a model "
+    "keeps weights."
 )
 _NOTES = (
     "Formats follow rules (`interp.llm.notes`) that look at the surface only. Readable: the note has a tally for every "

@@ -9,7 +9,8 @@ BUDGET = {
     "circuits": 2500,  # what softmax forms leave (issue 36); machines verified; every outcome; tables of known machines
     "circuits/benchmark": 3040,  # inert edges; answers of any kind; machines as subjects
     "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, errors
-    "circuits/compare": 4460,  # rival updates; its sentence; worst responses; what heads hand on; what machines lack
+    # Choices in place of probabilities, and language models as subjects (43); the old analysis in interp/llm went.
+    "circuits/compare": 5110,  # rival updates; its sentence; worst responses; what heads hand on; what machines lack
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
@@ -20,14 +21,14 @@ BUDGET = {
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.
     "interp/interventions": 5330,  # steering at every dose (39); masks, scores and pairs that do not fit (41)
-    "interp/llm": 4500,  # bounded answers (issue 41)
+    "interp/llm": 4420,  # bounded answers (issue 41); what a model plays like is asked in circuits/compare (43)
     # Machines of others (issue 37): an adapter for each kind of model that carries a state, and learners of each kind.
     "interp/machines": 1060,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
     "interp/model": 3965,  # checkpoints of builders' machines; known machines; rollouts and task records checked (41)
     # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (36).
-    "interp/tasks": 8995,  # the corollary over every history (issue 44)
+    "interp/tasks": 9085,  # the corollary over every history (issue 44); families for players (43)
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
     "probes": 3140,  # places of any machine; tables made part by part; scores that lean low are told (issue 36)
     "reports": 3720,  # interval plots, two machines side by side, a sentence on every page (issue 39)
@@ -38,7 +39,7 @@ BUDGET = {
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""
 # Sentences; machines; known machines; responses to inputs; cross-fitted maps; the critics' battery (issue 38).
-MODULES, NAMES = 312, 1695
+MODULES, NAMES = 314, 1720
 """The most modules and public names of all rooms together."""
 
 

@@ -149,6 +149,7 @@ def run(
 @command("demo", example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
 def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.Seed = 0) -> None:
     """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
+    from circuits.compare.players import behaviour, behaviour_tables
     from interp.llm.agents import PLAYERS
     from interp.llm.demo import play_demo
     from interp.llm.loading import load
@@ -164,7 +165,9 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
     for name, done in played.items():
         say.line(f"{name}: {done.sentence}")
     with working("scoring and drawing"):
-        scores, written = write_tables(load(traces), out / "scores", seed=seed)
+        runs = load(traces)
+        tables = behaviour_tables(behaviour(runs, seed))
+        scores, written = write_tables(runs, out / "scores", seed=seed, more=tables)
         page = build(traces, (), out=out, seed=seed)
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote([*written, page])
@@ -190,13 +193,17 @@ def score(
     seed: options.Seed = 0,
 ) -> None:
     """Score traces beside the baselines: regret, behaviour, notes; tables as CSV."""
+    from circuits.compare.players import behaviour, behaviour_tables
     from interp.llm.tables import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)
     folder_to_write(out)
     with working("scoring"):
-        scores, written = write_tables(reading.runs, out, seed=seed)
+        acts = behaviour(reading.runs, seed)
+        scores, written = write_tables(reading.runs, out, seed=seed, more=behaviour_tables(acts))
     written.append(write_csv(out / "read.csv", reading.table))
+    for one in acts:
+        say.line(f"{one.model}, {one.condition}, {one.regime}: {one.found or one.answer}")
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote(written)
 

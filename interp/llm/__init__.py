@@ -6,11 +6,11 @@
 - ``agents``, ``demo``: scripted agents of known behaviour that speak the same protocol, and the experiment with them.
 - ``local``, ``opened``: a model in this process, and the same model opened while it learns.
 - ``runs``, ``loading``, ``importer``: played episodes as data, from our traces or other people's results.
-- ``scores``, ``behaviour``, ``notes``, ``note_counts``: regret beside the baselines and the paper's numbers, what a
-  model acts like, what its notes say; ``tables`` writes them.
+- ``scores``, ``notes``, ``note_counts``: regret beside the baselines and the paper's numbers, what a model's notes say;
+  ``tables`` writes them.
 
 Nothing here imports ``httpx`` until a server is asked (``pip install 'latent-context-interp[llm]'``), nor torch until a
 model runs in this process.
-Not in this room: the episodes (``interp.tasks.experts``), the baselines (``interp.tasks.experts.predictors``), pictures
-(``reports.llm``).
+Not in this room: which algorithm a model plays like (``circuits.compare.players``); the episodes
+(``interp.tasks.experts``), the baselines (``interp.tasks.experts.predictors``), pictures (``reports.llm``).
 """

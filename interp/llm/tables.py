@@ -13,7 +13,6 @@ import pandas as pd
 from interp.checks import checked
 from interp.errors import require
 from interp.files import write_csv, write_json
-from interp.llm.behaviour import behaviour
 from interp.llm.note_counts import check_counts, read_counts
 from interp.llm.notes import FORMATS, classify
 from interp.llm.runs import LLMRun
@@ -25,22 +24,23 @@ _GROUP = ["model", "condition", "regime"]
 
 @checked
 def write_tables(
-    runs: Sequence[LLMRun], folder: str | Path, others: Mapping[str, Predictor] | None = None, seed: int = 0
+    runs: Sequence[LLMRun],
+    folder: str | Path,
+    others: Mapping[str, Predictor] | None = None,
+    seed: int = 0,
+    more: Mapping[str, pd.DataFrame] | None = None,
 ) -> tuple[LLMScores, list[Path]]:
-    """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``behaviour.csv``, ``agreement.csv``, ``provenance.json``
-    and the tables of :func:`write_notes` into ``folder``; empty tables are left out.
+    """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``provenance.json`` and the tables of :func:`write_notes`
+    into ``folder``; empty tables are left out.
+
+    Args:
+        more: further tables by name, such as those of ``circuits.compare.players``.
 
     Returns:
         the scores and the files written.
     """
-    scores, acts, notes = score(runs, others, seed), behaviour(runs, seed), note_table(runs)
-    agreement = [one.agreement.assign(model=one.model, condition=one.condition, regime=one.regime) for one in acts]
-    tables = {
-        "final": scores.final,
-        "curves": scores.curves,
-        "behaviour": pd.concat([one.to_frame() for one in acts]) if acts else pd.DataFrame(),
-        "agreement": pd.concat(agreement) if acts else pd.DataFrame(),
-    }
+    scores, notes = score(runs, others, seed), note_table(runs)
+    tables = {"final": scores.final, "curves": scores.curves, **(more or {})}
     written = _write(tables, folder) + write_notes(notes, folder)
     return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]
 

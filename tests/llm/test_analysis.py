@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from circuits.compare.players import FEWEST, behaviour
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.backend import Connection, Settings
-from interp.llm.behaviour import behaviour
 from interp.llm.loading import load
 from interp.llm.plan import Job, instances, plan
 from interp.llm.protocol import Session, play
@@ -178,32 +178,10 @@ def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], 
     assert curve["n"].tolist() == [3] * 4 + [2] * 5
 
 
-@pytest.mark.parametrize(
-    ("name", "closest"),
-    [
-        ("follow-the-leader", "follow the leader"),
-        ("last-step", "follow previous winners"),
-        ("majority", "majority vote"),
-    ],
-)
-def test_behaviour_recognises_the_agents(name: str, closest: str) -> None:
-    """What an agent does is what the analysis says it does: closest baseline, learning rate and memory."""
-    found = behaviour(alone(name, n=4, rounds=60, regime="flat"))[0]
-    assert found.closest == closest
-    own = found.agreement.set_index("baseline").loc[closest]
-    assert own["telling"] > 0.9 and own["telling_low"] <= own["telling"] <= own["telling_high"]
-    if name == "majority":
-        assert found.eta <= 0.05 and found.eta_full_memory == 0, "the agent breaks ties, the vote leaves them open"
-    if name == "follow-the-leader":
-        assert found.memory == 1 and found.eta_full_memory >= 1
-    if name == "last-step":
-        assert found.memory <= 0.3
-
-
-def test_the_fit_finds_the_learning_rate_of_weighted_majority() -> None:
-    found = behaviour(alone("weighted-majority", n=8, rounds=80, regime="flat"))[0]
-    assert found.memory >= 0.95 and 0.2 <= found.eta_full_memory <= 0.5
-    assert found.eta_low <= found.eta <= found.eta_high
+def test_few_instances_are_not_named() -> None:
+    """Fewer than :data:`FEWEST` have no fit, no score and no interval: the answer says so."""
+    found = behaviour(alone("counter", n=FEWEST - 1, rounds=8))[0]
+    assert found.found is None and "fewer than" in found.answer and len(found.to_frame()) == 1
 
 
 def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., list[LLMRun]]) -> None:

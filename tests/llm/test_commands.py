@@ -51,7 +51,7 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     final = pd.read_csv(tmp_path / "scores" / "final.csv")
     assert {"follow the leader", "tester"} <= set(final["model"])
     names = {path.name for path in (tmp_path / "scores").iterdir()}
-    assert names == {"final.csv", "curves.csv", "behaviour.csv", "agreement.csv", "notes.csv", "read.csv"} | {
+    assert names == {"final.csv", "curves.csv", "behaviour.csv", "notes.csv", "read.csv"} | {
         "note_formats.csv",
         "note_formats_by_round.csv",
         "note_rounds.csv",

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from circuits.compare.players import behaviour
 from interp.errors import InputError
-from interp.llm.behaviour import behaviour
 from interp.llm.loading import load, read
 from interp.llm.note_counts import write_counts
 from interp.llm.runs import LLMRun, episodes_of
@@ -182,7 +182,6 @@ def test_eta_and_accuracies_are_taken_where_they_are_given(tmp_path: Path) -> No
     own = algorithms.weighted_majority(episodes, eta=etas).predictions
     assert final.loc[OWN_ETA, "mean"] == regret(own, episodes)[:, -1].mean()
     assert "oracle that knows the accuracies" in final.index
-    assert behaviour(runs)[0].agreement["baseline"].iloc[0] == OWN_ETA
     without = score([replace(runs[0], eta=None), *runs[1:]]).to_frame()["model"]
     assert OWN_ETA not in without.tolist(), "one instance without a rate, and all get the paper's distribution"
 

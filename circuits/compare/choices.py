@@ -1,0 +1,512 @@
+r"""Which algorithm explains what a player chooses, where choices are all that is seen of it.
+
+:func:`explain_choices` is :func:`~circuits.compare.algorithm.explain` with another link: the player, such as a language
+model, announces an outcome each round and no probabilities. A family's distribution :math:`p` over K outcomes becomes
+the probability of a choice by a temperature and a lapse rate::
+
+    q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
+
+Rounds in which all outcomes are alike go by how often each was chosen in such rounds. Lapse (by maximum likelihood),
+temperature (of :data:`TEMPERATURES`) and the family's parameters are fitted on every other episode, and scored on those
+left, then the other way round: every loss is *held out*, in nats a round. A player may also *switch* at a round from
+one family to another, which is asked of the best few.
+
+A family is *named* where by 95 % intervals over episodes all of these hold, else the answer is "undecided" (an interval
+lies on both sides) or "none":
+
+- in the rounds where it and the best guess without a memory prefer different outcomes, the player does what the family
+  says at least :data:`AGREES` of the time;
+- it loses less than that guess, and less than the best family of another group.
+
+Within a group (families that extend one another) the one with fewest parameters is taken of those that may lose no more
+than :data:`WORTH` nats a round beyond the best; it is undecided where a larger one may save :data:`UNKNOWN`.
+
+What this is NOT: evidence of how a player computes. Noise and another algorithm that nobody thought of look alike: a
+player who departs from every family in one round of five is not named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from circuits.compare.fitting import Distributions, search
+from interp import tasks
+from interp.algorithm import Family
+from interp.checks import checked, unique
+from interp.errors import require
+from interp.statistics import Interval, ratio_interval
+
+Array = NDArray[np.float64]
+TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0)
+"""Those that are tried: 0 takes the likeliest outcome, 1 draws from the distribution."""
+AGREES = 0.85
+"""Least agreement in telling rounds: between a player that departs in one round of ten (named) and one that departs in
+one of five (not named); ``python -m tests.llm.players`` prints both."""
+WORTH = 0.004
+"""Nats a round that further parameters must save, by the whole interval: one choice among 1,000 is worth .005."""
+UNKNOWN = 0.02
+"""Nats a round that a larger family of the group might save, by its interval, beyond which the name is undecided."""
+REFINED = 2
+"""How many families are refined between the points of their grids, with those that they extend."""
+_LEAST, _CERTAIN, _TIED, _BISECTIONS = 1e-2, 1e-12, 1e-9, 14
+SWITCHES = "switches"
+Verdict = Literal["named", "undecided", "none"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """How a distribution becomes choices: lapse rate, temperature, and P(each outcome) where all are alike."""
+
+    lapse: float
+    temperature: float
+    tied: Array
+
+
+@dataclass(frozen=True)
+class ChoiceScore:
+    """One family, fitted to choices.
+
+    Attributes:
+        group: key of the family that it extends, or its own; ``size``: how many parameters were searched.
+        searched: parameters by name, fitted on all episodes; ``link``: with this link.
+        losses: held out, nats in all rounds of each episode ``[episode]``.
+        prefers: the outcome that it holds likeliest, held out, ``[episode, round]``; -1 where several are.
+    """
+
+    key: str
+    name: str
+    group: str
+    memoryless: bool
+    size: int
+    searched: Mapping[str, float]
+    link: Link
+    losses: Array = field(repr=False)
+    prefers: NDArray[np.int64] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ChoicePart:
+    """Which algorithm explains a player's choices.
+
+    Attributes:
+        verdict: "named", "undecided" or "none"; ``family``: the key where it is named, else None.
+        closest: the family that loses least, whether or not it is named; ``parameters``: what was found of it.
+        intervals: 95 % profile likelihood intervals of its real parameters, each with the others held where they are
+            and the link refitted.
+        nats: its held-out loss a round; ``floor_nats``: that of ``floor``, the best guess without a memory.
+        agreement: share of rounds in which the player does what it prefers; ``telling``: of those in which ``floor``
+            prefers another outcome.
+        lead: nats a round that it loses less than ``runner_up``, the best family of another group that has a memory.
+        scores: every family by key, the best first.
+    """
+
+    verdict: Verdict
+    family: str | None
+    closest: str
+    parameters: Mapping[str, float]
+    intervals: Mapping[str, Interval]
+    nats: Interval
+    floor: str
+    floor_nats: Interval
+    agreement: Interval
+    telling: Interval
+    lead: Interval
+    runner_up: str
+    scores: Mapping[str, ChoiceScore] = field(repr=False)
+
+    @property
+    def answer(self) -> str:
+        """The verdict in a few words."""
+        if self.verdict == "named":
+            return self.scores[self.closest].name
+        if self.scores[self.closest].memoryless:
+            return f"none with a memory; closest {self.scores[self.floor].name}"
+        return f"{self.verdict}; closest {self.scores[self.closest].name}"
+
+    def __str__(self) -> str:
+        made = ", ".join(f"{name} {self.intervals.get(name, value)}" for name, value in self.parameters.items())
+        link = self.scores[self.closest].link
+        return (
+            f"{self.answer} ({made or 'no parameters'}; lapse {link.lapse:.2g}, temperature {link.temperature:.2g}): "
+            f"{self.nats} nats a round held out, {self.lead} less than {self.scores[self.runner_up].name}; agrees in "
+            f"{self.agreement} of the rounds, in {self.telling} of the telling ones"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each family, the best first."""
+        rows = [
+            {
+                "family": one.key,
+                "name": one.name,
+                "nats": one.losses.sum() / self._n_rounds,
+                "memoryless": one.memoryless,
+                "lapse": one.link.lapse,
+                "temperature": one.link.temperature,
+                "parameters": ", ".join(f"{name} {value:.3g}" for name, value in one.searched.items()),
+            }
+            for one in self.scores.values()
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def _n_rounds(self) -> float:
+        return float(self.scores[self.closest].losses.sum() / self.nats.estimate) if self.nats.estimate else 1.0
+
+
+@checked
+def explain_choices(
+    episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
+) -> ChoicePart:
+    """Which family of algorithms chooses what a player chose.
+
+    Args:
+        episodes: what the player saw; at least 4 of them.
+        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
+        families: those that are asked; all of the task's when None.
+        seed: of the bootstrap over episodes.
+
+    Raises:
+        InputError: choices of another shape, that are no outcomes, or of fewer than 4 episodes.
+    """
+    task = tasks.of(episodes)
+    said = np.asarray(choices, np.float64)
+    wanted = (len(episodes), episodes.n_rounds)
+    require(said.shape == wanted, f"choices must be [episode, round] = {wanted}, got shape {said.shape}")
+    require(task.kind == "classes", f"{task.name} predicts real numbers; choices are of outcomes")
+    known = said[~np.isnan(said)]
+    require(
+        known.size > 0 and bool((known == known.astype(int)).all() and (known >= 0).all()),
+        "choices must be outcomes 0, 1, ..., or NaN, and not all of them NaN",
+    )
+    played = ~np.isnan(said).all(1)
+    require(
+        int(played.sum()) >= 4,
+        f"a fit to choices needs at least 4 episodes with choices, got {int(played.sum())}; play more instances",
+    )
+    rows = np.flatnonzero(played)
+    asked = task.rivals() if families is None else unique(families, "family")
+    require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
+    game = _Game(episodes.select(rows), said[rows], task.data.first_asked)
+    scores = [_constant(game)]
+    grids = {family.key: _best_of_grid(game, family, game.known) for family in asked.values()}
+    ranked = sorted(asked.values(), key=lambda family: grids[family.key][0])
+    refined = {family.extends or family.key for family in ranked[:REFINED]} | {one.key for one in ranked[:REFINED]}
+    # Those far behind keep, in both halves, what fits all choices best: it can only flatter them.
+    kept = {key: point for key, (_, point) in grids.items() if key not in refined}
+    scores += [_scored(game, family, kept.get(family.key)) for family in asked.values()]
+    scores += _switched(game, scores[1:], asked, grids[ranked[0].key][0])
+    return _decided(game, scores, asked, seed)
+
+
+class _Game:
+    """Choices, the episodes that they were made in, and what families predict there, each computed once."""
+
+    def __init__(self, episodes: Any, choices: Array, first_asked: int) -> None:
+        self.episodes, self.first_asked = episodes, first_asked
+        asked = choices[:, first_asked:]
+        self.known = ~np.isnan(asked)
+        self.choices = np.where(self.known, asked, 0).astype(np.int64)
+        self._predicted: dict[str, Distributions] = {}
+        self._kept: dict[tuple[Any, ...], Array] = {}
+        half = np.arange(len(asked)) % 2 == 0
+        self.folds = (half, ~half)
+        self.n_rounds = int(self.known.sum())
+        self.rounds = np.ones_like(self.known)
+
+    def predicted(self, family: Family, parameters: Mapping[str, float]) -> Array:
+        """``[episode, asked round, outcome]``."""
+        key = (family.key, *(parameters[s.name] for s in family.searched))
+        if key not in self._kept:
+            member = self._predicted.setdefault(family.key, Distributions(family, self.episodes))
+            found = np.clip(member(family.make(**parameters), parameters), 0.0, 1.0)
+            require(
+                self.choices.max() < found.shape[-1],
+                f"choices must be outcomes 0 to {found.shape[-1] - 1}, got {self.choices.max()}",
+            )
+            self._kept[key] = found
+        return self._kept[key]
+
+    def loss(self, family: Family, use: NDArray[np.bool_]) -> Callable[[Mapping[str, float]], float]:
+        """The least loss of a member over links, nats a round where ``use [episode, round]``."""
+        return lambda parameters: _linked(self.predicted(family, parameters), self.choices, use)[0]
+
+
+def _tempered(p: Array, temperature: float) -> Array:
+    """``p [..., outcome]`` to the power of 1 / temperature, as a distribution."""
+    if temperature == 0:
+        top = (p >= p.max(-1, keepdims=True) - _TIED).astype(np.float64)
+        return top / top.sum(-1, keepdims=True)
+    power = np.power(np.maximum(p, _CERTAIN), 1 / temperature)
+    return power / power.sum(-1, keepdims=True)
+
+
+def _is_tied(p: Array) -> NDArray[np.bool_]:
+    return np.ptp(p, axis=-1) < _TIED
+
+
+def _linked(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tuple[float, Link]:
+    """The least loss over links, nats a round, and the link that has it."""
+    given, chosen = p[use], choices[use]
+    n = given.shape[-1]
+    tied = _is_tied(given)
+    alike = (np.bincount(chosen[tied], minlength=n) + 1.0) / (tied.sum() + n)
+    asked, rows = given[~tied], np.arange((~tied).sum())
+    made = np.stack([_tempered(asked, temperature)[rows, chosen[~tied]] for temperature in TEMPERATURES])
+    lapses = _lapses(made, n)
+    nats = -np.log(lapses[:, None] / n + (1 - lapses[:, None]) * made).sum(1)
+    best = int(nats.argmin())
+    least = (nats[best] - np.log(alike[chosen[tied]]).sum()) / len(chosen)
+    return float(least), Link(float(lapses[best]), TEMPERATURES[best], alike)
+
+
+def _lapses(made: Array, n: int) -> Array:
+    """The lapse rate of greatest likelihood for each row of probabilities ``made [temperature, choice]``.
+
+    By bisection, for the log-likelihood is concave in it; never below one departure in 200 choices, nor half of one
+    in all: a parameter that is found a little off misses a choice, which must not decide between families.
+    """
+    low = np.full(len(made), max(_LEAST, 1 / (made.shape[1] + 2)))
+    high = np.ones(len(made))
+    for _ in range(_BISECTIONS):
+        middle = ((low + high) / 2)[:, None]
+        slope = ((1 / n - made) / (middle / n + (1 - middle) * made)).sum(1)
+        low, high = np.where(slope > 0, middle[:, 0], low), np.where(slope > 0, high, middle[:, 0])
+    return np.asarray((low + high) / 2)
+
+
+def _losses(p: Array, link: Link, choices: NDArray[np.int64]) -> Array:
+    """Nats of every choice under a link, ``[episode, round]``."""
+    n = p.shape[-1]
+    q = link.lapse / n + (1 - link.lapse) * _tempered(p, link.temperature)
+    q = np.where(_is_tied(p)[..., None], link.tied, q)
+    return np.asarray(-np.log(np.take_along_axis(q, choices[..., None], -1)[..., 0]))
+
+
+def _preferred(p: Array, link: Link) -> NDArray[np.int64]:
+    """The likeliest outcome, -1 where several are and the link prefers none."""
+    n = p.shape[-1]
+    scores = np.where(_is_tied(p)[..., None], link.tied, p)
+    top = scores >= scores.max(-1, keepdims=True) - _TIED
+    return np.where(top.sum(-1) == 1, top.argmax(-1), -1 if n > 1 else 0)
+
+
+def _best_of_grid(game: _Game, family: Family, use: NDArray[np.bool_]) -> tuple[float, dict[str, float]]:
+    loss = game.loss(family, use)
+    return min(((loss(point), point) for point in _points(family)), key=lambda one: one[0])
+
+
+def _points(family: Family) -> list[dict[str, float]]:
+    order = sorted(family.searched, key=lambda s: bool(s.enters))
+    names = [s.name for s in order]
+    return [dict(zip(names, point, strict=True)) for point in product(*(s.grid for s in order))]
+
+
+def _fitted(game: _Game, family: Family, use: NDArray[np.bool_]) -> dict[str, float]:
+    return search(family.searched, game.loss(family, use))[1] if family.searched else {}
+
+
+def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> ChoiceScore:
+    """A family's held-out losses; ``kept`` are its parameters in both halves, which are searched when None."""
+    losses = np.zeros(game.choices.shape)
+    prefers = np.zeros(game.choices.shape, np.int64)
+    for fold in game.folds:
+        use = game.known & fold[:, None]
+        p = game.predicted(family, _fitted(game, family, use) if kept is None else kept)
+        link = _linked(p, game.choices, use)[1]
+        losses[~fold], prefers[~fold] = _losses(p, link, game.choices)[~fold], _preferred(p, link)[~fold]
+    searched = _fitted(game, family, game.known) if kept is None else kept
+    link = _linked(game.predicted(family, searched), game.choices, game.known)[1]
+    group = family.extends or family.key
+    lost = (losses * game.known).sum(1)
+    size = sum(len(s.grid) > 1 for s in family.searched)
+    return ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, lost, prefers)
+
+
+def _constant(game: _Game) -> ChoiceScore:
+    """The guess that is the same in every round: outcomes as often as they are chosen."""
+    n = int(game.choices.max()) + 1 if game.choices.max() > 0 else 2
+    alike = np.full((*game.choices.shape, n), 1 / n)
+    losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
+    for fold in game.folds:
+        link = _linked(alike, game.choices, game.known & fold[:, None])[1]
+        losses[~fold], prefers[~fold] = _losses(alike, link, game.choices)[~fold], _preferred(alike, link)[~fold]
+    link = _linked(alike, game.choices, game.known)[1]
+    name, lost = "a guess, the same in every round", (losses * game.known).sum(1)
+    return ChoiceScore("constant", name, "constant", True, 0, {}, link, lost, prefers)
+
+
+# One algorithm, then another.
+
+
+def _switched(
+    game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, Family], least: float
+) -> list[ChoiceScore]:
+    """The best switch at a round from one simple family to another.
+
+    None where there are too few rounds, or where a switch saves no :data:`WORTH` of ``least``, what one family loses.
+    """
+    simple = [one for one in scores if one.size <= 1 and one.key in families]
+    if len(simple) < 2 or game.choices.shape[1] < 10:
+        return []
+    everything = np.ones(len(game.choices), bool)
+    *_, total = _best_switch(game, simple, families, everything)
+    if total / game.n_rounds > least - WORTH:
+        return []
+    found: dict[int, tuple[Any, ...]] = {}
+    losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
+    for which, fold in enumerate((*game.folds, everything)):
+        first, second, at, _ = _best_switch(game, simple, families, fold)
+        parts = []
+        for family, rounds in ((first, slice(None, at)), (second, slice(at, None))):
+            use = np.zeros_like(game.known)
+            use[:, rounds] = True
+            use &= game.known & fold[:, None]
+            parameters = _fitted(game, family, use)
+            p = game.predicted(family, parameters)
+            link = _linked(p, game.choices, use)[1]
+            parts.append((family, parameters, link))
+            if which < 2:
+                losses[~fold, rounds] = _losses(p, link, game.choices)[~fold, rounds]
+                prefers[~fold, rounds] = _preferred(p, link)[~fold, rounds]
+        found[which] = (at, parts)
+    at, ((first, before, link), (second, after, _)) = found[2]
+    searched = {"round": float(at + game.first_asked + 1)}
+    searched |= {f"{name} before": value for name, value in before.items()}
+    searched |= {f"{name} after": value for name, value in after.items()}
+    name = f"{first.name}, then {second.name}"
+    size, lost = 3 + len(before) + len(after), (losses * game.known).sum(1)
+    group = first.extends or first.key
+    return [ChoiceScore(SWITCHES, name, group, False, size, searched, link, lost, prefers)]
+
+
+def _best_switch(
+    game: _Game, simple: Sequence[ChoiceScore], families: Mapping[str, Family], fold: NDArray[np.bool_]
+) -> tuple[Family, Family, int, float]:
+    """Two families, the first round of the second one, and what they lose, the least on a fold.
+
+    The first is fitted to the first third of the rounds, the second to the last.
+
+    No part is shorter than 5 rounds.
+    """
+    n = game.choices.shape[1]
+    by_round = {}
+    for half in (slice(None, n // 3), slice(-(n // 3), None)):
+        use = np.zeros_like(game.known)
+        use[:, half] = True
+        use &= game.known & fold[:, None]
+        for one in simple:
+            p = game.predicted(families[one.key], _best_of_grid(game, families[one.key], use)[1])
+            lost = _losses(p, _linked(p, game.choices, use)[1], game.choices) * game.known
+            by_round[one.key, half.start is None] = lost[fold].sum(0)
+    found = []
+    for first in simple:
+        for second in simple:
+            if first.key != second.key:
+                before = np.concatenate([[0.0], np.cumsum(by_round[first.key, True])])
+                after = by_round[second.key, False].sum() - np.concatenate(
+                    [[0.0], np.cumsum(by_round[second.key, False])]
+                )
+                total = (before + after)[5 : n - 4]
+                found.append((float(total.min()), int(total.argmin()) + 5, first.key, second.key))
+    least, at, first_key, second_key = min(found)
+    return families[first_key], families[second_key], at, least
+
+
+# What it comes to.
+
+
+def _decided(game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, Family], seed: int) -> ChoicePart:
+    ranked = sorted(scores, key=lambda one: float(one.losses.sum()))
+    rounds = game.known.sum(1).astype(float)
+
+    def less(one: ChoiceScore, other: ChoiceScore) -> Interval:
+        """Nats a round by which ``one`` loses less than ``other``."""
+        return ratio_interval(other.losses - one.losses, rounds, seed=seed)
+
+    best = ranked[0]
+    group = [one for one in ranked if one.group == best.group]
+    alike = [one for one in group if less(best, one).low <= WORTH]
+    fewest = min(one.size for one in alike)
+    closest = next(one for one in alike if one.size == fewest)
+    simpler = [less(closest, one).low > 0 for one in group if one.size < closest.size]
+    larger = [less(one, closest).high <= UNKNOWN for one in group if one.size > closest.size]
+    floor = next(one for one in ranked if one.memoryless)
+    others = [one for one in ranked if one.group != closest.group]
+    rival = next((one for one in others if not one.memoryless), others[0])
+    lead, over_floor = less(closest, rival), less(closest, floor)
+
+    def agreeing(use: NDArray[np.bool_]) -> Interval:
+        counted = use & game.known & (closest.prefers >= 0)
+        right = counted & (closest.prefers == game.choices)
+        return ratio_interval(right.sum(1), counted.sum(1), seed=seed)
+
+    telling = agreeing(closest.prefers != floor.prefers)
+    return ChoicePart(
+        verdict=(verdict := _verdict(closest.memoryless, all(simpler + larger), telling, lead, over_floor)),
+        family=closest.key if verdict == "named" else None,
+        closest=closest.key,
+        parameters=closest.searched,
+        intervals=_profiles(game, families[closest.key], closest) if closest.key in families else {},
+        nats=ratio_interval(closest.losses, rounds, seed=seed),
+        floor=floor.key,
+        floor_nats=ratio_interval(floor.losses, rounds, seed=seed),
+        agreement=agreeing(game.rounds),
+        telling=telling,
+        lead=lead,
+        runner_up=rival.key,
+        scores={one.key: one for one in ranked},
+    )
+
+
+def _verdict(memoryless: bool, alone: bool, telling: Interval, lead: Interval, over_floor: Interval) -> Verdict:
+    """The rule: "named" where all hold by their intervals, "none" where one fails by its own.
+
+    ``alone``: no other family of the group could be meant as well.
+    """
+    if memoryless or over_floor.high <= 0 or lead.high <= 0 or not telling.high >= AGREES:
+        return "none"
+    return "named" if alone and telling.low >= AGREES and lead.low > 0 and over_floor.low > 0 else "undecided"
+
+
+_CHI2 = 3.841 / 2
+"""Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
+
+
+def _profiles(game: _Game, family: Family, found: ChoiceScore) -> dict[str, Interval]:
+    """Profile likelihood intervals of the real parameters, on a fine grid out to the bounds of the search."""
+    intervals = {}
+    for s in family.searched:
+        if s.kind != "real" or len(s.grid) < 2:
+            continue
+        estimate, loss = found.searched[s.name], game.loss(family, game.known)
+
+        def worse(value: float, s: Any = s, loss: Any = loss) -> float:
+            return float(loss({**found.searched, s.name: value}) * game.n_rounds)
+
+        least = worse(estimate)
+        bounds = [_edge(worse, least, estimate, end) for end in (s.grid[0], s.grid[-1])]
+        intervals[s.name] = Interval(estimate, *bounds)
+    return intervals
+
+
+def _edge(worse: Callable[[float], float], least: float, estimate: float, end: float) -> float:
+    """The value furthest from the estimate towards ``end`` that costs no more than :data:`_CHI2`."""
+    steps = np.linspace(0, 1, 41)[1:] ** 2
+    held = estimate
+    for step in steps:
+        value = estimate + (end - estimate) * step
+        if worse(value) > least + _CHI2:
+            low, high = held, value
+            for _ in range(6):
+                middle = (low + high) / 2
+                low, high = (middle, high) if worse(middle) <= least + _CHI2 else (low, middle)
+            return low
+        held = value
+    return end

@@ -1,0 +1,111 @@
+"""What language models play like: which algorithm explains the choices of their runs (:mod:`interp.llm`).
+
+:func:`behaviour` asks :func:`~circuits.compare.choices.explain_choices` for each model, condition and regime, and says
+how often, in the second half, the model says what the most reliable expert says, and the opposite of what the least
+reliable one says. Choices that fit an algorithm do not show that a model holds weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from circuits.compare.choices import ChoicePart, explain_choices
+from interp.checks import checked
+from interp.errors import require
+from interp.llm.runs import LLMRun, episodes_of, grouped
+from interp.tasks.experts.players import player_families
+
+FEWEST = 8
+"""Instances below which no algorithm is asked for: a bootstrap over fewer says little."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What one group of runs (model, condition, regime) plays like.
+
+    Attributes:
+        n: how many runs.
+        found: which algorithm explains the choices; None below :data:`FEWEST` runs.
+        says_best, opposes_worst: shares in the second half; the best and the worst by :attr:`LLMRun.reliability`.
+    """
+
+    model: str
+    condition: str
+    regime: str
+    n: int
+    found: ChoicePart | None
+    says_best: float
+    opposes_worst: float
+
+    @property
+    def answer(self) -> str:
+        """The verdict in a few words."""
+        return self.found.answer if self.found else f"undecided; fewer than {FEWEST} instances"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row."""
+        row: dict[str, Any] = {"model": self.model, "condition": self.condition, "regime": self.regime, "n": self.n}
+        row |= {"verdict": "undecided", "plays_like": self.answer}
+        if self.found:
+            found, link = self.found, self.found.scores[self.found.closest].link
+            row |= {"verdict": found.verdict, "closest": found.closest, "runner_up": found.runner_up}
+            row |= {"parameters": ", ".join(f"{k} {found.intervals.get(k, v)}" for k, v in found.parameters.items())}
+            row |= {"lapse": link.lapse, "temperature": link.temperature}
+            for name in ("nats", "floor_nats", "lead", "agreement", "telling"):
+                row |= getattr(found, name).columns(name)
+        return pd.DataFrame([row | {"says_best": self.says_best, "opposes_worst": self.opposes_worst}])
+
+    def families(self) -> pd.DataFrame:
+        """One row for each family, the best first; empty where none was asked."""
+        whose = {"model": self.model, "condition": self.condition, "regime": self.regime}
+        return self.found.to_frame().assign(**whose) if self.found else pd.DataFrame()
+
+
+@checked
+def behaviour(runs: Sequence[LLMRun], seed: int = 0) -> list[Behaviour]:
+    """One :class:`Behaviour` for each (model, condition, regime) in ``runs`` that has a prediction."""
+    require(bool(runs), "no runs to analyse")
+    groups = grouped(run for run in runs if run.rounds and not run.missing.all())
+    return [_behaviour(members, seed) for members in groups.values()]
+
+
+@checked
+def behaviour_tables(acts: Sequence[Behaviour]) -> dict[str, pd.DataFrame]:
+    """What ``interp llm score`` writes of them: ``behaviour`` (a row a group) and ``families`` (a row a family)."""
+    if not acts:
+        return {}
+    tables = {"behaviour": [one.to_frame() for one in acts], "families": [one.families() for one in acts]}
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+
+
+def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
+    model, condition, regime = members[0].group
+    episodes = episodes_of(members, regime)
+    choices = np.full((len(episodes), episodes.n_rounds), np.nan)
+    for row, run in enumerate(sorted(members, key=lambda run: run.index)):
+        choices[row, : run.rounds] = run.predictions
+    found = None
+    if len(members) >= FEWEST:
+        found = explain_choices(episodes, choices, families=player_families(episodes.n_experts), seed=seed)
+    best, worst = (float(np.mean(shares)) for shares in zip(*map(_second_half, members), strict=True))
+    return Behaviour(model, condition, regime, len(members), found, best, worst)
+
+
+def _second_half(run: LLMRun) -> tuple[float, float]:
+    """How often the model says what the best expert says, and the opposite of what the worst one says."""
+    late = slice(run.rounds // 2, run.rounds)
+    said = run.predictions[late]
+    if run.rounds < 2 or np.isnan(said).all():
+        return float("nan"), float("nan")
+    best, worst = (run.advice[late, int(expert)] for expert in (run.reliability.argmax(), run.reliability.argmin()))
+
+    def agreeing(words: NDArray[np.int64]) -> float:
+        return float(np.nanmean(1 - np.abs(said - words)))
+
+    return agreeing(best), agreeing(1 - worst)

@@ -1,0 +1,95 @@
+"""Algorithms that somebody who announces choices, such as a language model, could be following.
+
+The rivals of :mod:`~interp.tasks.experts.families` with coarser grids, for a choice tells less than a probability, and
+what only players do: say what one expert says (or the opposite), or follow the first of the leaders. Follow the leader
+and follow the previous winners are limits of Weighted Majority (a large gain; a window of one round), and stand in its
+group: the simpler one is named where choices cannot tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.algorithm import Algorithm, Family, Searched, Values
+from interp.checks import checked
+from interp.errors import require
+from interp.tasks.experts import algorithms
+from interp.tasks.experts.families import families
+from interp.tasks.experts.lapses import SILENT
+
+Array = NDArray[np.float64]
+_GAINS = (0.03, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0, 4.0)
+_FEW_GAINS = (0.1, 0.3, 0.7, 2.0)
+_KEPT: Mapping[str, Mapping[str, tuple[float, ...]]] = {
+    "bayes": {"low": (0.0, 0.3, 0.6), "room": (0.4, 1.0)},
+    "weighted_majority": {"gain": _GAINS},
+    "fading_majority": {"gain": _FEW_GAINS, "decay": (0.5, 0.7, 0.8, 0.9, 0.95)},
+    "fixed_share": {"gain": _FEW_GAINS, "alpha": (0.003, 0.03, 0.1, 0.3)},
+    "late_majority": {"gain": _FEW_GAINS, "lag": (1, 2, 3)},
+    "majority_window": {"gain": _FEW_GAINS, "window": (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)},
+    "stopped_majority": {"gain": _FEW_GAINS, "last": (3.0, 5.0, 10.0, 20.0, 40.0)},
+    "deaf_majority": {"gain": _FEW_GAINS, "expert": (1, 2, 3, 4, 5, 6), "hears": (SILENT,)},
+    "sigmoid_vote": {"gain": (0.03, 0.1, 0.3, 1.0)},
+    "follow_the_leader": {},
+    "follow_previous_winners": {},
+    "majority_vote": {},
+    "fixed_vote": {"accuracy": (0.1, 0.4, 0.6, 0.9)},
+}
+"""Family -> the values that its parameters are searched over."""
+_LIMITS = ("follow_the_leader", "follow_previous_winners")
+
+
+@checked
+def one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
+    """Say what one expert says (``agrees`` 1), or the opposite (0), whatever happened before.
+
+    >>> one_expert(2).parameters
+    {'expert': 2, 'agrees': 1}
+    """
+    require(expert >= 1 and agrees in (0, 1), f"expert is counted from 1 and agrees is 0 or 1, got {expert}, {agrees}")
+
+    def prediction(v: Values) -> Array:
+        said = v["votes"][..., min(expert, v["votes"].shape[-1]) - 1].astype(np.float64)
+        return said if agrees else 1 - said
+
+    changes = {"prediction": (("votes",), prediction)}
+    base = algorithms.majority_vote()
+    return base.varied("one_expert", "what one expert says", {"expert": expert, "agrees": agrees}, changes)
+
+
+@checked
+def first_leader() -> Algorithm:
+    """Follow the leader; of several leaders the first."""
+
+    def prediction(v: Values) -> Array:
+        first = v["leads"].argmax(-1)
+        return np.take_along_axis(v["votes"], first[..., None], -1)[..., 0].astype(np.float64)
+
+    changes = {"prediction": (("leads", "votes"), prediction)}
+    return algorithms.follow_the_leader().varied("first_leader", "follow the first leader", {}, changes)
+
+
+@checked
+def player_families(n_experts: int) -> tuple[Family, ...]:
+    """What the choices of a player among ``n_experts`` experts are compared with."""
+    known = {family.key: family for family in families()}
+    chosen = []
+    for key, grids in _KEPT.items():
+        family = known[key]
+        searched = tuple(replace(s, grid=grids[s.name]) for s in family.searched)
+        if key == "deaf_majority":
+            searched = tuple(replace(s, grid=s.grid[:n_experts]) if s.name == "expert" else s for s in searched)
+        chosen.append(
+            replace(family, searched=searched, extends="weighted_majority" if key in _LIMITS else family.extends)
+        )
+    experts = Searched("expert", tuple(range(1, n_experts + 1)), kind="choice", enters=("prediction",))
+    sides = Searched("agrees", (0, 1), kind="choice", enters=("prediction",))
+    return (
+        *chosen,
+        Family("first_leader", "follow the first leader", first_leader, extends="weighted_majority"),
+        Family("one_expert", "what one expert says, or its opposite", one_expert, (experts, sides), memoryless=True),
+    )
