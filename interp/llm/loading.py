@@ -5,7 +5,8 @@
 
 Two plays of one instance (the same advice and labels) by one model under one condition are *duplicates*: pooled, they
 would count one instance twice. They are refused unless ``duplicates="first"`` is asked for, which keeps the first
-complete play in the order of the paths (the first play where none is complete).
+complete play in the order of the paths (the first play where none is complete). Copies of a run (the same predictions
+and notes, too) are set aside in any case, and told.
 """
 
 from __future__ import annotations
@@ -120,6 +121,17 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
     plays: dict[tuple[str, ...], list[LLMRun]] = {}
     for run in runs:
         plays.setdefault((*run.group, run.digest), []).append(run)
+    copied: list[tuple[LLMRun, LLMRun]] = []
+    for which, group in plays.items():
+        plays[which] = []
+        for run in group:
+            first_of = next((kept for kept in plays[which] if _is_copy(run, kept)), None)
+            if first_of is None:
+                plays[which].append(run)
+            else:
+                copied.append((run, first_of))
+    for run, first_of in copied:
+        _set_aside(rows, {str(run.path)}, f"a copy of {str(first_of.path)!r}")
     twice = [group for group in plays.values() if len(group) > 1]
     if twice and duplicates == "refuse":
         first, second = twice[0][:2]
@@ -133,11 +145,19 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
         chosen = next((run for run in group if run.ended == "complete"), group[0])
         kept.append(chosen)
         why = f"another play of the instance in {str(chosen.path)!r}"
-        others = {str(run.path) for run in group if run is not chosen}
-        for row in rows:
-            if row["path"] in others and row["status"] == "read":
-                row |= {"status": "set aside", "why": why}
+        _set_aside(rows, {str(run.path) for run in group if run is not chosen}, why)
     return kept
+
+
+def _is_copy(run: LLMRun, other: LLMRun) -> bool:
+    """Did two plays of one instance say and note the same in every round?"""
+    return np.array_equal(run.predictions, other.predictions, equal_nan=True) and run.notes == other.notes
+
+
+def _set_aside(rows: list[dict[str, Any]], paths: set[str], why: str) -> None:
+    for row in rows:
+        if row["path"] in paths and row["status"] == "read":
+            row |= {"status": "set aside", "why": why}
 
 
 def _is_trace(path: Path) -> bool:

@@ -42,7 +42,7 @@ _MARK = re.compile(r"\b(?:round|rd|day|step|turn|r|t)[ _#=]?(\d+)(?![\d/])", re.
 _ORDINAL = re.compile(r"\b(?:first|second|third|fourth|fifth) (?:round|day)\b", re.IGNORECASE)
 _STAMP = re.compile(
     r"(?:\b(?:after|through|until|till|as of|at|by|up to|in|on|since|last|wrong|right|correct|missed|errors?)|[(,&])"
-    r"\W*\Z",
+    r"[^\w;.]*\Z",
     re.IGNORECASE,
 )
 _NUMBER_LIST = re.compile(
@@ -75,6 +75,8 @@ _CONDITION = re.compile(
     r"|(?<![\d/.])(?P<arrow>[01])(?:\s*(?:->|→)\s*(?=\d+\s*/)|s\b)",
     re.IGNORECASE,
 )
+_SAID_AND_RIGHT = re.compile(rf"{_WORD}[\s,:(-]{{1,3}}((?:right|wrong|(?:in)?correct)\b)", re.IGNORECASE)
+_COUNT_OF_WORD = re.compile(r"\b(?:(sun)(?:ny)?|rain(?:y)?)\s*\(\d+\)", re.IGNORECASE)
 # "A said sunny", "it was sunny": the outcome of one round, not a condition that a tally stands under.
 _ONE_ROUND = re.compile(r"\b(?:said|was|actual\w*|today|yesterday|last \w+)\W*\Z", re.IGNORECASE)
 
@@ -214,11 +216,15 @@ def _records(note: str, letters: str) -> int:
 
 def _sequences(note: str, n_experts: int) -> int:
     """Experts with a sequence over rounds; a sequence of 3 or more labels counts as two."""
-    value = rf"(?:(?:{_WORD}|(?:right|wrong|(?:in)?correct)\b(?!\W*\d))(?:\s*\(\w+\))?|{_SIGN}|{_BIT}|{_LETTER})"
+    value = (
+        rf"(?:(?:{_WORD}|(?:right|wrong|(?:in)?correct)\b(?!\W*\d))(?:\s*\((?!\d+\))\w+\))?|{_SIGN}|{_BIT}|{_LETTER})"
+    )
     spread = rf"{value}(?:[,\s]+{value})+"
     dense = rf"(?:[01]{{3,}}(?![\d/.%])|{_SIGN}{{2,}}|[CWRXTFHMSO]{{3,}}(?![a-z]))"
     history = re.compile(rf"\s*(?:seq\w*|history|record)?\s*[:=(\[-]?\s*(?:{dense}|{spread})")
-    found = {letter for one in mentions(note, n_experts) if history.match(one.text) for letter in one.letters}
+    # "A sunny correct" is what an expert said in one round, and that it was right: one value, not two.
+    said = [(one.letters, one.text, len(_SAID_AND_RIGHT.findall(one.text)) == 1) for one in mentions(note, n_experts)]
+    found = {letter for letters, text, once in said if not once and history.match(text) for letter in letters}
     return len(found) + 2 * bool(_LABELS.search(note))
 
 
@@ -236,6 +242,8 @@ def _conditional(note: str, n_experts: int) -> int:
             under[before[-1]] += 1
     direct = len(re.findall(r"\b(?:sunny|rainy|sun|rain)[\s:=(-]*\d+\s*(?:/|of)\s*\d+", note, re.IGNORECASE))
     rates = len(re.findall(r"\b[TF][PN]\b", note))  # true and false positives and negatives
+    bare = [bool(match[1]) for match in _COUNT_OF_WORD.finditer(note)]  # "rainy(40) sunny(39)"
+    direct = max(direct, len(bare) if len(set(bare)) == 2 else 0)
     return sum(under) if all(under) else max(direct, rates) if max(direct, rates) >= 2 else 0
 
 

@@ -209,13 +209,14 @@ def test_duplicates_are_refused_or_the_first_complete_play_is_kept(tmp_path: Pat
             result = json.loads((folder / "result.json").read_text())
             result["response"] = {"predictions": [1, 0]}
             (folder / "result.json").write_text(json.dumps(result))
-    with pytest.raises(InputError, match=r"2 instances were played more than once .*--duplicates first"):
+    with pytest.raises(InputError, match=r"1 instances were played more than once .*--duplicates first"):
         load(tmp_path)
     found = read(tmp_path, duplicates="first")
     assert [run.index for run in found.runs] == [0, 1, 2] and all(run.ended == "complete" for run in found.runs)
     kept = [run.path.parts[-4] for run in found.runs]
     assert kept == ["b", "a", "b"]
-    assert found.table["why"].str.startswith("another play of the instance in").sum() == 2
+    assert found.table["why"].str.startswith("another play of the instance in").sum() == 1
+    assert found.table["why"].str.startswith("a copy of").sum() == 1, "the same words again are no second play"
     with pytest.raises(InputError, match="unknown way with duplicates 'pool'"):
         load(tmp_path, duplicates="pool")
 

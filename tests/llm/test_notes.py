@@ -58,6 +58,15 @@ def test_precision_and_recall_of_every_format(split: str) -> None:
         ("A ✓✗ B ✓✓ C ✗✗ D ✓✗", "round list"),
         ("A accurate, B inaccurate", "last-step"),
         ("A 3, B 8, C 5, D 6 out of 9", "counter"),
+        ("A sunny correct. B sunny correct. C sunny correct.", "last-step"),
+        ("A rainy wrong; B sunny correct; C sunny correct; D rainy wrong", "last-step"),
+        ("A: rainy(40) sunny(39)", "conditional counter"),
+        (
+            "A: rainy(4) sunny(3), B: rainy(3) sunny(2), C: rainy(4) sunny(0), D: rainy(1) sunny(1)",
+            "conditional counter",
+        ),
+        ("R1: A,B right; R2: B right; R3: C right. A 1/3, B 2/3, C 1/3, D 0/3", "round list"),
+        ("1) A,B right 2) B wrong 3) C right. Totals A 1/3, B 2/3, C 1/3, D 0/3", "round list"),
         ("A 2/3 (wrong R2), B 3/3, C 1/3 (wrong R1, R3), D 2/3 (wrong R3)", "counter"),
     ],
 )

@@ -22,7 +22,8 @@ from interp.tasks.experts.families import families
 from interp.tasks.experts.lapses import SILENT
 
 Array = NDArray[np.float64]
-_GAINS = (0.03, 0.1, 0.2, 0.35, 0.6, 1.0, 2.0, 4.0)
+_GAINS = (0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.85, 1.0, 1.4, 2.0, 4.0)
+"""Finer than other gains: choices hardly change between neighbours, and a search that starts far off stays there."""
 _FEW_GAINS = (0.1, 0.3, 0.7, 2.0)
 _KEPT: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "bayes": {"low": (0.0, 0.3, 0.6), "room": (0.4, 1.0)},
