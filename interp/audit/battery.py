@@ -114,7 +114,7 @@ def audit(machine: str | Machine, *, quick: bool = False, effort: Effort | None 
 def _regimes(subject: Subject) -> list[tuple[str, str]]:
     """The sampler's default regime, whose key is empty, and some others from the last one on, evenly spaced."""
     home = str(subject.episodes.regime)
-    others = [regime for regime in subject.task.data.regimes() if regime != home]
+    others = [regime for regime in subject.regimes if regime != home]
     n = min(subject.effort.away, len(others))
     chosen = [others[len(others) - 1 - i * len(others) // n] for i in range(n)]
     return [(home, ""), *((name, name) for name in chosen)]

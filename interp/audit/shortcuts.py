@@ -78,7 +78,7 @@ def adversarial(subject: Subject, heuristic: Algorithm) -> Adversarial | None:
     """Episodes of every regime on which the heuristic is wrong and the algorithm is not; None where too few come."""
     known = subject.algorithm
     assert known is not None
-    regimes = ["", *subject.task.data.regimes()][:_REGIMES]
+    regimes = ["", *subject.regimes][:_REGIMES]
     least = max(float(gaps(drawn_for(subject, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
     if least < _TIE:
         return None

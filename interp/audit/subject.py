@@ -8,6 +8,7 @@ What a change *costs* is by how much the task's own loss rises, by the truth.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor
 from interp import catalog
 from interp.algorithm import Algorithm
 from interp.checks import check_fields, integer
-from interp.errors import require
+from interp.errors import InputError, require
 from interp.evaluation.plan import lacks_room
 from interp.machine import Channel, Machine
 from interp.model.rollout import rollout, run_round
@@ -93,6 +94,17 @@ class Subject:
     def task(self) -> Task:
         """The record of the model's task."""
         return catalog.of(self.model)
+
+    @cached_property
+    def regimes(self) -> tuple[str, ...]:
+        """The regimes that have episodes of the model's size."""
+
+        def serves(regime: str) -> bool:
+            with suppress(InputError):
+                return len(self.task.sample_for(self.model, 1, 2, self.effort.seed, regime)) == 1
+            return False
+
+        return tuple(filter(serves, self.task.data.regimes()))
 
     @cached_property
     def layout(self) -> Any:
