@@ -276,7 +276,7 @@ def _lapses() -> tuple[Specimen, ...]:
             "a round writes the new column of the first action in place of the second's, and the other way round",
             held_out=True,
         ),
-        known("leaky 0.98", lambda: edits.leaky(wired(), 0.98), "e e d s", fades.format(".98"), held_out=True),
+        known("leaky 0.98", lambda: edits.leaky(wired(), 0.98), "e e d s", fades.format(".98")),
         known("leaky 0.9", lambda: edits.leaky(wired(), 0.9), "d e d s", fades.format(".9")),
         known(
             "noise .005",

@@ -188,6 +188,9 @@ def sentence(task: str, quick: bool) -> str:
         told.append(f"{known_ones[key].words.format(f'{best.most:g}')} ({best.question})")
     if not told:
         return ""
+    fewest = min(one.runs for several in by_deviation.values() for one in several)
+    runs = "one run" if fewest == 1 else f"{fewest} runs"
     return (
-        f"Measured on machines that depart from the handwired one: this comparison would have seen {', '.join(told)}."
+        f"Measured on machines that depart from the handwired one, {runs} of each size: "
+        f"this comparison would have seen {', '.join(told)}."
     )

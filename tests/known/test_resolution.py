@@ -55,9 +55,11 @@ def test_the_sentence_says_what_would_have_been_seen(tmp_path, monkeypatch):
     frame.loc[frame["deviation"].eq("experts: lag"), "update"] = D
     frame.to_csv(tmp_path / "resolution-quick.csv", index=False)
     monkeypatch.setattr(resolution, "__file__", str(tmp_path / "resolution.py"))
-    assert resolution.sentence("experts", quick=True).endswith(
-        "would have seen a lag of 1 rounds (update), a leak of 0.99 (update)."
-    )
+    told = resolution.sentence("experts", quick=True)
+    assert "one run of each size" in told
+    assert told.endswith("would have seen a lag of 1 rounds (update), a leak of 0.99 (update).")
+    pd.concat([frame, frame]).to_csv(tmp_path / "resolution-quick.csv", index=False)
+    assert "2 runs of each size" in resolution.sentence("experts", quick=True)
     assert resolution.sentence("experts", quick=False) == resolution.sentence("qlearning", quick=True) == ""
     text = resolution.summary(frame)
     assert "9" not in text.splitlines()[0].split("(")[0] and "6 comparisons, 6 CPU seconds" in text

@@ -1,0 +1,58 @@
+"""docs/verdicts.md says what its tables say, and these are of the machines that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from circuits import known
+from circuits.known import scores
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = " ".join((DOCS / "verdicts.md").read_text().split())
+
+
+@pytest.fixture(scope="module")
+def machines():
+    return pd.read_csv(DOCS / "verdicts" / "machines-quick.csv", keep_default_na=False)
+
+
+def test_the_tables_are_of_the_gallery(machines):
+    gallery = {(task, key): one for task in known.TASKS for key, one in known.gallery(task).items()}
+    rows = {(row.task, row.key): row for row in machines.itertuples()}
+    assert rows.keys() == gallery.keys() and f"{len(gallery)} machines of three tasks" in PAGE
+    for at, one in gallery.items():
+        assert rows[at].held_out == one.held_out, at
+        for question in scores.QUESTIONS:
+            assert getattr(rows[at], f"{question}_right") == one.right.get(question, ""), (at, question)
+
+
+def test_marks_are_what_the_words_deserve(machines):
+    for row in machines.to_dict("records"):
+        for question in scores.QUESTIONS:
+            if row[f"{question}_mark"]:  # roles were not asked of every machine
+                assert row[f"{question}_mark"] == scores.mark(row[question], row[f"{question}_right"])
+            elif question != "circuit":
+                assert row[f"{question}_right"] in ("", "either")
+
+
+def test_the_rules_err_as_the_page_says(machines):
+    told = pd.read_csv(DOCS / "verdicts" / "rules-quick.csv")
+    pd.testing.assert_frame_equal(scores.rules(machines).round(3), told, check_dtype=False)
+    by_question = told.groupby("question")["wrong"].sum()
+    assert by_question["algorithm"] == 1 and by_question.drop("algorithm").sum() == 0
+    wrong = machines[machines["algorithm_mark"] == "wrong"]
+    assert list(wrong.key) == ["unlearns once in 240"] and "forgets everything once in 240 rounds" in PAGE
+    assert "No word of the four verdicts was wrong" in PAGE
+
+
+def test_intervals_cover_as_the_page_says():
+    told = pd.read_csv(DOCS / "verdicts" / "deciding-quick.csv")
+    said = re.search(r"they hold it in (\S+) to (\S+) of (\d+) comparisons", PAGE)
+    assert said and [float(x) for x in said.groups()[:2]] == [told.coverage.min().round(2), told.coverage.max()]
+    assert set(told.n) == {int(said[3])} and (told.high >= 0.95).all()
+    few = told[told.of_large < 0.6]
+    assert f"in {len(few)} of the {len(told)} numbers" in PAGE
