@@ -70,8 +70,8 @@ def audit(machine: str | Machine, *, quick: bool = False, effort: Effort | None 
     Example:
         >>> import interp
         >>> found = audit(interp.load("wma-handwired", n_experts=2), effort=Effort(16, 4, 2, 0, 12, 1, 1))
-        >>> found.verdict("used").word, found.verdict("moves").word
-        ('used', 'drifts')
+        >>> found.verdict("content").word, found.verdict("decoded").word
+        ('content', 'read')
     """
     model = (load(machine) if isinstance(machine, str) else machine).eval()
     effort = effort or (QUICK if quick else FULL)
