@@ -7,7 +7,6 @@ import numpy as np
 import interp
 import probes
 from circuits.benchmark.grades import Result
-from circuits.compare.driver import Comparison
 from interp.display import MOST_ROWS, Tabled
 from interp.evaluation.suite import Evaluation
 from interp.interventions.counterfactual import InterchangeResult
@@ -44,5 +43,5 @@ def test_a_rollout_lists_what_it_holds() -> None:
 
 def test_a_dataclass_keeps_the_short_line() -> None:
     """A mixed-in dataclass would otherwise write its own, with every array in it."""
-    for result in (Comparison, Evaluation, InterchangeResult, PatchingResult, Result):
+    for result in (Evaluation, InterchangeResult, PatchingResult, Result):
         assert issubclass(result, Tabled) and result.__repr__ is Tabled.__repr__

@@ -34,6 +34,8 @@ def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pyte
     assert len(frame) == 4 * frame["model"].nunique() and all(
         model in drawn["verdicts.svg"] for model in frame["model"]
     )
-    assert all(drawn["verdicts.svg"].count(f">{word}<") == n for word, n in frame["verdict"].value_counts().items())
+    assert all(
+        drawn["verdicts.svg"].count(f"<!-- {word} -->") == n for word, n in frame["verdict"].value_counts().items()
+    )
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")
     assert all(f"docs/pictures/{name}" in readme for name in drawn) and len(readme.splitlines()) <= 150

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare.algorithm import NEARLY_ALL, RATIO
+from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, search
@@ -143,13 +143,21 @@ def _rules(subject: Subject, algorithm: Algorithm, effort: Effort) -> list[Rule]
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
-    own = scores.under(algorithm)
+    own, families = scores.under(algorithm), subject.task.update_families()
     found = [
         _fitted(family, fits, scores, own, effort.seed)
-        for family in subject.task.update_families().values()
+        for family in families.values()
         if set(writer.shapes) <= set(_made(family, {}).state)
     ]
-    return [rule for _, rule in sorted(found, key=lambda pair: pair[0])]
+    left = {rule.key: missed for missed, rule in found}
+
+    def rank(pair: tuple[float, Rule]) -> tuple[float, float]:
+        """By what it leaves; an extension that leaves hardly less than what it extends comes after that."""
+        missed, rule = pair
+        base = left.get(families[rule.key].extends, float("inf"))
+        return (base, missed) if EXTENDED * base < missed <= base else (missed, 0.0)
+
+    return [rule for _, rule in sorted(found, key=rank)]
 
 
 def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, Rule]:

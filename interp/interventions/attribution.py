@@ -30,7 +30,7 @@ each show nothing. The first position is left out: heads rest on it.
     >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(8, 12, 2, seed=0)
     >>> reads = strongest_reads(model, interp.rollout(model, episodes), 10, k=2)
     >>> reads[["layer", "head", "source", "target", "exit"]].to_numpy().tolist()
-    [[2, 3, '<z>', 'w?', 'update'], [3, 1, 'p_2', 'p?', 'prediction']]
+    [[1, 2, '<z>', 'w?', 'update'], [2, 0, 'p_2', 'p?', 'prediction']]
 """
 
 from __future__ import annotations

@@ -95,6 +95,7 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
         "residue",
         "position_code",
         "causality",
+        "horizon",
     }
     assert {"table", "state", "next_state", "next_values", "policy", "td_error"} <= set(circuit.sites)
 

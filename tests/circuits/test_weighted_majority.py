@@ -84,6 +84,7 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
         "residue",
         "position_code",
         "causality",
+        "horizon",
     }
     assert set(result.to_frame()["variable"]) == (held | {"match"} if variant == "R" else held)
     scores = result.to_frame()["where"] == "blocks.2.attn.hook_attn_scores at w?"

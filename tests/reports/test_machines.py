@@ -182,7 +182,7 @@ def test_the_command_writes_the_page_of_a_machine_by_name(tmp_path: Path, monkey
     ran = CliRunner().invoke(app, ["report", "own-gru", *options])
     assert ran.exit_code == 0, ran.output
     html = (tmp_path / "own-gru-quick.html").read_text("utf-8")
-    assert "interp report own-gru --episodes 12 --rounds 10 --seed 0" in html
+    assert "interp report own-gru --quick --episodes 12 --rounds 10 --seed 0" in html
     assert "interp compare own-gru --report" in text(html, "Compared with other machines")
 
 

@@ -83,7 +83,13 @@ def updates() -> tuple[Family, ...]:
         Family("soft_bootstrap", "a soft maximum", soft_bootstrap, (alpha, gamma, soft)),
         Family("mean_bootstrap", "the mean", mean_bootstrap, (alpha, gamma)),
         Family("no_bootstrap", "no next value", no_bootstrap, (alpha,)),
-        Family("fading_q", "the maximum, of a table that fades", fading_q, (alpha, gamma, Searched("keep", _KEPT))),
+        Family(
+            "fading_q",
+            "the maximum, of a table that fades",
+            fading_q,
+            (alpha, gamma, Searched("keep", _KEPT)),
+            extends="q_learning",
+        ),
     )
 
 
