@@ -64,3 +64,11 @@ def test_what_is_swapped_is_one_way_only(episodes, truth):
     for key in ("swapped in what is read", "swapped in what is written"):
         table = GALLERY[key].make().module.algorithm.run(episodes)["table"]
         assert table[..., 2] == pytest.approx(truth[:, :-1, :, 2], abs=0.1) and (table != truth[:, :-1]).any()
+
+
+def test_a_late_table_goes_on_from_any_state(episodes):
+    """A map from another model's state gives it transitions that are none: the nearest ones stand for them."""
+    machine = GALLERY["one round late"].make()
+    run = interp.rollout(machine, episodes)
+    moved = machine.step(run.latents[:, 3] * 1.4 + 0.7, run.fed.at(3))
+    assert moved.carried.isfinite().all() and moved.prediction.isfinite().all()

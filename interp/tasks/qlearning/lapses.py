@@ -23,10 +23,11 @@ _Array = NDArray[Any]
 _TRANSITION = ("state", "action", "reward", "next_state")
 
 
-def _due(values: _Array, part: str) -> _Array:
-    """One part of transitions ``[..., 4]``; states and actions as indices, 0 where there is none yet."""
+def _due(values: _Array, part: str, n: int) -> _Array:
+    """A state or action of transitions ``[..., 4]`` as one of n indices: 0 where there is none yet, and the nearest one
+    where another state than its own was put into the machine."""
     column = values[..., _TRANSITION.index(part)]
-    return column if part == "reward" else np.maximum(column, 0).astype(np.int64)
+    return np.asarray(np.clip(np.rint(column), 0, n - 1).astype(np.int64))
 
 
 @checked
@@ -44,16 +45,17 @@ def late_q(alpha: float = 0.1, gamma: float = 0.9, lag: int = 1) -> Algorithm:
         return np.concatenate([v["waiting"], now[..., None, :]], -2)
 
     def change(v: Values) -> _Array:
-        here = np.eye(v["table"].shape[-2])[_due(v["due"], "state")]
+        here = np.eye(v["table"].shape[-2])[_due(v["due"], "state", v["table"].shape[-2])]
         known = v["due"][..., _TRANSITION.index("action")] >= 0
         return alpha * (v["td_error"] * known)[..., None] * here
 
     def next_table(v: Values) -> _Array:
-        taken = np.eye(v["table"].shape[-1], dtype=bool)[_due(v["due"], "action")][..., None, :]
+        n_actions = v["table"].shape[-1]
+        taken = np.eye(n_actions, dtype=bool)[_due(v["due"], "action", n_actions)][..., None, :]
         return np.where(taken, v["next_column"][..., None], v["table"])
 
     def td_error(v: Values) -> _Array:
-        return _due(v["due"], "reward") + v["bootstrapped_value"] - v["current_value"]
+        return v["due"][..., _TRANSITION.index("reward")] + v["bootstrapped_value"] - v["current_value"]
 
     what = "the rounds that have moved nothing yet, -1 before the first"
     units, parents = "indices, reward", ("waiting", *_TRANSITION)
@@ -77,9 +79,15 @@ def late_q(alpha: float = 0.1, gamma: float = 0.9, lag: int = 1) -> Algorithm:
         equation=lambda v: v["queue"][..., 1:, :],
     )
     changes = {
-        "column": (("table", "due"), lambda v: columns_at(v["table"], _due(v["due"], "action"))),
-        "current_value": (("column", "due"), lambda v: entries_at(v["column"], _due(v["due"], "state"))),
-        "maximum": (("table", "due"), lambda v: rows_at(v["table"], _due(v["due"], "next_state")).max(-1)),
+        "column": (("table", "due"), lambda v: columns_at(v["table"], _due(v["due"], "action", v["table"].shape[-1]))),
+        "current_value": (
+            ("column", "due"),
+            lambda v: entries_at(v["column"], _due(v["due"], "state", v["column"].shape[-1])),
+        ),
+        "maximum": (
+            ("table", "due"),
+            lambda v: rows_at(v["table"], _due(v["due"], "next_state", v["table"].shape[-2])).max(-1),
+        ),
         "td_error": (("due", "bootstrapped_value", "current_value"), td_error),
         "change": (("td_error", "due", "table"), change),
         "next_table": (("table", "due", "next_column"), next_table),
