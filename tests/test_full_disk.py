@@ -2,11 +2,17 @@
 
 import os
 import resource
+from dataclasses import asdict
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from interp import calibration as covered
 from interp.cli import app
+from probes import calibration
+from probes.linear import cross_validate
 
 TRAINED = ["--set", "stages=[{n_rounds=2, steps=4}]", "--set", "checkpoint_every=2", "--set", "eval_every=4"]
 TRAINED += ["--set", "eval_episodes=2", "--set", "eval_rounds=2", "--set", "batch_size=2", "--set", "d_model=8"]
@@ -22,7 +28,30 @@ COMMANDS = {
     "compare": ["compare", "wma-handwired", "--quick", "--episodes", "8", "--rounds", "12"],
     "benchmark": ["benchmark", "--quick", "--subject", "wma-handwired R, plain", "--question", "edges", *ONE_METHOD],
     "llm run": ["llm", "run", "--agent", "counter", "--episodes", "1", "--rounds", "3"],
+    "calibrate": ["calibrate", "--quick", "--table", "small"],
 }
+
+
+def part_of_a_table(quick, advance, design):
+    """Coverage in one design, from few data sets: a real part of a long table, in a tenth of a second."""
+
+    def fit(x, y, folds):
+        fitted = cross_validate(x, y, folds, np.arange(y.shape[-1]))
+        return fitted.predictions, fitted.weights, fitted.intercept
+
+    cells = covered.coverage(fit, [design], (8,), n_sets=6, n_fresh=200)
+    return pd.DataFrame([asdict(cell) for cell in cells])
+
+
+SMALL = calibration.Table(
+    part_of_a_table, {True: 1}, lambda frame: f"{len(frame)} rows", lambda quick: tuple(covered.DESIGNS)[:8]
+)
+"""A table for ``interp calibrate``, of eight parts."""
+
+
+@pytest.fixture(autouse=True)
+def small_table(monkeypatch):
+    monkeypatch.setitem(calibration.TABLES, "small", SMALL)
 
 
 ROOM = {"evaluate": (0, 3_000), "report": (0, 300_000), "compare": (300, 3_000, 10**8), "benchmark": (300, 10**8)}

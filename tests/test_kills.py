@@ -12,17 +12,24 @@ import pytest
 from typer.testing import CliRunner
 
 from interp.cli import app
-from tests.test_full_disk import COMMANDS
+from probes import calibration
+from tests.test_full_disk import COMMANDS, SMALL
 
 RESUMING = {
     "sweep": ["probe", "wma-handwired", "--sweep", "--episodes", "10", "--rounds", "8"],
     "compare": COMMANDS["compare"],
     "benchmark": COMMANDS["benchmark"],
     "llm run": ["llm", "run", "--agent", "counter", "--episodes", "6", "--rounds", "40"],
+    "calibrate": COMMANDS["calibrate"],
 }
 KILLS = 8
 _OF_CLOCKS = re.compile(r'"(seconds|cpu_seconds|wall_seconds|at|cpu_s|sha256)": *("[^"]*"|[-\d.e+]+)')
 """What clocks say, and the digests of lines that hold it."""
+
+
+@pytest.fixture(autouse=True)
+def small_table(monkeypatch):
+    monkeypatch.setitem(calibration.TABLES, "small", SMALL)
 
 
 def started(arguments):

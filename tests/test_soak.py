@@ -1,0 +1,44 @@
+"""One process, for long: rounds, loads, reads and refusals leave memory flat."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+import interp
+from interp.errors import InputError
+from interp.tasks import experts
+
+
+def resident():
+    """Megabytes of memory that this process holds now."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1e6
+
+
+def soak(n_loads, rounds_each):
+    """Memory after each tenth of the work."""
+    names = ("wma-learned", "wma-handwired", "qlearning-learned")
+    seen, n_rounds = [], 0
+    for i in range(n_loads):
+        model = interp.load(names[i % 3])
+        episodes = interp.tasks.of(model).sample_for(model, 1, rounds_each, i)
+        n_rounds += interp.rollout(model, episodes).n_rounds
+        with pytest.raises(InputError):
+            interp.load("nothing")
+        if (i + 1) % max(n_loads // 10, 1) == 0:
+            seen.append(resident())
+    return n_rounds, seen
+
+
+@pytest.mark.slow(reason="20,000 rounds and 1,000 loads: 3 CPU minutes")
+def test_twenty_thousand_rounds_and_a_thousand_loads_leave_memory_flat():
+    """The second half of the work takes at most 20 MB more: a model of 0.2 MB kept each time would take 100."""
+    n_rounds, seen = soak(1000, 20)
+    assert n_rounds == 20_000 and seen[-1] - seen[4] < 20, seen
+
+
+def test_a_run_of_two_thousand_rounds_keeps_no_cache():
+    run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(1, 2000, 2, seed=0))
+    assert run.n_rounds == 2000 and not run.cache
