@@ -20,7 +20,7 @@ from circuits.compare import FULL, Comparison
 from circuits.compare.algorithm import RARE
 from circuits.compare.behaviour import ALIKE, RESPONSE
 from circuits.compare.circuit import CircuitPart
-from circuits.compare.question import NotApplicable, best, in_words
+from circuits.compare.question import NotApplicable, at_most, best, in_words
 from circuits.compare.response import Cell
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
@@ -32,7 +32,7 @@ from reports.attention import unnumbered
 from reports.blocks import Figure, Prose, Table, joined, number
 from reports.measured import IntervalPlot, Measured, Row
 from reports.page import Report, Section, index_of, slug, write_index
-from reports.parts.compared import PAGE, at_most, badge, measured_by
+from reports.parts.compared import PAGE, badge, measured_by
 from reports.side_by_side import machines
 
 _LEAD = (

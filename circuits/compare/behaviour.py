@@ -41,6 +41,7 @@ from circuits.compare.fitting import (
     fit,
     predictor,
     read_out,
+    said,
     task_of,
 )
 from circuits.compare.question import Compared, Question, Subject, Verdict, Word, above, best, bounds, controlled
@@ -140,7 +141,7 @@ class Behaviour:
     @property
     def said(self) -> str:
         """The read-out in words."""
-        return ", ".join(f"{key} {value:.3g}" for key, value in self.read_out.items())
+        return said(self.read_out)
 
 
 def judge_behaviour(part: Behaviour) -> Verdict:

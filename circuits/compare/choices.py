@@ -36,7 +36,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import Distributions, search
+from circuits.compare.fitting import Distributions, said, search
 from interp import tasks
 from interp.algorithm import Family
 from interp.checks import checked, unique
@@ -149,7 +149,7 @@ class ChoicePart:
                 "memoryless": one.memoryless,
                 "lapse": one.link.lapse,
                 "temperature": one.link.temperature,
-                "parameters": ", ".join(f"{name} {value:.3g}" for name, value in one.searched.items()),
+                "parameters": said(one.searched),
             }
             for one in self.scores.values()
         ]
@@ -176,16 +176,16 @@ def explain_choices(
         InputError: choices of another shape, that are no outcomes, or of fewer than 4 episodes.
     """
     task = tasks.of(episodes)
-    said = np.asarray(choices, np.float64)
+    chosen = np.asarray(choices, np.float64)
     wanted = (len(episodes), episodes.n_rounds)
-    require(said.shape == wanted, f"choices must be [episode, round] = {wanted}, got shape {said.shape}")
+    require(chosen.shape == wanted, f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}")
     require(task.kind == "classes", f"{task.name} predicts real numbers; choices are of outcomes")
-    known = said[~np.isnan(said)]
+    known = chosen[~np.isnan(chosen)]
     require(
         known.size > 0 and bool((known == known.astype(int)).all() and (known >= 0).all()),
         "choices must be outcomes 0, 1, ..., or NaN, and not all of them NaN",
     )
-    played = ~np.isnan(said).all(1)
+    played = ~np.isnan(chosen).all(1)
     require(
         int(played.sum()) >= 4,
         f"a fit to choices needs at least 4 episodes with choices, got {int(played.sum())}; play more instances",
@@ -193,7 +193,7 @@ def explain_choices(
     rows = np.flatnonzero(played)
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
-    game = _Game(episodes.select(rows), said[rows], task.data.first_asked)
+    game = _Game(episodes.select(rows), chosen[rows], task.data.first_asked)
     scores = [_constant(game)]
     grids = {family.key: _best_of_grid(game, family, game.known) for family in asked.values()}
     ranked = sorted(asked.values(), key=lambda family: grids[family.key][0])
@@ -312,19 +312,30 @@ def _fitted(game: _Game, family: Family, use: NDArray[np.bool_]) -> dict[str, fl
     return search(family.searched, game.loss(family, use))[1] if family.searched else {}
 
 
-def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> ChoiceScore:
-    """A family's held-out losses; ``kept`` are its parameters in both halves, which are searched when None."""
-    losses = np.zeros(game.choices.shape)
-    prefers = np.zeros(game.choices.shape, np.int64)
+def _held_out(game: _Game, fitted: Callable[[NDArray[np.bool_]], Array]) -> tuple[Array, NDArray[np.int64]]:
+    """Nats of all known rounds ``[episode]`` and preferred outcomes ``[episode, round]``, each half by the other.
+
+    ``fitted`` gives predictions that were fitted to the choices of a mask ``[episode, round]``.
+    """
+    losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
     for fold in game.folds:
         use = game.known & fold[:, None]
-        p = game.predicted(family, _fitted(game, family, use) if kept is None else kept)
+        p = fitted(use)
         link = _linked(p, game.choices, use)[1]
         losses[~fold], prefers[~fold] = _losses(p, link, game.choices)[~fold], _preferred(p, link)[~fold]
+    return (losses * game.known).sum(1), prefers
+
+
+def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> ChoiceScore:
+    """A family's held-out losses; ``kept`` are its parameters in both halves, which are searched when None."""
+
+    def fitted(use: NDArray[np.bool_]) -> Array:
+        return game.predicted(family, _fitted(game, family, use) if kept is None else kept)
+
+    lost, prefers = _held_out(game, fitted)
     searched = _fitted(game, family, game.known) if kept is None else kept
     link = _linked(game.predicted(family, searched), game.choices, game.known)[1]
     group = family.extends or family.key
-    lost = (losses * game.known).sum(1)
     size = sum(len(s.grid) > 1 for s in family.searched)
     return ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, lost, prefers)
 
@@ -333,12 +344,9 @@ def _constant(game: _Game) -> ChoiceScore:
     """The guess that is the same in every round: outcomes as often as they are chosen."""
     n = int(game.choices.max()) + 1 if game.choices.max() > 0 else 2
     alike = np.full((*game.choices.shape, n), 1 / n)
-    losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
-    for fold in game.folds:
-        link = _linked(alike, game.choices, game.known & fold[:, None])[1]
-        losses[~fold], prefers[~fold] = _losses(alike, link, game.choices)[~fold], _preferred(alike, link)[~fold]
+    lost, prefers = _held_out(game, lambda use: alike)
     link = _linked(alike, game.choices, game.known)[1]
-    name, lost = "a guess, the same in every round", (losses * game.known).sum(1)
+    name = "a guess, the same in every round"
     return ChoiceScore("constant", name, "constant", True, 0, {}, link, lost, prefers)
 
 
@@ -448,8 +456,9 @@ def _decided(game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, 
         return ratio_interval(right.sum(1), counted.sum(1), seed=seed)
 
     telling = agreeing(closest.prefers != floor.prefers)
+    verdict = _verdict(closest.memoryless, all(simpler + larger), telling, lead, over_floor)
     return ChoicePart(
-        verdict=(verdict := _verdict(closest.memoryless, all(simpler + larger), telling, lead, over_floor)),
+        verdict=verdict,
         family=closest.key if verdict == "named" else None,
         closest=closest.key,
         parameters=closest.searched,

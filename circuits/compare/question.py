@@ -252,6 +252,11 @@ def in_words(question: str) -> str:
     return {"circuit": "roles"}.get(question, question)
 
 
+def at_most(decided_by: str) -> bool:
+    """Whether what decided a verdict must stay below its threshold: a share of rounds that are apart."""
+    return decided_by.startswith("share of rounds")
+
+
 def above(value: Interval, threshold: float) -> Word:
     """ "same" where the whole interval reaches the threshold, "different" where none of it does."""
     if value.low >= threshold:

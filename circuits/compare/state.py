@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
-from circuits.compare.fitting import Array, divergence
+from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, best, bounds, controlled
 from interp.algorithm import Predicted
 from interp.decoder import RIDGE, Affine
@@ -237,11 +237,11 @@ def _run(target: Subject, latents: Tensor, starts: Sequence[int], horizon: int, 
 
 def _distribution(target: Subject, predictions: Tensor) -> Array:
     layout = target.run(target.samples.test).layout
-    p = layout.distribution(predictions).double()
+    p = distributions(layout, predictions)
     if layout.kind == "classes":
-        p = p.clamp(0, 1)  # linear heads leave rounding below 0
-        p = p / p.sum(-1, keepdim=True)
-    return np.asarray(p.numpy(force=True))
+        p = np.clip(p, 0.0, 1.0)  # linear heads leave rounding below 0
+        p = p / p.sum(-1, keepdims=True)
+    return p
 
 
 def _divergence(p: Array, q: Array, kind: Predicted) -> Array:

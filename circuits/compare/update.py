@@ -30,7 +30,7 @@ import pandas as pd
 from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.effects import EffectsPart
-from circuits.compare.fitting import Array, search
+from circuits.compare.fitting import Array, said, search
 from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, best, bounds, controlled
 from circuits.compare.response import ResponsePart
 from interp.algorithm import Algorithm, Family, Values
@@ -93,7 +93,7 @@ class Rule:
     @property
     def said(self) -> str:
         """The parameters in words."""
-        return ", ".join(f"{key} {value:.3g}" for key, value in self.parameters.items())
+        return said(self.parameters)
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,11 @@ def told(found: Any) -> dict[str, Any]:
 
 def _same_where(decided_by: str) -> str | None:
     """On which side of its threshold a number says "same"."""
+    from circuits.compare.question import at_most
+
     if not decided_by:
         return None
-    return "at most" if decided_by.startswith("share of rounds") else "at least"
+    return "at most" if at_most(decided_by) else "at least"
 
 
 @command(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from circuits.compare.question import in_words
+from circuits.compare.question import at_most, in_words
 from interp.files import read_json
 from interp.library import handwired_models
 from interp.statistics import Interval
@@ -113,11 +113,6 @@ def _finding(verdict: Mapping[str, Any], other: str) -> Finding:
 def badge(word: str) -> Verdict:
     """An answer as a badge: a difference is a finding, no fault."""
     return Verdict(True if word == "same" else None, word)
-
-
-def at_most(decided_by: str) -> bool:
-    """Whether what decided a verdict has to stay below its threshold: a share of rounds that are apart."""
-    return decided_by.startswith("share of rounds")
 
 
 def measured_by(decided_by: str, value: Interval, threshold: float, untrained: float) -> Measured:

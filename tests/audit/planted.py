@@ -42,6 +42,11 @@ def _graph(algorithm: Algorithm) -> Any:
     return by_algorithm.machine(algorithm, ReachabilityRound(12, 18), name=algorithm.key)
 
 
+def _searching(key: str) -> Any:
+    """A known machine of the task that is an algorithm, on these graphs."""
+    return _graph(known.gallery("reachability")[key].make().module.algorithm)
+
+
 def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
     """Search that carries its set and answers by a heuristic: always, or in the first ``rounds`` rounds."""
     base, rule = breadth_first(), heuristic(of).variable("prediction")
@@ -255,17 +260,17 @@ PLANTED: dict[str, Planted] = {
     ),
     "pause": Planted(_pausing, {"used": "used", "content": "pause", "side": "shortcut"}, True),
     "undirected search": Planted(
-        lambda: _graph(known.gallery("reachability")["undirected"].make().module.algorithm),
+        partial(_searching, "undirected"),
         {"used": "used", "content": "content", "lasts": "carried on", "side": "shortcut"},
         True,
     ),
     "one round late": Planted(
-        lambda: _graph(known.gallery("reachability")["one round late, by algorithm"].make().module.algorithm),
+        partial(_searching, "one round late, by algorithm"),
         {"used": "used", "in time": "late", "lasts": "carried on"},
         True,
     ),
     "search from both ends": Planted(
-        lambda: _graph(known.gallery("reachability")["bidirectional"].make().module.algorithm),
+        partial(_searching, "bidirectional"),
         {"used": "used", "in time": "early", "lasts": "carried on"},
         True,
     ),
@@ -295,7 +300,7 @@ PLANTED: dict[str, Planted] = {
         True,
     ),
     "depth-first": Planted(
-        lambda: _graph(known.gallery("reachability")["depth-first"].make().module.algorithm),
+        partial(_searching, "depth-first"),
         {"used": "used", "in time": "late", "lasts": "carried on"},
         True,
     ),
