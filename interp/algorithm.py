@@ -289,12 +289,13 @@ class Algorithm:
     def _given(self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]) -> dict[str, NDArray[Any]]:
         """What a function of the algorithm gave, which must hold an array that begins so for every key."""
         said = f"{what} of {self.key!r} must be a mapping of {', '.join(keys) or 'nothing'} to arrays"
-        require(isinstance(values, Mapping), f"{said}, got {shown(values)}")
-        for key in keys:
-            require(key in values, f"{said}; it lacks {key!r}")
-            shape = array_of(f"{key!r} of {what}", values[key]).shape[: len(begin)]
-            require(shape == begin, f"{said} that begin with {begin}; {key!r} is {shown(values[key])}")
-        return {**values, **{key: array_of(key, values[key]) for key in keys}}
+        if not isinstance(values, Mapping):
+            raise InputError(f"{said}, got {shown(values)}")
+        require(values.keys() >= set(keys), f"{said}; it lacks {', '.join(repr(k) for k in keys if k not in values)}")
+        arrays = {key: array_of(f"{key!r} of {what}", values[key]) for key in keys}
+        for key, array in arrays.items():
+            require(array.shape[: len(begin)] == begin, f"{said} that begin with {begin}; {key!r} is {shown(array)}")
+        return {**values, **arrays}
 
     @checked
     def at(self, values: Values, rounds: Sequence[int] | slice) -> tuple[dict[str, NDArray[Any]], ...]:

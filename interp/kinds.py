@@ -236,17 +236,33 @@ def _article(word: str) -> str:
     return f"{'an' if word[:1].lower() in 'aeio' or word.startswith('nd') else 'a'} {word}"
 
 
+class _Short(reprlib.Repr):
+    """Texts cut at 80 letters, and arrays within lists and mappings by their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 80
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        return (
+            f"{type(x).__name__} of shape {tuple(x.shape)}"
+            if getattr(x, "shape", ())
+            else super().repr_instance(x, level)
+        )
+
+
+_SHORT = _Short()
+
+
 def shown(value: Any) -> str:
     """A value in a few words: a number as it is, an array by its shape, anything else shortened.
 
-    >>> shown(np.zeros((2, 3))), shown(float("nan"))
-    ('an ndarray of shape (2, 3)', 'nan')
+    >>> shown(np.zeros((2, 3))), shown(float("nan")), shown({"q": np.zeros(4)})
+    ('an ndarray of shape (2, 3)', 'nan', "{'q': ndarray of shape (4,)} (dict)")
     """
     if getattr(value, "shape", ()):
         return f"{_article(type(value).__name__)} of shape {tuple(value.shape)}"
     if isinstance(getattr(value, "task", None), str) and hasattr(value, "n_rounds"):
         return f"episodes of {value.task!r}"
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = 80
-    text = short.repr(value.item() if isinstance(value, np.generic) else value)
+    text = _SHORT.repr(value.item() if isinstance(value, np.generic) else value)
     return text if isinstance(value, str | int | float | type(None)) else f"{text} ({type(value).__name__})"
