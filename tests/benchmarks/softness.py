@@ -1,4 +1,4 @@
-"""How far a softmax maximum takes Q-learning from its table: ``python -m tests.benchmarks.softness`` writes it.
+"""How far a softmax maximum takes Q-learning from its table: ``python -m tests.benchmarks softness`` writes it.
 
 The circuit's softmax form (``variant="softmlp"``) routes at eta 120, where routing leaves nothing, so that what is left
 comes from the maximum of heads 3.1 and 3.2 alone, at inverse temperature ``hardness``. A mean weighed by e^(h Q) misses
@@ -55,7 +55,8 @@ def table(**run: Any) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the page's table, and print it."""
     made = table()
     made.to_csv(PAGE, index=False)
     print(made.to_string())
