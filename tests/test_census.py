@@ -10,7 +10,7 @@ BUDGET = {
     "circuits/benchmark": 3040,  # inert edges; answers of any kind; machines as subjects
     "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, errors
     # Choices in place of probabilities, and language models as subjects (43); the old analysis in interp/llm went.
-    "circuits/compare": 5110,  # rival updates; its sentence; worst responses; what heads hand on; what machines lack
+    "circuits/compare": 5111,  # sides of thresholds; rival updates; its sentence; worst responses; what heads hand on
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms

@@ -346,8 +346,7 @@ def _constant(game: _Game) -> ChoiceScore:
     alike = np.full((*game.choices.shape, n), 1 / n)
     lost, prefers = _held_out(game, lambda use: alike)
     link = _linked(alike, game.choices, game.known)[1]
-    name = "a guess, the same in every round"
-    return ChoiceScore("constant", name, "constant", True, 0, {}, link, lost, prefers)
+    return ChoiceScore("constant", "a guess, the same in every round", "constant", True, 0, {}, link, lost, prefers)
 
 
 # One algorithm, then another.

@@ -238,10 +238,10 @@ def _run(target: Subject, latents: Tensor, starts: Sequence[int], horizon: int, 
 def _distribution(target: Subject, predictions: Tensor) -> Array:
     layout = target.run(target.samples.test).layout
     p = distributions(layout, predictions)
-    if layout.kind == "classes":
-        p = np.clip(p, 0.0, 1.0)  # linear heads leave rounding below 0
-        p = p / p.sum(-1, keepdims=True)
-    return p
+    if layout.kind != "classes":
+        return p
+    p = np.clip(p, 0.0, 1.0)  # linear heads leave rounding below 0
+    return p / p.sum(-1, keepdims=True)
 
 
 def _divergence(p: Array, q: Array, kind: Predicted) -> Array:
