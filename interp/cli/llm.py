@@ -20,6 +20,9 @@ _Thinking = Annotated[str, typer.Option(help="How this server turns thinking off
 _Traces = Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")]
 _ForeignRegime = Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")]
 _Duplicates = Annotated[str, typer.Option(help="Instances played twice: refuse, or first to keep one play.")]
+_KeyEnv = Annotated[str | None, typer.Option(help="Environment variable with the key for the server.")]
+_Concurrency = Annotated[int, options.number("Episodes at a time")]
+_LocalDevice = Annotated[str, typer.Option(help="Where a model in this process runs: cpu, cuda, ...")]
 
 
 @command("open", example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
@@ -87,13 +90,13 @@ def run(
     extra_body: Annotated[str, typer.Option(help='More request fields as JSON, such as {"top_k": 20}.')] = "{}",
     send_seed: Annotated[bool, typer.Option(help="Send a seed with each request.")] = True,
     reasks: Annotated[int, options.number("How often a malformed answer is asked again", 0)] = 2,
-    key_env: Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")] = None,
-    concurrency: Annotated[int, options.number("Episodes at a time")] = 4,
+    key_env: _KeyEnv = None,
+    concurrency: _Concurrency = 4,
     requests_per_minute: Annotated[float | None, typer.Option(help="No more requests than this.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one attempt.")] = 120.0,
     retries: Annotated[int, options.number("Attempts after the first, for transient errors", 0)] = 8,
     malformed_limit: Annotated[int, options.number("Stop if the first N are all malformed, 0 for never", 0)] = 20,
-    device: Annotated[str, typer.Option(help="With --backend transformers: cpu, cuda, ...")] = "cpu",
+    device: _LocalDevice = "cpu",
     prices: Annotated[list[float] | None, typer.Option(help="Of 1e6 prompt, cached and answer tokens.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print calls, tokens and cost, and stop.")] = False,
 ) -> None:
@@ -215,9 +218,42 @@ def notes(
     out: options.Out = Path("output/llm-notes"),
     regime: _ForeignRegime = None,
     duplicates: _Duplicates = "refuse",
+    test: Annotated[
+        bool, typer.Option("--test", help="Edit notes, let the player go on, compare its choices.")
+    ] = False,
+    rounds: Annotated[int, options.number("With --test: rounds that are played after an edit")] = 2,
+    against: Annotated[
+        list[str] | None, typer.Option(help="With --test: agents that say what edits should do.")
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="With --test: where the player is asked, if not as before.")
+    ] = None,
+    key_env: _KeyEnv = None,
+    concurrency: _Concurrency = 4,
+    device: _LocalDevice = "cpu",
+    seed: options.Seed = 0,
 ) -> None:
-    """What the notes in traces say: their formats over the rounds, whether they count right, and every note."""
+    """What the notes in traces say: their formats over the rounds, whether they count right, and every note.
+
+    With --test, do they carry the state? Notes are edited, and the player of the traces goes on from them.
+    """
     from interp.llm.tables import note_table, write_notes
+
+    if test:
+        from interp.llm import note_tests
+        from reports.blocks import joined
+
+        folder_to_write(out)
+        asked = note_tests.Endpoint(base_url, key_env, concurrency, device)
+        with working("asking with edited notes"):
+            found = note_tests.try_edits(path, out / "traces", rounds, against or note_tests.AGAINST, asked, seed)
+        for one in found:
+            say.line(f"{one.model}, {one.condition}: {one.verdict}")
+            shown = joined(one.table)[["change", "round", "notes", "telling", "follows", "moved"]]
+            say.table(shown, f"{one.model}, {one.condition}: what edits of its notes do to its choices", "edits")
+        say.facts(verdicts=[{"model": one.model, "condition": one.condition, "verdict": one.verdict} for one in found])
+        say.wrote([write_csv(out / "note_edits.csv", note_tests.whole_table(found))])
+        return
 
     reading = _read_traces(say, path, regime, duplicates)
     folder_to_write(out)

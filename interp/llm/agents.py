@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import require_known
 from interp.llm.note_counts import read_counts, write_counts
-from interp.llm.schemes import Agent, Message, expert_letters, read_message
+from interp.llm.schemes import Message, expert_letters, read_message
 
 Counts = NDArray[np.int64]
 # A round in the notes of the agent "full-history".
 _LISTED = re.compile(r"Round\d+: ((?:[A-Z]=[01],)+)label=([01])")
-_VOTE = re.compile(r"=([01])")
+_VOTE = re.compile(r"([A-Z])=([01])")
 
 
 @dataclass(frozen=True)
@@ -77,20 +77,22 @@ def evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evi
             seen.append(votes == _label(body))
     if seen:
         return Evidence(np.sum(seen, axis=0), len(seen), seen[-1])
-    return _from_note(note, n_experts)
+    return evidence_in(note, n_experts)
 
 
 @checked
-def _from_note(note: str, n_experts: int) -> Evidence:
-    """What a note tells: its list of rounds, else its tallies and who was right last (``A correct; B wrong``)."""
+def evidence_in(note: str, n_experts: int) -> Evidence:
+    """What a note tells: tallies, rounds that it lists after them, and who was right last (``A correct; B wrong``)."""
     letters = expert_letters(n_experts)
-    if listed := _LISTED.findall(note):
-        votes = np.array([[int(vote) for vote in _VOTE.findall(record)] for record, _ in listed])
-        right = votes == np.array([[int(label)] for _, label in listed])
-        return Evidence(right.sum(axis=0), len(right), right[-1])
-    counts = read_counts(note, n_experts)
+    begin = first.start() if (first := _LISTED.search(note)) else len(note)
+    counts = read_counts(note[:begin], n_experts)
     correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
     rounds = max((total for _, total in counts.values()), default=0)
+    if listed := _LISTED.findall(note):
+        # Who is not in a record was not right in it.
+        said = [(dict(_VOTE.findall(record)), label) for record, label in listed]
+        right = np.array([[votes.get(name) == label for name in letters] for votes, label in said])
+        return Evidence(correct + right.sum(axis=0), rounds + len(right), right[-1])
     winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)
     last = np.array([winners is not None and letter in winners.group(1) for letter in letters])
     return Evidence(correct, rounds, last)
@@ -163,7 +165,7 @@ def _full_history_note(note: str, seen: Evidence, votes: Counts, label: int) -> 
     return f"{note} Round{note.count('Round') + 1}: {listed},label={label}; {wrong} wrong.".strip()
 
 
-AGENTS: dict[str, Agent] = {
+AGENTS: dict[str, ScriptedAgent] = {
     "counter": ScriptedAgent(follow_the_leader, _counter_note),
     "last-step": ScriptedAgent(follow_previous_winners, _last_step_note),
     "full-history": ScriptedAgent(weighted_majority(0.3), _full_history_note),
@@ -181,7 +183,7 @@ PLAYERS = {
 
 
 @checked
-def scripted(name: str, valid: Collection[str] = AGENTS) -> Agent:
+def scripted(name: str, valid: Collection[str] = AGENTS) -> ScriptedAgent:
     """The agent called ``name``, one of ``valid``."""
     require_known("scripted agent", name, valid)
     return AGENTS[name]

@@ -85,7 +85,9 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
             _import(file, regime, runs, rows)
         elif file.suffix == ".jsonl" and file.name != "steps.jsonl" and _is_trace(file):
             run = from_trace(file)
-            if run.rounds or run.ended != "unfinished":
+            if run.edited:
+                rows.append(_row(file, "trace", why="it begins from an edited note (`interp llm notes --test`)"))
+            elif run.rounds or run.ended != "unfinished":
                 runs.append(run)
                 rows.append(_row(file, "trace", run.rounds))
             else:
@@ -201,4 +203,5 @@ def from_trace(path: Path) -> LLMRun:
             served=tuple(sorted({str(call.get("model")) for call in calls})),
             path=path,
             prompt=header["prompt"]["text"],
+            edited="begins" in header,
         )

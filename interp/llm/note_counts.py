@@ -65,11 +65,13 @@ _VERDICT = re.compile(rf"(?<![a-z])(?:{GOOD}|({BAD}))(?![a-z])", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class _Mention:
-    """A group of experts that a note names together, and the text from there to the next name."""
+    """A group of experts that a note names together, where their names stand (``begin`` to ``start``), and the text
+    from there to the next name."""
 
     letters: tuple[str, ...]
     text: str
     start: int
+    begin: int
 
 
 def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
@@ -85,7 +87,12 @@ def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
     found = list(named.finditer(note))
     ends = [match.start() for match in found[1:]] + [len(note)]
     return [
-        _Mention(tuple(name[0] for name in re.findall(one, match.group(0))), note[match.end() : end], match.end())
+        _Mention(
+            tuple(name[0] for name in re.findall(one, match.group(0))),
+            note[match.end() : end],
+            match.end(),
+            match.start(),
+        )
         for match, end in zip(found, ends, strict=False)
     ]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -95,18 +95,30 @@ def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to be played and where its trace goes."""
+    """One episode to be played and where its trace goes.
+
+    Args:
+        variant: a folder for it, where one instance is begun in several ways.
+        begins: the ``note`` and the ``history`` that it goes on from; nothing for a whole episode.
+    """
 
     condition: Condition
     instance: Instance
     prompt: Prompt
     settings: Settings
+    variant: str = ""
+    begins: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The instance's name, and which variant of it is played."""
+        return f"{self.variant}/{self.instance.name}" if self.variant else self.instance.name
 
     @property
     def place(self) -> Path:
         """The trace's path below the output folder: ``model/condition/instance.jsonl``."""
         model = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.settings.model).strip(".") or "_"
-        return Path(model) / self.condition.name / f"{self.instance.name}.jsonl"
+        return Path(model) / self.condition.name / f"{self.name}.jsonl"
 
     def header(self, address: str) -> dict[str, Any]:
         """The first line of its trace: condition, prompt, settings and instance, without any key."""
@@ -117,12 +129,15 @@ class Job:
             "settings": asdict(self.settings),
             "instance": self.instance.to_dict(),
             "made_with": provenance(address=address),
+            **({"begins": dict(self.begins)} if self.begins else {}),
         }
 
     def session(self) -> Session:
         """A new session of this job, before its first round."""
         instance, retries = self.instance, self.settings.max_reasks
-        return Session(self.condition, self.prompt.text, instance.advice, instance.labels, max_retries=retries)
+        return Session(
+            self.condition, self.prompt.text, instance.advice, instance.labels, max_retries=retries, **self.begins
+        )
 
 
 @checked

@@ -54,6 +54,7 @@ class Session:
     """One episode in progress.
 
     ``advice`` is Int[round, expert], ``labels`` Int[round]; a malformed answer is asked again ``max_retries`` times.
+    ``note`` and ``history`` are what earlier rounds carry into the next one; given, the episode begins from them.
     After the last reply, ``predictions`` holds one entry per finished round (NaN where missing) and ``notes`` the note
     after each round (None under ``no-note``).
     """
@@ -63,14 +64,14 @@ class Session:
     advice: NDArray[np.int64]
     labels: NDArray[np.int64]
     max_retries: int = 2
+    note: str = ""
+    history: list[Message] = field(default_factory=list)
     predictions: list[float] = field(default_factory=list)
     notes: list[str | None] = field(default_factory=list)
     malformed: int = 0
     _round: int = 0
     _turn: Turn = "prediction"
-    _note: str = ""
     _attempts: list[tuple[str, str]] = field(default_factory=list)
-    _history: list[Message] = field(default_factory=list)
     _pending: Request | None = None
 
     def __post_init__(self) -> None:
@@ -79,6 +80,7 @@ class Session:
             f"an LLM episode needs advice [round, expert] and labels [round], got {self.advice.shape} and "
             f"{self.labels.shape}",
         )
+        self.history = list(self.history)
         require(self.max_retries >= 0, f"max_retries must be 0 or more, got {self.max_retries}")
 
     @property
@@ -101,7 +103,7 @@ class Session:
         if self._round >= self.n_rounds:
             return None
         if self._pending is None:
-            messages = [{"role": "system", "content": self.system_prompt}, *self._history, self._question()]
+            messages = [{"role": "system", "content": self.system_prompt}, *self.history, self._question()]
             if self._attempts:
                 reply, problem = self._attempts[-1]
                 # Some servers refuse an assistant message without content.
@@ -126,13 +128,13 @@ class Session:
     def _question(self) -> Message:
         votes = self.advice[self._round].tolist()
         if self._turn == "prediction":
-            return schemes.prediction_message(self.condition, votes, self._note)
-        return schemes.feedback_message(self.condition, votes, self._note, int(self.labels[self._round]))
+            return schemes.prediction_message(self.condition, votes, self.note)
+        return schemes.feedback_message(self.condition, votes, self.note, int(self.labels[self._round]))
 
     def _accept(self, text: str, answer: Answer) -> None:
         if self.condition.keeps_history:
-            self._history.append(self._question())
-            self._history += [{"role": "assistant", "content": text}] if text.strip() else []
+            self.history.append(self._question())
+            self.history += [{"role": "assistant", "content": text}] if text.strip() else []
         self._attempts = []
         if self._turn == "prediction":
             self.predictions.append(float(answer.value) if isinstance(answer.value, int) else float("nan"))
@@ -140,12 +142,12 @@ class Session:
                 self._turn = "note"
                 return
             votes = self.advice[self._round].tolist()
-            self._history.append(schemes.feedback_message(self.condition, votes, "", int(self.labels[self._round])))
+            self.history.append(schemes.feedback_message(self.condition, votes, "", int(self.labels[self._round])))
             self.notes.append(None)
         else:
             if isinstance(answer.value, str):
-                self._note = answer.value
-            self.notes.append(self._note)
+                self.note = answer.value
+            self.notes.append(self.note)
         self._turn = "prediction"
         self._round += 1
 

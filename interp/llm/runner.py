@@ -208,7 +208,7 @@ class _Run:
         """Make the next call and record it; "overflow" where it no longer fits into the context."""
         request = session.next()
         assert request is not None
-        seed = request.seed(job.instance.name)
+        seed = request.seed(job.name)
         at = {"round": request.round, "turn": request.turn}
         try:
             reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)

@@ -35,6 +35,7 @@ class LLMRun:
         wording: which prompts.
         prompt: the system prompt; "" where it is not known.
         eta: the learning rate of weighted majority that belongs to the instance; None where none is given.
+        edited: it began from a note or a history that was given to it (:mod:`interp.llm.note_tests`).
     """
 
     model: str
@@ -58,6 +59,7 @@ class LLMRun:
     path: Path
     eta: float | None = None
     prompt: str = ""
+    edited: bool = False
 
     def __post_init__(self) -> None:
         played = len(self.predictions)

@@ -188,14 +188,20 @@ def session_from(header: Mapping[str, Any]) -> Session:
         np.asarray(instance["advice"], dtype=np.int64),
         np.asarray(instance["labels"], dtype=np.int64),
         max_retries=header["settings"]["max_reasks"],
+        **header.get("begins", {}),
     )
 
 
-def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path) -> str | None:
-    """Feed recorded replies to ``session``; returns how the episode ended ("complete", "overflow", or "refused" where
-    a server refused its next request), or None where it was cut off."""
+def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None) -> str | None:
+    """Feed recorded replies to ``session``, of so many ``rounds`` or of all.
+
+    Returns how the episode ended ("complete", "overflow", or "refused" where a server refused its next request), or
+    None where it was cut off.
+    """
     end: str | None = None
     for number, record in enumerate(records, 2):
+        if len(session.notes) == rounds:
+            return end
         if "end" in record:
             end = str(record["end"])
         elif "refused" in record:
