@@ -300,7 +300,12 @@ def _row(name: str, lag: int, here: Sequence[_Asked], said: Mapping[Path, NDArra
     known = ~np.isnan(own) & ~np.isnan(changed)
     telling = np.array([one.telling[lag] for one in here]) & known
     follows = (own == [one.before[0, lag] for one in here]) & (changed == [one.after[0, lag] for one in here])
-    row = {"kind": "edit" if name in EDITS else "control", "change": name, "round": lag + 1, "notes": len(here)}
+    row: dict[str, Any] = {
+        "kind": "edit" if name in EDITS else "control",
+        "change": name,
+        "round": lag + 1,
+        "notes": len(here),
+    }
     row |= {"given": sum(one.given for one in here), "missing": int((~known).sum()), "telling": int(telling.sum())}
     row |= share(follows[telling]).columns("follows")
     return row | share((own != changed)[telling if name in EDITS else known]).columns("moved")
