@@ -15,7 +15,7 @@ BUDGET = {
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
     "interp": 4240,  # looks (39); records checked (41); the contract of a machine; foreign text, stores, bounds
-    "interp/audit": 1890,  # the critics' battery (issue 38): a file a question, a verdict each with its control
+    "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
     "interp/cli": 1610,  # edits of notes (43); JSON by a schema (39); machines: points; one place (41); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
@@ -28,7 +28,7 @@ BUDGET = {
     # read, and predict real numbers.
     "interp/model": 3965,  # checkpoints of builders' machines; known machines; rollouts and task records checked (41)
     # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (36).
-    "interp/tasks": 9085,  # the corollary over every history (issue 44); families for players (43)
+    "interp/tasks": 9107,  # the corollary over every history (issue 44); families for players (43)
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
     "probes": 3140,  # places of any machine; tables made part by part; scores that lean low are told (issue 36)
     "reports": 3720,  # interval plots, two machines side by side, a sentence on every page (issue 39)

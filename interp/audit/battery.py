@@ -35,8 +35,9 @@ class AuditResult(Tabled):
 
     Attributes:
         verdicts: the lines.
-        tables: what they rest on, by name: "used", "by_round", "presence", "directions", "doses", "turning", "timing",
-            "rest", "ends", "stretch", "groups" and "shortcuts"; those that do not apply are empty.
+        tables: what they rest on, by name: "used", "by_round", "presence", "directions", "doses", "repeated",
+            "turning", "timing", "cycles", "rest", "ends", "stretch", "groups" and "shortcuts"; those that do not
+            apply are empty.
     """
 
     model: str
@@ -98,8 +99,10 @@ def audit(machine: str | Machine, *, quick: bool = False, effort: Effort | None 
             "presence": _presence(subject, longer),
             "directions": content.table(subject),
             "doses": content.doses(subject),
+            "repeated": content.repeated(subject),
             "turning": content.turning(subject),
             "timing": timing.table(subject),
+            "cycles": timing.cycles(subject),
             "rest": timing.rest_table(longer),
             "ends": _ends(subject),
             "stretch": dynamics.stretch_table(dynamics.stretch(subject)),

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from interp.audit.changes import DONOR, limited
 from interp.audit.subject import ALL, Array, Subject
+from interp.audit.used import influence
 from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict
-from interp.statistics import Interval, bootstrap_mean, ratio_interval, resample_weights
+from interp.session import once
+from interp.statistics import Interval, bootstrap_mean, mean_interval, ratio_interval, resample_weights
 
 DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
 _RANKS = (1, 2, 4, 8, 16, 32, 64)
@@ -42,7 +44,7 @@ def _effects(
 
 def by_rank(subject: Subject, t: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
-    return subject.once(f"by rank {t}", lambda: _by_rank(subject, t))
+    return once(("by rank", t), subject, make=lambda: _by_rank(subject, t))
 
 
 def _by_rank(subject: Subject, t: int) -> tuple[list[int], Array, Array, Array]:
@@ -79,6 +81,44 @@ def doses(subject: Subject) -> pd.DataFrame:
         {"round": t, "dose": dose, **ratio_interval(part, whole).columns("share")}
         for dose, part in zip(DOSES, effects, strict=True)
     )
+
+
+def repeated(subject: Subject) -> pd.DataFrame:
+    """A write once beside a write in every round, of all directions and of the first few: the effect some rounds on.
+
+    Written is another episode's state, or its part in the ``directions`` that carry nine tenths of the effect in the
+    last round, of the round in which it is written; "in every round" writes on, over what the rounds before left.
+    """
+    starts = subject.writes[:1]
+    ranks, effects, _, whole = by_rank(subject, subject.writes[-1])
+    shares = [float(part.mean() / whole.mean()) if whole.any() else 0.0 for part in effects]
+    enough = next((k for k, share in zip(ranks, shares, strict=True) if share > THRESHOLDS["kept"].value), ranks[-1])
+    few = directions(subject.read([subject.writes[-1]])[0])[:enough]
+
+    def write(t: int, state: Tensor, axes: Tensor | None) -> Tensor:
+        if t >= subject.shape[1]:  # the last round's, which nobody reads
+            return state
+        other = limited(subject, [t], DONOR, ALL)[0]
+        if axes is None:
+            return other
+        return state + ((other - state).flatten(1).double() @ axes.T @ axes).to(state).unflatten(1, state.shape[1:])
+
+    def effect_of(axes: Tensor | None, again: bool) -> Array:
+        if axes is None and not again:
+            return np.asarray(influence(subject, ALL, DONOR).effect[0])
+        first = write(starts[0], subject.read(starts)[0], axes).unsqueeze(0)
+        following = (lambda _, t, state: write(t, state, axes)) if again else None
+        said = subject.continued(first, starts, again=following)
+        return subject.distance(subject.distribution(said)[0], subject.plain)
+
+    rows = []
+    for n, axes in [(ranks[-1], None), (enough, few)][: 1 + (enough < ranks[-1])]:
+        for again in (False, True):
+            effect = effect_of(axes, again)
+            for t in range(starts[0], subject.shape[1]):
+                row = {"directions": n, "written": "in every round" if again else "once", "from_round": starts[0]}
+                rows.append({**row, "round": t, **mean_interval(effect[:, t]).columns("effect")})
+    return pd.DataFrame(rows)
 
 
 def overlap(one: Float[Tensor, "k number"], other: Float[Tensor, "k number"]) -> float:

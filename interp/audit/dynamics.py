@@ -26,6 +26,7 @@ from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict
 from interp.interventions.sites import row_widths
 from interp.machine import Machine
 from interp.model.rollout import run_round
+from interp.session import once
 from interp.statistics import Interval, ratio_interval
 
 _PERIODS = range(2, 9)
@@ -65,7 +66,7 @@ def orbit(subject: Subject, inputs_of: int | None = None) -> Orbit:
 
     Of the first :data:`_ORBITS` episodes. ``inputs_of`` gives every one of them the inputs of one.
     """
-    return subject.once(f"orbit {inputs_of}", lambda: _orbit(subject, inputs_of))
+    return once(("orbit", inputs_of), subject, make=lambda: _orbit(subject, inputs_of))
 
 
 def _orbit(subject: Subject, inputs_of: int | None) -> Orbit:
@@ -77,8 +78,10 @@ def _orbit(subject: Subject, inputs_of: int | None) -> Orbit:
     states = [state]
     with torch.no_grad():
         step = subject.model.stepper()
-        for _ in range(subject.effort.held):
+        while len(states) <= subject.effort.held:
             states.append(run_round(subject.model, fed, states[-1], run.layout, run.commit, (), step).latents)
+            if torch.equal(states[-1], states[-2]) or not states[-1].isfinite().all():  # the rest is known
+                states += [states[-1]] * (subject.effort.held + 1 - len(states))
     flat = torch.stack(states).double().flatten(2).numpy(force=True)
     every = run.latents[:, 1:].double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # untrained copies of handwired machines can grow without bound

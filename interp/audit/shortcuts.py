@@ -19,10 +19,12 @@ from interp.algorithm import Algorithm
 from interp.audit.subject import Array, Subject
 from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict
 from interp.machine import Machine
+from interp.session import once
 from interp.statistics import Interval, mean_interval
 
 _WANTED, _REGIMES, _DRAWS, _FEW = 48, 7, 6, 8
-"""Adversarial episodes that are wanted, regimes that are drawn from, draws of each, and fewer that decide nothing."""
+"""Adversarial episodes that are wanted (no more than an audit runs of a regime), regimes that are drawn from, draws of
+each, and fewer that decide nothing."""
 _MARGIN = 0.6
 """A heuristic is wrong where its loss is above the algorithm's by this share of the most that was seen in any regime:
 more than a half, so that ties are no mistakes of one that can be wrong."""
@@ -83,14 +85,14 @@ def adversarial(subject: Subject, heuristic: Algorithm) -> Adversarial | None:
     if least < _TIE:
         return None
     chosen: list[Subject] = []
-    drawn = found = 0
+    drawn, found, wanted = 0, 0, min(_WANTED, subject.effort.episodes)
     for regime in regimes:
         for draw in range(_DRAWS):
-            if found >= _WANTED:
+            if found >= wanted:
                 break
             more = drawn_for(subject, regime, draw)
             drawn += len(more.episodes)
-            rows = np.flatnonzero(gaps(more, known, heuristic) > least)[: _WANTED - found]
+            rows = np.flatnonzero(gaps(more, known, heuristic) > least)[: wanted - found]
             if len(rows):
                 chosen.append(Subject(subject.model, more.episodes.select(rows), subject.effort))
                 found += len(rows)
@@ -109,9 +111,10 @@ def gaps(subject: Subject, algorithm: Algorithm, heuristic: Algorithm) -> Float[
 
 def drawn_for(subject: Subject, regime: str, draw: int) -> Subject:
     """A further draw of a regime, of as many episodes; kept, as every heuristic asks for it."""
-    return subject.once(
-        f"draw {regime} {draw}",
-        lambda: Subject.of(subject.model, subject.effort, regime, 1000 + draw, subject.shape[1]),
+    return once(
+        ("draw", regime, draw),
+        subject,
+        make=lambda: Subject.of(subject.model, subject.effort, regime, 1000 + draw, subject.shape[1]),
     )
 
 
@@ -119,8 +122,8 @@ def found_for(subject: Subject) -> dict[str, Adversarial | None]:
     """The adversarial episodes of every heuristic of the task."""
     if subject.algorithm is None:
         return {}
-    return subject.once(
-        "adversarial", lambda: {key: adversarial(subject, of) for key, of in subject.heuristics.items()}
+    return once(
+        "adversarial", subject, make=lambda: {key: adversarial(subject, of) for key, of in subject.heuristics.items()}
     )
 
 

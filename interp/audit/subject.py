@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -69,14 +69,13 @@ class Effort:
 FULL, QUICK = Effort(), Effort(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
-    """A model that has run over episodes."""
+    """A model that has run over episodes; what is computed once for it, in a session, is asked by its identity."""
 
     model: Machine
     episodes: Any
     effort: Effort
-    kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, model: Machine, effort: Effort, regime: str = "", seed: int = 0, n_rounds: int = 0) -> Subject:
@@ -88,7 +87,7 @@ class Subject:
 
     def another(self, model: Machine) -> Subject:
         """The same episodes with another model."""
-        return replace(self, model=model, kept={})
+        return replace(self, model=model)
 
     @cached_property
     def task(self) -> Task:
@@ -178,11 +177,18 @@ class Subject:
         found: Array = self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True)
         return found
 
-    def continued(self, changed: Tensor, starts: Sequence[int], horizon: int | None = None) -> Tensor:
+    def continued(
+        self,
+        changed: Tensor,
+        starts: Sequence[int],
+        horizon: int | None = None,
+        again: Callable[[int, int, Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """Predictions ``[start, episode, round, ...]`` where in the round ``start`` another state is read.
 
         ``changed`` is ``[start, episode, row, width]``. Rounds before the start are as they were, and those from
-        ``horizon`` rounds after it on.
+        ``horizon`` rounds after it on. ``again`` writes in later rounds, too: from the index of the start, the round
+        and the state ``[episode, row, width]`` that it would read to the one that it reads.
         """
         run = self.run
         found = run.predictions.unsqueeze(0).repeat(len(starts), *[1] * run.predictions.ndim)
@@ -200,17 +206,13 @@ class Subject:
                 for i, (k, t) in enumerate(zip(alive, at, strict=True)):
                     found[k, :, t] = predicted[i]
                 carried = done.latents.unflatten(0, (len(alive), run.n_episodes))
+                if again is not None:
+                    carried = torch.stack([again(k, t + 1, x) for k, t, x in zip(alive, at, carried, strict=True)])
         return found
 
     def read(self, starts: Sequence[int]) -> Float[Tensor, "start episode row width"]:
         """What the rounds ``starts`` read when nothing is changed."""
         return self.run.latents[:, list(starts)].transpose(0, 1)
-
-    def once(self, key: str, make: Callable[[], Any]) -> Any:
-        """What ``make`` gives, computed the first time that it is asked for."""
-        if key not in self.kept:
-            self.kept[key] = make()
-        return self.kept[key]
 
     def untrained(self) -> Subject | None:
         """The same episodes with an untrained copy; None where no copy of a few predicts finite numbers."""

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from interp.algorithm import NEXT, Algorithm, Values
 from interp.audit.subject import Array, Subject, rounds_for
@@ -21,6 +22,8 @@ from interp.statistics import Interval, mean_interval, ratio_interval
 _SPAN = 0.05
 """A gain over the rounds that is a smaller share of the loss at first is none that could be early, late or lost."""
 _REST = 1e-9
+INNER = ("cycle", "slow")
+"""Components that run several times in a round, each time on what it left."""
 
 
 def readouts(subject: Subject) -> Float[np.ndarray, "state episode"]:
@@ -42,7 +45,47 @@ def of_algorithm(subject: Subject, algorithm: Algorithm) -> Float[np.ndarray, "s
     return _last_loss(subject, subject.run.layout.prediction(told))
 
 
-def _last_loss(subject: Subject, predictions: torch.Tensor) -> Array:
+def cycles(subject: Subject) -> pd.DataFrame:
+    """Prediction read out after each inner cycle of a round, for machines that have them; empty for the others.
+
+    A round is left after so many cycles: what the last one gives is put back to what that one gave. ``loss`` is of the
+    round's own question, and ``next`` of that of the following round, which reads what was left; where a machine
+    answers before its cycles, only ``next`` can change. "0" is a round that left what it had read.
+    """
+    component = next(
+        (found for key, found in subject.model.points.items() if key in INNER and found.n_layers > 1), None
+    )
+    if component is None:
+        return pd.DataFrame()
+    run, n_cycles = subject.run, component.n_layers
+    rounds = [t for t in subject.writes if t + 1 < subject.shape[1]]
+    rows = []
+    for cycle in range(n_cycles + 1):
+        own, then = [], []
+        for t in rounds:
+            held: list[Tensor] = []
+            hooks = [
+                (component.hook.format(layer=cycle - 1), lambda given, hook, held=held: held.append(given.clone())),
+                (component.hook.format(layer=n_cycles - 1), lambda given, hook, held=held: held[0]),
+            ]
+            hooks = hooks if 0 < cycle < n_cycles else []
+            with torch.no_grad():
+                left = run_round(subject.model, run.fed.at(t), run.latents[:, t], run.layout, run.commit, hooks)
+                carried = left.latents if cycle else run.latents[:, t]
+                after = run_round(subject.model, run.fed.at(t + 1), carried, run.layout, run.commit, ())
+            own.append(_loss_in(subject, left.prediction, t) if cycle else np.full(len(carried), np.nan))
+            then.append(_loss_in(subject, after.prediction, t + 1))
+        numbers = {"loss": np.mean(own, 0), "next": np.mean(then, 0)}
+        told = {name: mean_interval(of).columns(name) for name, of in numbers.items() if np.isfinite(of).all()}
+        rows.append({"cycles": cycle, "of": n_cycles, **{k: v for part in told.values() for k, v in part.items()}})
+    return pd.DataFrame(rows)
+
+
+def _loss_in(subject: Subject, prediction: Tensor, t: int) -> Array:
+    return subject.losses(prediction.unsqueeze(1), slice(t, t + 1))[:, 0]
+
+
+def _last_loss(subject: Subject, predictions: Tensor) -> Array:
     last = subject.shape[1] - 1
     return subject.losses(predictions.unsqueeze(2), slice(last, last + 1))[..., 0]
 

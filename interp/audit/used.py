@@ -21,6 +21,7 @@ from torch import Tensor
 from interp.audit.changes import DONOR, INITIAL, LATE, MEAN, NOISE, SAME, donors, has_alike, limited
 from interp.audit.subject import ALL, Array, Subject
 from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict, placed
+from interp.session import once
 from interp.statistics import Interval, mean_interval, ratio_interval
 
 OF_ALL, OF_EACH = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR)
@@ -79,7 +80,7 @@ class Influence:
 
 def influence(subject: Subject, channel: str, change: str) -> Influence:
     """What a change of a channel does, by round written and round read; computed once for a subject."""
-    return subject.once(f"influence {channel} {change}", lambda: _influence(subject, channel, change))
+    return once(("influence", channel, change), subject, make=lambda: _influence(subject, channel, change))
 
 
 def _influence(subject: Subject, channel: str, change: str) -> Influence:

@@ -23,6 +23,8 @@ _TABLES = {
     "shortcuts": "Heuristics: their loss, and whose side the model takes where each is wrong",
     "directions": "Share of the effect that the first principal directions carry, beside random ones",
     "doses": "Effect by the part of the way to another episode's state",
+    "repeated": "A write once beside a write in every round: the effect some rounds on",
+    "cycles": "The loss where a round is left after so many of its inner cycles",
     "turning": "Overlap of the first directions of two rounds, beside two halves of one round and shuffled rounds",
     "rest": "What predictions move after the algorithm has come to rest, by regime",
     "ends": "Where states of all episodes end with the inputs of one held",

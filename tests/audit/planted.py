@@ -245,7 +245,11 @@ PLANTED: dict[str, Planted] = {
         {"used": "not used", "content": "neither", "decoded": "read", "side": "shortcut", "in time": "late"},
         False,
     ),
-    "contraction": Planted(lambda: moving([[0.5, 0.0], [0.0, 0.25]]), {"used": "not used", "moves": "settles"}, False),
+    "contraction": Planted(
+        lambda: moving([[0.5, 0.0], [0.0, 0.25]]),
+        {"used": "not used", "moves": "settles", "decoded": "not read"},
+        False,
+    ),
     "3-cycle": Planted(lambda: moving(TURN), {"used": "not used", "moves": "cycles"}, False),
     # Held out: judged once thresholds stood.
     "set in the last rounds only": Planted(

@@ -7,13 +7,23 @@ import pytest
 import torch
 
 import interp
-from interp.audit import THRESHOLDS, content, dynamics, groups, shortcuts, timing, used, verdicts
+from interp import machines
+from interp.audit import THRESHOLDS, content, decoded, dynamics, groups, shortcuts, timing, used, verdicts
 from interp.audit.changes import CHANGES, DONOR, INITIAL, LATE, MEAN, NOISE, SAME, alike, donors
 from interp.audit.subject import ALL, Effort, Subject
+from interp.decoder import cross_fitted
+from interp.session import session
 from interp.statistics import Interval
 from tests.audit.planted import SMALL, TURN, cached, moving
 
 TINY = Effort(episodes=12, rounds=6, writes=3, away=1, held=30, jacobians=2, along=8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def whole_file():
+    """Runs and effects of a subject are computed once for all tests here."""
+    with session():
+        yield
 
 
 def of(machine, effort=TINY):
@@ -50,7 +60,7 @@ def test_noise_has_the_covariance_of_the_states(majority):
     own = majority.read(starts)[0].flatten(1).double()
     several = []
     for seed in range(20):
-        other = replace(majority, effort=replace(majority.effort, seed=seed), kept={})
+        other = replace(majority, effort=replace(majority.effort, seed=seed))
         several.append(CHANGES[NOISE](other, starts)[0].flatten(1).double())
     drawn = torch.cat(several)
     assert torch.allclose(torch.cov(drawn.T), torch.cov(own.T), atol=0.15 * float(torch.cov(own.T).abs().max()))
@@ -96,6 +106,7 @@ def test_linear_maps_have_their_spectra():
     ("matrix", "options", "word", "more"),
     [
         ([[0.5]], {}, "settles", ""),
+        ([[0.0]], {}, "settles", ""),
         (TURN, {}, "cycles", "Period 3"),
         ([[-1.0]], {}, "cycles", "Period 2"),
         ([[1.0]], {"drift": [0.5], "inputs": 0.0}, "drifts", "all episodes alike"),
@@ -105,7 +116,9 @@ def test_linear_maps_have_their_spectra():
     ],
 )
 def test_movements_of_known_maps(matrix, options, word, more):
-    found, _, note = dynamics.kind(dynamics.orbit(of(moving(matrix, **options))))
+    orbit = dynamics.orbit(of(moving(matrix, **options)))
+    assert len(orbit.states) == TINY.held + 1  # also where it came to rest before
+    found, _, note = dynamics.kind(orbit)
     assert (found, more in note) == (word, True)
 
 
@@ -122,6 +135,90 @@ def test_few_directions_carry_the_effect_of_four_log_weights(majority):
     assert doses.loc[1.0] == 1 and doses.is_monotonic_increasing
     turned = content.turning(majority, k=2)
     assert (turned["overlap_low"] <= turned["overlap"] + 1e-9).all() and (turned["overlap"] <= 1 + 1e-9).all()
+
+
+@pytest.mark.parametrize("name", ["wma-handwired", "wma-gru"])
+def test_a_write_in_every_round_is_the_write_of_that_round_and_a_write_once_is_not(name):
+    subject = of(interp.load(name, **({"n_experts": 4} if name == "wma-handwired" else {})), SMALL)
+    found, donor = content.repeated(subject), used.influence(subject, ALL, DONOR)
+    told = found.set_index(["directions", "written", "round"])["effect"]
+    whole = max(found["directions"])
+    assert set(found["directions"]) == ({4} if name == "wma-handwired" else {4, 48})
+    for i, t in enumerate(donor.writes):
+        assert told[whole, "in every round", t] == pytest.approx(donor.effect[i][:, t].mean())
+        assert told[whole, "once", t] == pytest.approx(donor.effect[0][:, t].mean())
+    first, last = donor.writes[0], donor.writes[-1]
+    for n in set(found["directions"]):
+        assert told[n, "in every round", first] == told[n, "once", first]
+        assert told[n, "in every round", last] > 1.5 * told[n, "once", last]
+
+
+def looping(shares):
+    """Weighted Majority in a loop of as many cycles, each of which makes its share of the update."""
+
+    class Looped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.cycle = torch.nn.Identity(), 0
+            self.gain = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+
+        def reset_parameters(self):
+            self.gain.data.zero_()
+
+    def hear(module, fed):
+        module.cycle = 0
+        said, truth = fed.tokens[:, 3:11:2], fed.tokens[:, -2:-1]
+        return (said == truth).double()
+
+    def inject(module, z, heard):
+        module.cycle += 1
+        return z + shares[module.cycle - 1] * heard
+
+    def read(module, z, fed):
+        one = ((module.gain * z).softmax(-1) * (fed.tokens[:, 3:11:2] - 3)).sum(-1)
+        return torch.stack([1 - one, one], -1).clamp_min(1e-9).log()
+
+    given = {"cycles": len(shares), "shape": (4,), "hear": hear, "read": read, "inject": inject}
+    return machines.loop(Looped(), "experts", sizes={"n_experts": 4}, **given)
+
+
+def test_the_prediction_is_read_out_after_each_inner_cycle():
+    subject = of(looping((0.25, 0.0, 0.75)))
+    found = timing.cycles(subject).set_index("cycles")
+    rounds = [t for t in subject.writes if t + 1 < subject.shape[1]]
+    read, left = subject.read(rounds), subject.read([t + 1 for t in rounds])
+    for cycle, share in enumerate((0.0, 0.25, 0.25, 1.0)):
+        said = subject.continued(read + share * (left - read), [t + 1 for t in rounds], horizon=1)
+        losses = [subject.losses(part)[:, t + 1] for part, t in zip(said, rounds, strict=True)]
+        assert found.loc[cycle, "next"] == pytest.approx(np.mean(losses), rel=1e-6)
+    own = subject.losses(subject.run.predictions)[:, rounds].mean()
+    assert np.allclose(found["loss"].iloc[1:], own)  # it answers before its cycles
+    assert timing.cycles(of(cached())).empty
+
+
+def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_it(monkeypatch):
+    """Scores of half and of all episodes, in this order, as the decoder gives them."""
+    subject = of(interp.load("wma-gru"))
+    blank = subject.untrained()
+
+    def word(whole, half):
+        scores = iter([whole, 0.0, 0.0, half])  # its own, shuffled, an untrained copy's, of half of the episodes
+        monkeypatch.setattr(decoded, "_r2", lambda *_: Interval(x := next(scores), x - 0.05, x + 0.05))
+        return decoded.decoded(subject, blank).word
+
+    for scores, right in (((0.6, 0.2), "read"), ((0.4, 0.2), "undecided"), ((0.4, 0.35), "not read")):
+        assert word(*scores) == right
+    assert word(0.47, 0.47) == "undecided"  # the interval holds the threshold
+
+
+def test_features_of_a_wide_state_are_read_alike_in_the_space_that_they_span():
+    rng = np.random.default_rng(0)
+    wide, states = torch.from_numpy(rng.normal(size=(10, 3, 90))), rng.normal(size=(10, 3, 2))
+    narrow, ridge = decoded.spanned(wide, 0.1)
+    assert narrow.shape == (10, 3, 30)
+    one, other = (cross_fitted(x.unsqueeze(2), states, ridge=r) for x, r in ((wide, 0.1), (narrow, ridge)))
+    assert torch.allclose(one, other, atol=1e-10) and float(one.std()) > 0.1
+    assert decoded.spanned(wide[..., :20], 0.1)[0].shape[-1] == 20
 
 
 def test_content_and_presence_are_told_apart(majority):

@@ -8,6 +8,8 @@
 * ``matched``: the same graphs, but the candidates agree in in-degree, in being a sink and in the number of ancestors,
   which leave no shortcut of these kinds; the depth of the target is 1 to 4. Another shortcut is left: the target is
   nearly always nearer the root than the other candidate where edges run both ways (``interp audit`` tests it).
+* ``repeated``: acyclic graphs of few different edges, some given far more often than others; a third of the roots have
+  no edge. A model that is trained on them, too, cannot follow an edge for being given often.
 * ``stranded``: the root has no edge, so that nothing is reached; one candidate ends a chain, the other has no edge, and
   a sixth of the list are different edges, which fill it up. A search answers one half, and stays there.
 
@@ -34,6 +36,10 @@ _RECENT = 0.3
 _BELOW_FIRST, _CROSSING = 0.6, 0.03
 """Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
 
+_UNEVEN = 2.0
+"""How uneven the repeats of ``repeated`` are: an edge is drawn again by the place of a uniform number to this power."""
+_WITHOUT = 1 / 3
+"""The share of roots of ``repeated`` that have no edge, where the graph has a name without one."""
 _REPEATED = 6
 """How often, on average, each edge of a stranded graph is given."""
 
@@ -133,6 +139,21 @@ def _alike(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     return allowed
 
 
+def _repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
+    """A part of the edges of an acyclic graph, a sixth to all, fill the list; any candidates but the root."""
+    edges = grow(rng, n_graphs, n_nodes, n_edges)
+    different = rng.integers(max(1, n_edges // _REPEATED), n_edges + 1, (n_graphs, 1))
+    again = (rng.random((n_graphs, n_edges)) ** _UNEVEN * different).astype(np.int64)
+    slot = np.arange(n_edges)
+    edges = np.take_along_axis(edges, np.where(slot < different, slot, again)[..., None], 1)
+    without = graphs.out_degrees(graphs.adjacency(edges, n_nodes)) == 0
+    stays = (rng.random(n_graphs) > _WITHOUT) | ~without.any(1)
+    roots = np.where(stays, edges[:, 0, 0], (without * rng.random((n_graphs, n_nodes))).argmax(1))
+    order = rng.random((n_graphs, n_nodes))
+    order[np.arange(n_graphs), roots] = 2.0
+    return Drawn(edges, roots, order.argsort(-1)[:, :2])
+
+
 def _stranded(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
     """Node 0 is the root and 1 a candidate, both without edges; the other candidate ends a chain from node 2 on."""
     length = min(4, n_nodes - 3, n_edges)
@@ -151,6 +172,7 @@ REGIMES = {
         Regime("matched", "acyclic graphs whose candidates look alike, depth 1 to 4", (1, 2, 3, 4), pairs=_alike),
         Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_both_sinks),
         Regime("uniform", "any edges, any candidates", draw=_uniform),
+        Regime("repeated", "acyclic graphs whose edges are repeated, some roots without edges", draw=_repeated),
         Regime("path", "a path with edges back", draw=_path),
         Regime("stranded", "a root without edges, few edges, repeated", draw=_stranded),
     )

@@ -9,7 +9,8 @@ from interp.tasks.reachability.sampling import battery
 
 
 def test_the_battery_holds_every_regime():
-    assert list(battery(4, 5, n_nodes=16, n_edges=24, seed=0)) == [key for key in REGIMES if key != "stranded"]
+    known = [key for key in REGIMES if key not in ("stranded", "repeated")]  # on which searches answer alike, or hardly
+    assert list(battery(4, 5, n_nodes=16, n_edges=24, seed=0)) == known
 
 
 def test_a_search_along_one_path_can_spread_its_answer_too():

@@ -8,7 +8,7 @@ import pytest
 
 from interp.tasks.reachability import graphs, sample
 
-REGIMES = ("uniform", "path", "prosqa", "matched", "stranded")
+REGIMES = ("uniform", "path", "prosqa", "matched", "stranded", "repeated")
 
 
 def as_networkx(edges: np.ndarray, n_nodes: int) -> nx.DiGraph:

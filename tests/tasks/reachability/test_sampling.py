@@ -106,3 +106,14 @@ def test_nothing_is_reached_in_stranded_graphs_and_few_edges_fill_the_list() -> 
     assert (np.sort(asked, -1)[:, 0] == 0).all() and (np.sort(asked, -1)[:, 1] > 0).all()
     assert episodes.adjacency.sum((1, 2)).max() <= 9
     assert len(sample(2, 3, 4, 3, regime="stranded", seed=1)) == 2
+
+
+def test_edges_of_repeated_graphs_are_few_and_uneven_and_some_roots_have_none() -> None:
+    episodes = sample(200, 5, 28, 54, regime="repeated", seed=1)
+    different = episodes.adjacency.sum((1, 2))
+    assert different.min() <= 12 and different.max() >= 40
+    most = [np.unique(edges, axis=0, return_counts=True)[1].max() for edges in episodes.edges]
+    assert np.median(most) >= 4  # 54 edges of 25 different ones, evenly: 3
+    alone = ~np.take_along_axis(episodes.adjacency.any(2), episodes.roots[:, None], 1)[:, 0]
+    assert 0.2 < alone.mean() < 0.45 and (episodes.roots[:, None] != episodes.candidates).all()
+    assert len(sample(2, 3, 4, 3, regime="repeated", seed=1)) == 2

@@ -1,0 +1,77 @@
+"""The audit of every machine that ships and of one of every kind of adapter: the tables of docs/audit.md.
+
+``python -m tests.audit.shipped [NAME ...] [--full]`` adds rows to ``docs/audit/shipped.csv``, replacing those of the
+same machine and size; without names all that have no row yet are run, so that a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import interp
+from interp.audit import FULL, QUICK, AuditResult, audit
+from interp.files import write_csv
+from tests.audit.planted import cached
+from tests.machines_of_others.kinds import KINDS, make
+
+TABLE = Path(__file__).parents[2] / "docs" / "audit" / "shipped.csv"
+PLAIN = "adapt, two channels"
+"""A module of which ``interp.adapt`` makes a machine, with a channel that it reads and one that it does not."""
+
+
+def names() -> list[str]:
+    """What is asked: every model that ships, every kind of adapter (untrained), and a module that was adapted."""
+    return [*(record.name for record in interp.models()), *KINDS, PLAIN]
+
+
+def built(name: str, folder: Path) -> Any:
+    """The machine of a name."""
+    if name == PLAIN:
+        return cached()
+    return make(name, folder) if name in KINDS else interp.load(name)
+
+
+def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, Any]:
+    """The words of an audit: one column a question, the channels apart from all that is carried."""
+    used = [line for line in found.verdicts if line.key == "used"]
+    words = {"used": used[0].word, "by channel": "; ".join(f"{line.about}: {line.word}" for line in used[1:])}
+    words |= {line.key: line.word for line in found.verdicts if line.key != "used"}
+    shipped = name not in KINDS and name != PLAIN
+    size = "full" if full else "quick"
+    return {"machine": name, "shipped": shipped, "size": size, **words, "CPU seconds": round(seconds, 1)}
+
+
+def main(asked: list[str], full: bool) -> None:
+    """Run what is asked, or what is missing; a row is written as soon as there is one."""
+    size = "full" if full else "quick"
+    held = pd.read_csv(TABLE, keep_default_na=False) if TABLE.exists() else pd.DataFrame(columns=["machine", "size"])
+    done = set(held["machine"][held["size"] == size])
+    for name in asked or [name for name in names() if name not in done]:
+        with tempfile.TemporaryDirectory() as folder:
+            machine = built(name, Path(folder))
+        start = time.process_time()
+        found = audit(machine, effort=FULL if full else QUICK)
+        new = row(name, found, full, time.process_time() - start)
+        sys.stdout.write(f"{new}\n" + "".join(f"    {line}\n" for line in found.verdicts))
+        sys.stdout.flush()
+        held = held[(held["machine"] != name) | (held["size"] != size)]
+        held = pd.concat([held, pd.DataFrame([new])], ignore_index=True)
+        place = pd.Categorical(held["machine"], names())
+        held = held.assign(place=place).sort_values(["place", "size"], ascending=[True, False]).drop(columns="place")
+        TABLE.parent.mkdir(exist_ok=True)
+        write_csv(TABLE, held)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--full", action="store_true")
+    given = parser.parse_args()
+    main(given.names, given.full)
