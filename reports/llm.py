@@ -152,9 +152,10 @@ def _final(scores: LLMScores) -> Section:
 
 def _answers(scores: LLMScores) -> Section:
     columns = ["model", "condition", "regime", "runs", "overflowed", "calls", "malformed_answers", "malformed_share"]
+    columns += ["embedded_answers"]
     columns += ["missing_predictions", "prompt_tokens_per_run", "completion_tokens_per_run", "seconds_per_call"]
     frame = scores.final[(scores.final["kind"] == "llm") & (scores.final["missing"] == "wrong")][columns]
-    whole = ["runs", "overflowed", "calls", "malformed_answers", "missing_predictions"]
+    whole = ["runs", "overflowed", "calls", "malformed_answers", "embedded_answers", "missing_predictions"]
     frame = frame.astype(dict.fromkeys(whole, int))
     return Section("Answers and tokens", [Prose(_ANSWERS), Table(frame, "Calls", formats={"malformed_share": ".2%"})])
 
@@ -236,7 +237,8 @@ _FINAL = (
 )
 _ANSWERS = (
     "A malformed answer is one that is not one JSON object with the right key and value, or that is cut at the token "
-    "limit. It is asked for again; if that fails, the prediction is missing, never 0. The server counts tokens."
+    "limit. It is asked for again; if that fails, the prediction is missing, never 0. An embedded answer is one such "
+    "object among other words, and counts. The server counts tokens."
 )
 _ACTS = (
     "Families of algorithms are fitted to the choices, with a lapse rate and a temperature, and scored in nats a "

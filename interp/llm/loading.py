@@ -203,5 +203,6 @@ def from_trace(path: Path) -> LLMRun:
             served=tuple(sorted({str(call.get("model")) for call in calls})),
             path=path,
             prompt=header["prompt"]["text"],
+            embedded=session.embedded,
             edited="begins" in header,
         )

@@ -69,6 +69,7 @@ class Session:
     predictions: list[float] = field(default_factory=list)
     notes: list[str | None] = field(default_factory=list)
     malformed: int = 0
+    embedded: int = 0
     _round: int = 0
     _turn: Turn = "prediction"
     _attempts: list[tuple[str, str]] = field(default_factory=list)
@@ -113,12 +114,17 @@ class Session:
         return self._pending
 
     @checked
-    def feed(self, text: str | None, finish_reason: str = "stop") -> Answer:
-        """Take the reply to :meth:`next` and move on; returns what was read from it."""
+    def feed(self, text: str | None, finish_reason: str = "stop", problem: str = "") -> Answer:
+        """Take the reply to :meth:`next` and move on; returns what was read from it.
+
+        ``problem``: why it was malformed when it was recorded; rules that read more by now do not change what followed.
+        """
         require(self.next() is not None, "the episode is over: nothing was asked that a reply could be fed to")
         self._pending = None
         answer = read_answer(self.condition, self._turn, text, finish_reason)
+        answer = Answer(None, problem=problem) if problem else answer
         self.malformed += not answer.ok
+        self.embedded += answer.embedded
         if not answer.ok and len(self._attempts) < self.max_retries:
             self._attempts.append((text or "", answer.problem))
             return answer

@@ -252,6 +252,7 @@ def _record(request: Request, seed: int | None, reply: Reply, answer: Answer) ->
         "finish_reason": reply.finish_reason,
         "problem": answer.problem,
         "strict": answer.strict,
+        **({"embedded": True} if answer.embedded else {}),
         **served,
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

@@ -35,6 +35,7 @@ class LLMRun:
         wording: which prompts.
         prompt: the system prompt; "" where it is not known.
         eta: the learning rate of weighted majority that belongs to the instance; None where none is given.
+        embedded: how many answers stood among other words.
         edited: it began from a note or a history that was given to it (:mod:`interp.llm.note_tests`).
     """
 
@@ -59,6 +60,7 @@ class LLMRun:
     path: Path
     eta: float | None = None
     prompt: str = ""
+    embedded: int = 0
     edited: bool = False
 
     def __post_init__(self) -> None:

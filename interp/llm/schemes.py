@@ -141,12 +141,14 @@ class Answer:
     """What a reply said: ``value`` (0 or 1, or the note), or ``problem`` where it could not be read.
 
     ``strict`` is True where the reply was the JSON object alone with the one key asked for; a reply inside a code
-    fence, beside ``<think>`` blocks or with more keys is read too, and counted as not strict.
+    fence, beside ``<think>`` blocks, invisible characters or an end token, or with more keys is read too, and counted
+    as not strict. ``embedded`` is True where other words stood around the object ("Sure! {...}").
     """
 
     value: int | str | None
     strict: bool = False
     problem: str = ""
+    embedded: bool = False
 
     @property
     def ok(self) -> bool:
@@ -157,6 +159,8 @@ class Answer:
 _FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?\s*```\Z", re.DOTALL | re.IGNORECASE)
 _THINK = re.compile(r"<(think(?:ing)?)>.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
 # Some servers put the opening tag into the prompt, so that the reply holds the closing one alone.
+_INVISIBLE = re.compile("[\ufeff\u200b\u200c\u200d\u2060]")
+_END = re.compile(r"\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text)\|>|</s>|<eos>|<end_of_turn>)\s*\Z")
 _THOUGHT = re.compile(r"\A.*</think(?:ing)?\s*>", re.DOTALL | re.IGNORECASE)
 
 
@@ -172,11 +176,16 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
     if len(text) > _LONGEST_ANSWER:
         return Answer(None, problem=f"the answer was longer than {_LONGEST_ANSWER:,} characters")
     said = json_in(text.strip(), object_pairs_hook=_no_duplicates)
-    alone = said is not None
+    alone, embedded = said is not None, False
     if not alone:
-        body = _THOUGHT.sub("", _THINK.sub("", text)).strip()
+        body = _THOUGHT.sub("", _THINK.sub("", _INVISIBLE.sub("", text)))
+        body = _END.sub("", body).strip()
         fenced = _FENCE.match(body)
         said = json_in(fenced.group(1) if fenced else body, object_pairs_hook=_no_duplicates)
+        if said is None and "<think" not in body.lower():
+            # One object among other words: from the first brace to the last one.
+            said = json_in(body[body.find("{") : body.rfind("}") + 1], object_pairs_hook=_no_duplicates)
+            embedded = said is not None
         if said is None:
             return Answer(None, problem="the answer was not one JSON object")
     if not isinstance(said, dict):
@@ -191,12 +200,12 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
         if len(value) > LONGEST_NOTE:
             return Answer(None, problem=f"the note was longer than {LONGEST_NOTE:,} characters")
         # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
-        return Answer(value.encode("utf-8", "replace").decode("utf-8"), strict)
+        return Answer(value.encode("utf-8", "replace").decode("utf-8"), strict, embedded=embedded)
     words = [str(word) for word in label_words(condition.framing)]
     word = str(value).strip().lower()
     if isinstance(value, bool) or not isinstance(value, (int, str)) or word not in words:
         return Answer(None, problem=f"the prediction is not {' or '.join(words)}")
-    return Answer(words.index(word), strict and value in label_words(condition.framing))
+    return Answer(words.index(word), strict and value in label_words(condition.framing), embedded=embedded)
 
 
 def json_in(text: str | bytes, **how: Any) -> Any:

@@ -172,6 +172,7 @@ def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], se
         "missing_predictions": missing,
         "malformed_answers": malformed,
         "malformed_share": malformed / max(1, calls),
+        "embedded_answers": sum(run.embedded for run in members),
         "calls": calls,
         "prompt_tokens_per_run": float(np.mean([run.total_prompt_tokens for run in members])),
         "completion_tokens_per_run": float(np.mean([run.total_completion_tokens for run in members])),

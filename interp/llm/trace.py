@@ -217,7 +217,7 @@ def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, r
                     f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
                     "edited, or made with other prompts or another version); move it away and run again"
                 )
-            session.feed(record.get("reply"), record.get("finish_reason") or "stop")
+            session.feed(record.get("reply"), record.get("finish_reason") or "stop", record.get("problem") or "")
             end = None
     return end
 

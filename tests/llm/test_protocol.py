@@ -192,11 +192,40 @@ ONLINE, WEATHER = Condition("online", "note"), Condition("weather", "note")
         (WEATHER, "note", '{"note": ""}', "", True),
         (ONLINE, "note", '{"note": "A 1/2"}', "A 1/2", True),
         (ONLINE, "note", '{"note": "\\ud800"}', "?", True),
+        (ONLINE, "prediction", '\ufeff{"prediction": 1}', 1, False),
+        (ONLINE, "prediction", '\u200b{"prediction": 1}\u2060', 1, False),
+        (ONLINE, "prediction", '{"prediction": 1}<|im_end|>', 1, False),
+        (ONLINE, "note", '{"note": "A </s> 1/2"}</s>\n', "A </s> 1/2", False),
     ],
 )
 def test_usable_answers(condition: Condition, turn: Any, text: str, value: object, strict: bool) -> None:
     answer = read_answer(condition, turn, text)
-    assert (answer.value, answer.strict, answer.problem) == (value, strict, "")
+    assert (answer.value, answer.strict, answer.problem, answer.embedded) == (value, strict, "", False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Sure! Here is my answer: {"prediction": 1}',
+        '{"prediction": 1} because A leads.',
+        'My answer:\n```json\n{"prediction": 1}\n```\nGood luck!<|eot_id|>',
+        '<think>0?</think>So: {"prediction": 1}',
+    ],
+)
+def test_one_object_among_other_words_is_read_and_marked(text: str) -> None:
+    answer = read_answer(ONLINE, "prediction", text)
+    assert (answer.value, answer.strict, answer.embedded) == (1, False, True)
+
+
+def test_a_recorded_problem_is_fed_again() -> None:
+    """Traces from before embedded answers were read replay as they were played: the re-asked answer counts."""
+    s = session("online-no-note")
+    s.feed('So: {"prediction": 0}', problem="the answer was not one JSON object")
+    request = s.next()
+    assert request is not None and request.attempt == 1 and s.malformed == 1 and s.embedded == 0
+    assert said(request.messages)[-1][1]["problem"] == "the answer was not one JSON object"
+    s.feed('So: {"prediction": 1}')
+    assert s.predictions == [1.0] and s.embedded == 1
 
 
 @pytest.mark.parametrize(
@@ -210,6 +239,11 @@ def test_usable_answers(condition: Condition, turn: Any, text: str, value: objec
         ("prediction", '{"prediction": 1, "prediction": 0}', "stop", "not one JSON object"),
         ("prediction", "<think>so 1", "stop", "not one JSON object"),
         ("prediction", '<think>{"prediction": 1}</think>', "stop", "not one JSON object"),
+        ("prediction", '<think>no, {"prediction": 1}', "stop", "not one JSON object"),
+        ("prediction", 'Either {"prediction": 1} or {"prediction": 0}', "stop", "not one JSON object"),
+        ("prediction", 'As {"prediction": 0 or 1}: {"prediction": 1}', "stop", "not one JSON object"),
+        ("prediction", "So } and {", "stop", "not one JSON object"),
+        ("prediction", 'It is [1] {"answer": 1}', "stop", 'no key "prediction"'),
         ("prediction", '{"prediction": true}', "stop", "0 or 1"),
         ("prediction", '{"prediction": 1.0}', "stop", "0 or 1"),
         ("prediction", '{"prediction": null}', "stop", "0 or 1"),
