@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
-from interp.errors import require
+from interp.errors import InputError, require
 from interp.files import folder_to_write, write_csv
 from interp.progress import working
 
@@ -20,9 +20,18 @@ _Thinking = Annotated[str, typer.Option(help="How this server turns thinking off
 _Traces = Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")]
 _ForeignRegime = Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")]
 _Duplicates = Annotated[str, typer.Option(help="Instances played twice: refuse, or first to keep one play.")]
+_Number = TypeVar("_Number", int, float)
 _KeyEnv = Annotated[str | None, typer.Option(help="Environment variable with the key for the server.")]
 _Concurrency = Annotated[int, options.number("Episodes at a time")]
 _LocalDevice = Annotated[str, typer.Option(help="Where a model in this process runs: cpu, cuda, ...")]
+
+
+def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
+    """An option whose field can be left out of requests, by the word none."""
+    try:
+        return None if text == "none" else kind(text)
+    except ValueError:
+        raise InputError(f"{option} takes a number, or none to leave it out, got {text!r}") from None
 
 
 @command("open", example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
@@ -82,9 +91,9 @@ def run(
     experts: Annotated[int, options.number("Number of experts")] = 4,
     seed: options.Seed = 0,
     prompts: Annotated[Path | None, typer.Option(help="Folder of your own prompts, used verbatim.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = 0.0,
+    temperature: Annotated[str, typer.Option(help="Sampling temperature; none sends none.")] = "0",
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling; not sent by default.")] = None,
-    max_tokens: Annotated[int, options.number("Longest answer, in tokens")] = 2048,
+    max_tokens: Annotated[str, typer.Option(help="Longest answer, in tokens; none sends none.")] = "2048",
     response_format: Annotated[str, typer.Option(help="none, json_object, json_schema or grammar.")] = "none",
     thinking_off: _Thinking = "",
     extra_body: Annotated[str, typer.Option(help='More request fields as JSON, such as {"top_k": 20}.')] = "{}",
@@ -98,6 +107,7 @@ def run(
     malformed_limit: Annotated[int, options.number("Stop if the first N are all malformed, 0 for never", 0)] = 20,
     device: _LocalDevice = "cpu",
     prices: Annotated[list[float] | None, typer.Option(help="Of 1e6 prompt, cached and answer tokens.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Stop before more is spent: by --prices, else tokens.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print calls, tokens and cost, and stop.")] = False,
 ) -> None:
     """Play a language model or a scripted agent on expert advice; resumes what is in OUT.
@@ -109,7 +119,15 @@ def run(
 
     name, extra = who_plays(model, base_url, agent, backend), extra_fields(extra_body)
     settings = Settings(
-        name, temperature, top_p, max_tokens, response_format, thinking_off, extra, send_seed, max_reasks=reasks
+        name,
+        _sent("--temperature", temperature, float),
+        top_p,
+        _sent("--max-tokens", max_tokens, int),
+        response_format,
+        thinking_off,
+        extra,
+        send_seed,
+        max_reasks=reasks,
     )
     connection = Connection(base_url, key_env, concurrency, requests_per_minute, timeout, retries) if base_url else None
     n_prices = len(prices or (0, 0, 0))
@@ -138,7 +156,7 @@ def run(
         where = connection
     try:
         with runner.showing(expected.calls) as progress:
-            done = runner.run(jobs, out, where, price, progress, malformed_limit)
+            done = runner.run(jobs, out, where, price, progress, malformed_limit, budget)
     except KeyboardInterrupt:
         say.aside("interrupted; every answer is on disk: run the same command again to resume")
         raise typer.Exit(130) from None

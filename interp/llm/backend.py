@@ -122,6 +122,12 @@ class Settings:
     send_seed: bool = True
     max_reasks: int = 2
 
+    @property
+    def longest_answer(self) -> int | None:
+        """Tokens of the longest answer that is asked for, under either name; None where none is given."""
+        found = self.max_tokens or self.extra_body.get("max_completion_tokens")
+        return found if isinstance(found, int) else None
+
     def __post_init__(self) -> None:
         check_fields(self)
         require(bool(self.model.strip()), "model must name a model on the server, got an empty name")

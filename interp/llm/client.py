@@ -233,7 +233,8 @@ class Client(Backend):
         kind = self.settings.response_format
         if kind == "none":
             return
-        fields = self._fields(condition, "prediction") | {"max_tokens": 64}
+        fields = self._fields(condition, "prediction")
+        fields |= {"max_tokens": 64} if "max_tokens" in fields else {}
         ask = "Reply with the plain word hello. Do not use JSON."
         reply = await self.request([{"role": "user", "content": ask}], fields)
         start = re.sub(r"\s", "", reply.text)

@@ -182,6 +182,42 @@ class Prices:
         return ((prompt - cached) * self.prompt + cached * self.cached + completion * self.completion) / 1e6
 
 
+@dataclass
+class Budget:
+    """What a run may cost in all, and has cost: in the currency of ``prices``, or in tokens where there are none.
+
+    A call is made only where the most that it can cost is left: a token for each byte of its messages, and the longest
+    answer. Calls in flight count with that, and then with what the server says that they took.
+    """
+
+    most: float
+    prices: Prices = field(default_factory=Prices)
+    spent: float = 0.0
+    _in_flight: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.most > 0, f"a budget must be above 0, got {self.most}")
+
+    def _cost(self, prompt: int, cached: int, completion: int) -> float:
+        paid = any(vars(self.prices).values())
+        return self.prices.cost(prompt, cached, completion) if paid else float(prompt + completion)
+
+    def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
+        """The most that a call can cost, set aside for it; None where less than that is left."""
+        prompt = sum(len(message["content"].encode()) + 16 for message in messages)
+        bound = self._cost(prompt, 0, longest)
+        if self.spent + self._in_flight + bound > self.most:
+            return None
+        self._in_flight += bound
+        return bound
+
+    def settle(self, bound: float, tokens: tuple[int, int, int] | None) -> None:
+        """Count a call that was answered; ``tokens`` (prompt, cached, completion) are (0, 0, 0) where the server says
+        nothing, and None where there was no answer."""
+        self._in_flight -= bound
+        self.spent += 0.0 if tokens is None else self._cost(*tokens) if any(tokens) else bound
+
+
 @dataclass(frozen=True)
 class Estimate:
     """Calls and tokens before a run; one row per (model, condition, regime)."""

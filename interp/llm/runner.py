@@ -11,6 +11,7 @@ What stops the run, and what does not:
 - an episode that gets no answer is left for later, and 3 of those in a row stop the run;
 - a trace that another process is writing is left to it;
 - a refusal that concerns everything (key, rights, model name) stops the run at once;
+- a run that has a budget stops before the first call that might pass it, once the calls in flight are answered;
 - a run whose first 20 answers are all malformed stops, for it would only cost more.
 """
 
@@ -34,15 +35,19 @@ from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.backend import Backend, Connection, ContextOverflowError, RefusedError, Reply, UnavailableError
 from interp.llm.client import Client
-from interp.llm.plan import Job, Prices
+from interp.llm.plan import Budget, Job, Prices
 from interp.llm.protocol import Request, Session
 from interp.llm.schemes import Answer
-from interp.llm.trace import LockedError, TraceFile, calls_in, replay, session_from
+from interp.llm.trace import LockedError, TraceFile, calls_in, read_lines, replay, session_from
 from interp.progress import display
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
 _GIVE_UP_AFTER = 3
 _MALFORMED_LIMIT = 20
+
+
+class _OverBudgetError(Exception):
+    """The next call might pass the budget."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class RunSummary:
     cost: float = 0.0
     seconds: float = 0.0
     unfinished: tuple[tuple[str, str], ...] = ()
+    over_budget: bool = False
 
     @property
     def complete(self) -> bool:
@@ -73,6 +79,8 @@ class RunSummary:
     def sentence(self) -> str:
         """The summary in one sentence: state, calls, tokens, cost and what was set aside."""
         state = "complete" if self.complete else "incomplete; run the same command again to resume"
+        if self.over_budget:
+            state = "stopped before its budget is passed; run the same command with a larger one to resume"
         cached = f" ({self.cached_tokens / 1e6:.2f} M cached)" if self.cached_tokens else ""
         cost = f", cost {self.cost:.4f}" if self.cost else ""
         said = f"{self.completion_tokens / 1e6:.2f} M answer tokens"
@@ -96,6 +104,7 @@ def run(
     prices: Prices | None = None,
     progress: Callable[[RunSummary], None] | None = None,
     malformed_limit: int = _MALFORMED_LIMIT,
+    budget: float | None = None,
 ) -> RunSummary:
     """Play all ``jobs`` (of one model) and write their traces below ``folder``.
 
@@ -103,6 +112,8 @@ def run(
         where: a server, or anything else that answers.
         progress: called after every call and finished episode.
         malformed_limit: stop when the first so many answers are all malformed; 0 never stops.
+        budget: stop before all calls of the run, those on disk among them, cost more: in the currency of ``prices``, or
+            in tokens where there are none. Of calls on disk counts what the server said that they took.
 
     Raises:
         InputError: see the module's text; also a trace that belongs to other settings, and a full disk. What was
@@ -111,8 +122,9 @@ def run(
     require(bool(jobs), "nothing to run: the plan is empty")
     require(all(job.settings == jobs[0].settings for job in jobs), "one run plays one model with one set of settings")
     require(malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}")
+    allowed = None if budget is None else _budget(budget, jobs, Path(folder), prices or Prices())
     backend = Client(jobs[0].settings, where) if isinstance(where, Connection) else where
-    one = _Run(Path(folder), backend, RunSummary(len(jobs)), progress or (lambda _: None), malformed_limit)
+    one = _Run(Path(folder), backend, RunSummary(len(jobs)), progress or (lambda _: None), malformed_limit, allowed)
     playing = one.play(jobs, prices or Prices())
     try:
         within_a_loop = asyncio.get_running_loop().is_running()
@@ -124,6 +136,19 @@ def run(
         return beside.submit(asyncio.run, playing).result()
 
 
+def _budget(most: float, jobs: Sequence[Job], folder: Path, prices: Prices) -> Budget:
+    """The budget, less what the calls on disk have cost."""
+    require(
+        jobs[0].settings.longest_answer is not None,
+        "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra body",
+    )
+    budget = Budget(most, prices)
+    for path in {folder / job.place for job in jobs}:
+        for call in calls_in(read_lines(path)[0]) if path.is_file() else ():
+            budget.settle(0.0, _usage_tokens(call.get("usage")))
+    return budget
+
+
 @dataclass
 class _Run:
     """One run in progress: where it writes, who answers, and what was counted."""
@@ -133,6 +158,7 @@ class _Run:
     state: RunSummary
     report: Callable[[RunSummary], None]
     malformed_limit: int
+    budget: Budget | None = None
     in_a_row: int = 0
 
     def count(self, **more: Any) -> None:
@@ -162,6 +188,8 @@ class _Run:
             for job in jobs:
                 await self._try(job)
                 self.report(self.state)
+                if self.state.over_budget:
+                    return
 
         workers = [asyncio.create_task(worker()) for _ in range(min(self.backend.concurrency, n_jobs))]
         try:
@@ -177,6 +205,8 @@ class _Run:
         try:
             await self._episode(job)
             self.in_a_row = 0
+        except _OverBudgetError:
+            self.state = replace(self.state, over_budget=True)
         except (LockedError, UnavailableError, RefusedError) as error:
             self.count(unfinished=((str(job.place), str(error)),), refused=isinstance(error, RefusedError))
             if isinstance(error, LockedError):
@@ -210,8 +240,13 @@ class _Run:
         assert request is not None
         seed = request.seed(job.name)
         at = {"round": request.round, "turn": request.turn}
+        bound = self.budget.reserve(request.messages, job.settings.longest_answer or 0) if self.budget else 0.0
+        if bound is None:
+            raise _OverBudgetError
+        tokens = None
         try:
             reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
+            tokens = _usage_tokens(reply.usage)
         except ContextOverflowError as error:
             if not session.predictions:
                 raise InputError(
@@ -225,10 +260,13 @@ class _Run:
             if trace.records[-1:] != [told]:
                 trace.append(told)
             raise
+        finally:
+            if self.budget:
+                self.budget.settle(bound, tokens)
         answer = session.feed(reply.text, reply.finish_reason)
         sent = seed if job.settings.send_seed else None
         trace.append(_record(request, sent, reply, answer) | {"address": self.backend.address})
-        prompt, cached, completion = _usage_tokens(reply.usage)
+        prompt, cached, completion = tokens
         self.count(calls=1, malformed=not answer.ok)
         self.count(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
         self.report(self.state)

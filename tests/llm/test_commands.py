@@ -46,6 +46,12 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     assert len(server.requests) == 36
     code, said = interp(*command)
     assert code == 0 and "0 calls now and 36 before" in said and len(server.requests) == 36
+    sent = server.requests[0]
+    assert (sent["temperature"], sent["max_tokens"]) == (0, 2048)
+    other = ["--out", tmp_path / "other", "--max-tokens", "none", "--temperature", "none", "--extra-body"]
+    interp(*command, *other, '{"max_completion_tokens": 99}', "--budget", 9000)
+    sent = server.requests[-1]
+    assert not {"temperature", "max_tokens"} & sent.keys() and sent["max_completion_tokens"] == 99
     code, said = interp("score", tmp_path / "traces", "--out", tmp_path / "scores")
     assert code == 0 and "tester" in said and "oracle" in said
     final = pd.read_csv(tmp_path / "scores" / "final.csv")
@@ -156,6 +162,8 @@ def test_the_estimate_of_every_condition_is_named_whole_and_costs_only_where_the
             ["run", "m", "--base-url", "http://x/v1", "--key-env", "NO_KEY_X"],
             "environment variable NO_KEY_X is not set",
         ),
+        (["run", "--agent", "counter", "--max-tokens", "many"], "--max-tokens takes a number, or none to leave it out"),
+        (["run", "--agent", "counter", "--budget", "0"], "a budget must be above 0, got 0"),
         (["score", "nowhere"], "no such file or folder 'nowhere'"),
     ],
 )

@@ -113,6 +113,47 @@ def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
     assert schemas == [["prediction"], ["note"]]
 
 
+@pytest.mark.parametrize(("prices", "budget"), [(None, 16_000), (Prices(1.0, 0.1, 2.0), 0.009)])
+def test_a_run_stops_before_its_budget_is_passed_and_goes_on_with_a_larger_one(
+    prices: Prices | None, budget: float, serve: Serve, tmp_path: Path
+) -> None:
+    """In tokens or money, over all its runs: never passed, every paid answer on disk; with a larger
+    budget the rest is played, as if it had never stopped."""
+    server = serve(agent("counter"))
+    work = jobs(n=6, rounds=10, conditions=NO_NOTE, settings=Settings("tester", max_tokens=100))
+
+    def spent(folder: Path) -> float:
+        usage = [line["usage"] for lines in records(folder).values() for line in lines if "reply" in line]
+        prompt, answers = (sum(one[name] for one in usage) for name in ("prompt_tokens", "completion_tokens"))
+        return (prices or Prices(1e6, 1e6, 1e6)).cost(prompt, prompt // 2 if prices else 0, answers)
+
+    def start(most: float) -> RunSummary:
+        return run(work, tmp_path, Connection(server.url, concurrency=3), prices, budget=most)
+
+    first = start(budget)
+    assert first.over_budget and not first.complete and "stopped before its budget is passed" in first.sentence
+    assert len(server.requests) == first.calls and 0.2 * budget < spent(tmp_path) <= budget
+    again = start(budget)
+    assert again.over_budget and spent(tmp_path) <= budget, "what is on disk counts"
+    assert start(100 * budget).complete and len(server.requests) == 60
+    go(server.url, tmp_path / "undisturbed", work)
+    for one, other in zip(load(tmp_path / "tester"), load(tmp_path / "undisturbed"), strict=True):
+        assert np.array_equal(one.predictions, other.predictions)
+
+
+def test_a_budget_needs_a_longest_answer(serve: Serve, tmp_path: Path) -> None:
+    """Under either name; without one nothing bounds a call. The old field is not sent where it is left out."""
+    server = serve(agent("counter"))
+    with pytest.raises(InputError, match="a budget needs a longest answer"):
+        run(jobs(settings=Settings("m", max_tokens=None)), tmp_path, Connection(server.url), budget=1e6)
+    with pytest.raises(InputError, match="a budget must be above 0, got 0"):
+        run(jobs(), tmp_path, Connection(server.url), budget=0)
+    settings = Settings("m", None, max_tokens=None, extra_body={"max_completion_tokens": 50})
+    run(jobs(rounds=1, conditions=NO_NOTE, settings=settings), tmp_path, Connection(server.url), budget=1e6)
+    sent = server.requests[-1]
+    assert sent["max_completion_tokens"] == 50 and not {"max_tokens", "temperature"} & sent.keys()
+
+
 def test_an_ignored_response_format_is_noticed_before_any_episode(serve: Serve, tmp_path: Path) -> None:
     server = serve(lambda n, body: "hello")
     with pytest.raises(InputError, match=r"ignores response_format 'json_object'.*'hello'"):
