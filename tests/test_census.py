@@ -16,12 +16,12 @@ BUDGET = {
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
     "interp": 4240,  # looks (39); records checked (41); the contract of a machine; foreign text, stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
-    "interp/cli": 1610,  # edits of notes (43); JSON by a schema (39); machines: points; one place (41); audit (38)
+    "interp/cli": 1625,  # edits of notes (43); JSON by a schema (39); machines: points; one place (41); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.
     "interp/interventions": 5330,  # steering at every dose (39); masks, scores and pairs that do not fit (41)
-    "interp/llm": 4850,  # notes edited and gone on from (43); bounded answers (41)
+    "interp/llm": 4960,  # notes edited and gone on from, budgets, embedded answers (43); bounded answers (41)
     # Machines of others (issue 37): an adapter for each kind of model that carries a state, and learners of each kind.
     "interp/machines": 1060,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
@@ -39,7 +39,7 @@ BUDGET = {
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""
 # Sentences; machines; known machines; responses to inputs; cross-fitted maps; the critics' battery (issue 38).
-MODULES, NAMES = 316, 1730
+MODULES, NAMES = 314, 1730
 """The most modules and public names of all rooms together."""
 
 

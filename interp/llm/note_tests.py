@@ -219,7 +219,7 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
         settings = Settings(**header["settings"])
         job = Job(session.condition, instance, Prompt(header["prompt"]["text"], header["prompt"]["wording"]), settings)
         earlier = whole.notes[at // 2 - 1] if at >= 2 and not given else None
-        begins = {"note": note, "history": session.history}
+        begins = {"note": note, "history": session.history, "last_note": False}
         yield _Moment(
             replace(job, begins=begins), given, edited(note, n_experts, earlier), str(header["made_with"]["address"])
         )

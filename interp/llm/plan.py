@@ -99,7 +99,7 @@ class Job:
 
     Args:
         variant: a folder for it, where one instance is begun in several ways.
-        begins: the ``note`` and the ``history`` that it goes on from; nothing for a whole episode.
+        begins: ``note`` and ``history`` that it goes on from, and ``last_note``; nothing for a whole episode.
     """
 
     condition: Condition

@@ -55,6 +55,7 @@ class Session:
 
     ``advice`` is Int[round, expert], ``labels`` Int[round]; a malformed answer is asked again ``max_retries`` times.
     ``note`` and ``history`` are what earlier rounds carry into the next one; given, the episode begins from them.
+    Without ``last_note`` it ends with the last prediction, for no round follows that could read the note.
     After the last reply, ``predictions`` holds one entry per finished round (NaN where missing) and ``notes`` the note
     after each round (None under ``no-note``).
     """
@@ -66,6 +67,7 @@ class Session:
     max_retries: int = 2
     note: str = ""
     history: list[Message] = field(default_factory=list)
+    last_note: bool = True
     predictions: list[float] = field(default_factory=list)
     notes: list[str | None] = field(default_factory=list)
     malformed: int = 0
@@ -101,7 +103,8 @@ class Session:
 
     def next(self) -> Request | None:
         """The next request; the same one until it is fed; None when the episode is over."""
-        if self._round >= self.n_rounds:
+        over = self._turn == "note" and self._round == self.n_rounds - 1 and not self.last_note
+        if self._round >= self.n_rounds or over:
             return None
         if self._pending is None:
             messages = [{"role": "system", "content": self.system_prompt}, *self.history, self._question()]
