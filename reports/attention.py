@@ -3,9 +3,9 @@
 A view holds the patterns of a few episodes and rounds. A reader without scripts, or with a printer, sees a static
 picture of every head in the round first shown; with scripts, a ``<details>`` below it opens the interactive view. The
 installed wheel's script is read once and inlined once a page (circuitsvis' own ``show_code`` loads it from the network,
-and its offline string repeats 1.3 MB a view). Weights are rounded to 1/255 of a layer's largest (signed scores to
-1/127), for display only: one byte a weight, only at or below the diagonal. Rows attend to columns. A pattern shows
-where a head looks; it is not evidence that what it reads there matters.
+and its offline string repeats 1.3 MB a view). Weights are rounded to 1/65535 of a layer's largest (signed scores to
+1/32767), for display only: the three decimals shown are right; only those at or below the diagonal are kept. Rows
+attend to columns. A pattern shows where a head looks; it is not evidence that what it reads there matters.
 
     >>> import interp
     >>> from interp.tasks import experts
@@ -28,7 +28,7 @@ from functools import cache
 from html import escape
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,12 +126,12 @@ class AttentionView:
         return f'{frame} srcdoc="{escape(page, quote=True)}"></iframe>'
 
 
-def _packed(pattern: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, bool]:
-    """Bytes ``[episode, round, head, cell]`` of the cells at or below the diagonal, their scale, whether signed."""
+def _packed(pattern: NDArray[np.float64]) -> tuple[NDArray[Any], float, bool]:
+    """Two bytes a cell ``[episode, round, head, cell]`` at or below the diagonal, their scale, whether signed."""
     scale, signed = float(np.abs(pattern).max(initial=0)) or 1.0, bool((pattern < 0).any())
     cells = pattern[..., *np.tril_indices(pattern.shape[-1])] / scale
-    levels = np.round(cells * 127) + 127 if signed else np.round(cells * 255)
-    return levels.astype(np.uint8), round(scale, 4), signed
+    levels = np.round(cells * 32767) + 32767 if signed else np.round(cells * 65535)
+    return levels.astype("<u2"), float(f"{scale:.6g}"), signed
 
 
 @checked

@@ -389,7 +389,17 @@ def _clauses(rows: Sequence[tuple[Finding, tuple[str, str]]], which: int, word: 
     for finding, _ in rows:
         if finding.word == word and (verb := finding.says[which]):
             by_verb.setdefault(verb, []).append(finding.says[2])
-    return [f"{verb} {listed(list(dict.fromkeys(filter(None, what))))}".strip() for verb, what in by_verb.items()]
+    return [f"{verb} {listed(few(what))}".strip() for verb, what in by_verb.items()]
+
+
+def few(words: Sequence[str]) -> list[str]:
+    """Words without the empty ones and repetitions; of more than three, the first two and how many more there are.
+
+    >>> few(["a", "a", "b", "c", "d"])
+    ['a', 'b', '2 more']
+    """
+    each = list(dict.fromkeys(filter(None, words)))
+    return each if len(each) <= 3 else [*each[:2], f"{len(each) - 2} more"]
 
 
 def listed(words: Sequence[str]) -> str:

@@ -64,9 +64,8 @@ def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str],
     left.plot([], [], color=INK, label="model")
     left.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
     left.margins(x=0.01)
-    if len(handles := left.get_legend_handles_labels()[0]) <= 14:
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
-        left.legend(**place, ncols=min(len(handles), 6), columnspacing=1.2)
+    if len((named := left.get_legend_handles_labels())[0]) <= 14:
+        figure.legend(*named, loc="outside lower left", ncols=min(len(named[0]), 6), columnspacing=1.2)
     right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
     _difference_scale(right, np.abs(values - reference))
@@ -122,11 +121,11 @@ def curves(
     log_y: bool = False,
     reference: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Curves with bands, one per algorithm: regret over rounds, loss over steps, error against inverse temperature.
+    """Curves, one per algorithm, named at their ends: regret over rounds, loss over steps, error against temperature.
 
     Args:
-        frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``; ``name`` (for the
-            legend), ``low`` and ``high`` (the band) where there are any. The first algorithm is drawn strongest.
+        frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``; ``name``,
+            ``low`` and ``high`` (the band of the first ``N_BANDS``) where there are any. The first is drawn strongest.
         reference: horizontal lines, name -> value.
     """
     require_columns("frame", frame, x, "algorithm", "mean")
@@ -134,9 +133,7 @@ def curves(
     axes = figure.subplots()
     look = looks(frame["algorithm"])
     for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):
-        part = part.sort_values(x)
-        name = str(part["name"].iloc[0]) if "name" in part else str(key).replace("_", " ")
-        band(axes, part, x, look[str(key)], strong=order == 0, label=name)
+        band(axes, part.sort_values(x), x, look[str(key)], order, str(key))
     for name, value in (reference or {}).items():
         axes.axhline(value, **REFERENCE)
         axes.annotate(name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5)
@@ -150,17 +147,56 @@ def curves(
     if not (log_y or (frame["mean"] > 0).all()):
         axes.axhline(0, color=INK, linewidth=0.7)
     axes.margins(x=0.01)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0)
+    name_ends(axes, frame, x, {key: of.colour for key, of in look.items()})
     return figure
 
 
-def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, *, strong: bool, label: str = "") -> None:
-    """One curve with its band: columns ``x``, ``mean``, and ``low`` and ``high`` where there are any."""
+N_BANDS = 2
+"""So many curves of a figure have bands: more of them hide each other."""
+BANDS = "Bands: 95 % over episodes, of the first two."
+
+
+def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: str = "") -> None:
+    """The curve that comes as number ``order``: ``x``, ``mean``, and ``low`` and ``high`` where there are any."""
     marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
-    width: dict[str, Any] = {"linewidth": 2.8, "zorder": 1.9} if strong else {}  # under the others: none hides another
-    axes.plot(part[x], part["mean"], color=look.colour, linestyle=look.dash, label=label, **width, **marker)
-    if {"low", "high"} <= set(part.columns) and part["low"].notna().any():
+    strong: dict[str, Any] = {} if order else {"linewidth": 2.8, "zorder": 1.9}  # under the others: none hides another
+    axes.plot(part[x], part["mean"], color=look.colour, linestyle=look.dash, label=label, **strong, **marker)
+    if order < N_BANDS and {"low", "high"} <= set(part.columns) and part["low"].notna().any():
         axes.fill_between(part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0)
+
+
+def last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
+    """The last point of every algorithm: columns ``key``, ``name`` and ``mean``, in the order of the frame."""
+    last = frame.sort_values(x, kind="stable").groupby("algorithm", sort=False).last()
+    last = last.loc[list(dict.fromkeys(frame["algorithm"]))].rename_axis("key").reset_index()
+    names = last["name"] if "name" in last else last["key"].astype(str).str.replace("_", " ")
+    return last.assign(name=names.astype(str))[["key", "name", "mean"]]
+
+
+def name_ends(axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5) -> None:
+    """Write every curve's name beside its end, in its colour; names that would touch are moved apart."""
+    last, inches = last_of(frame, x).dropna(subset="mean"), axes.get_position().height * axes.figure.get_figheight()
+    to_share = axes.transData + axes.transAxes.inverted()
+    heights = [float(to_share.transform((axes.get_xlim()[1], value))[1]) for value in last["mean"]]
+    order, steps = np.argsort(heights, kind="stable"), np.arange(len(heights)) * 1.25 * size / 72 / inches
+    up = np.maximum.accumulate(np.array(heights)[order] - steps) + steps
+    down = np.minimum.accumulate((np.array(heights)[order] - steps)[::-1])[::-1] + steps
+    for at, row in zip((up + down) / 2, last.iloc[order].to_dict("records"), strict=True):
+        look: dict[str, Any] = {"color": colours[row["key"]], "fontsize": size, "va": "center"}
+        axes.text(1.01, at, row["name"], transform=axes.transAxes, **look)
+
+
+def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
+    """How curves end, in a sentence: the first one, and of the others the lowest and the highest.
+
+    >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
+    'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
+    """
+    first, *others = last_of(frame, x).dropna(subset="mean").to_dict("records")
+    others.sort(key=lambda row: float(row["mean"]))
+    told = [(row["mean"], row["name"]) for row in (first, *others[:1], *others[1:][-1:])]
+    said = (f"{value:{'.2f' if abs(value) >= 0.05 else '.2g'}} of {name}" for value, name in told)
+    return f"At the end, {what}: {', '.join(said)}."
 
 
 @styled

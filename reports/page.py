@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
-
-import pandas as pd
 
 from interp import files
 from interp.checks import checked, checked_fields
@@ -26,7 +25,7 @@ from interp.errors import require
 from interp.foreign import loaded
 from interp.kinds import shown
 from reports import attention
-from reports.blocks import Code, Figure, Findings, NotComputed, Prose, Summary, Table, cell, link
+from reports.blocks import Code, Figure, Findings, NotComputed, Prose, Summary, Table, Verdict, cell, link
 from reports.html import TEMPLATES, environment, policy, stylesheet
 from reports.measured import IntervalPlot
 
@@ -34,6 +33,26 @@ from reports.measured import IntervalPlot
 def slug(title: str) -> str:
     """A section's title as it stands in links."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Pages of a list by what each says of itself: ``report`` (a link), ``sentence``, ``drawn`` and what is beside."""
+
+    pages: Sequence[Mapping[str, str]]
+    kind: ClassVar[str] = "cards"
+
+    @property
+    def rows(self) -> list[tuple[Mapping[str, str], list[tuple[str, str]], str]]:
+        """(what a page says, the marks of its thumbnail as (colour, percent or nothing), what else is known)."""
+        return [
+            (page, re.findall(_MARK, page.get("drawn", "")), " · ".join(filter(None, map(page.get, _BESIDE))))
+            for page in self.pages
+        ]
+
+
+_MARK = r"\b(pass|fail|neutral):(\d+(?:\.\d+)?)?"
+_BESIDE = ("verdicts", "task", "run")
 
 
 @dataclass(frozen=True)
@@ -45,7 +64,18 @@ class Section:
     blocks: Sequence[Any]
 
     def __post_init__(self) -> None:
-        kinds = (Prose, Summary, Code, Figure, Table, NotComputed, Findings, IntervalPlot, attention.AttentionView)
+        kinds = (
+            Prose,
+            Summary,
+            Code,
+            Figure,
+            Table,
+            NotComputed,
+            Findings,
+            IntervalPlot,
+            Cards,
+            attention.AttentionView,
+        )
         for block in self.blocks:
             require(
                 isinstance(block, kinds) and any(block.kind is kind.kind for kind in kinds),
@@ -56,6 +86,13 @@ class Section:
     def slug(self) -> str:
         """The title as it stands in links: small letters, digits and hyphens."""
         return slug(self.title)
+
+    @property
+    def takeaway(self) -> str:
+        """What stands under the title of a folded section: the first sentence of its first caption, or text."""
+        said = [getattr(block, "caption", "") for block in self.blocks if not isinstance(block, Code)]
+        said += [block.text if isinstance(block, Prose) else getattr(block, "why", "") for block in self.blocks]
+        return re.split(r"(?<=\w\w\.) (?=[A-Z])", next(filter(None, said), ""))[0]
 
 
 @dataclass(frozen=True)
@@ -75,6 +112,11 @@ class Report:
     about: Mapping[str, str] = field(default_factory=dict)
     sentence: str = ""
 
+    @property
+    def folds(self) -> bool:
+        """Whether all sections but the first are folded, so that the page is a list of what they say."""
+        return len(self.sections) > _FLAT
+
     def html(self) -> str:
         """The whole page."""
         slugs = [section.slug for section in self.sections]
@@ -87,7 +129,9 @@ class Report:
         carried["notices"] = attention.notices() if views else []
         ids = {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}
         shown: dict[str, Any] = {"drawn": _drawn(blocks), "numbers": _numbers(blocks), "ids": ids}
-        said: dict[str, Any] = {"provenance": list(_flat(self.provenance)), "about": json.dumps(dict(self.about))}
+        shown["verdicts"] = _verdicts(blocks)
+        said: dict[str, Any] = {"provenance": list(_flat(self.provenance))}
+        said["about"] = json.dumps({**self.about, "drawn": _thumbnail(blocks)}) if self.about else ""
         return str(environment().get_template("page.html.j2").render(report=self, **carried, **shown, **said))
 
     def write(self, path: str | Path) -> Path:
@@ -99,6 +143,30 @@ def _with_beneath(block: Any) -> list[Any]:
     """A block, and the table that is folded beneath it."""
     table = getattr(block, "beneath", None)
     return [block, table] if isinstance(table, Table) else [block]
+
+
+def _plots(blocks: Sequence[Any]) -> list[IntervalPlot]:
+    plots = [block.plot if isinstance(block, Findings) else block for block in blocks]
+    return [plot for plot in plots if isinstance(plot, IntervalPlot)]
+
+
+def _thumbnail(blocks: Sequence[Any]) -> str:
+    """The first interval plot in small, for the list: how each row came out, and where its number stands."""
+    rows = [row for plot in _plots(blocks)[:1] for row in plot.rows]
+    return " ".join(
+        f"{row.verdict.kind if row.verdict else 'neutral'}:{row.measured.marks[-1][1] if row.measured else ''}"
+        for row in rows
+    )
+
+
+def _verdicts(blocks: Sequence[Any]) -> dict[str, list[Verdict]]:
+    """The badges of each section, by its name in links, from the plots that lead to it; alike ones are counted."""
+    rows = [row for plot in _plots(blocks) for row in plot.rows if row.target and row.verdict]
+    alike = Counter((row.target.removeprefix("#"), row.verdict) for row in rows)
+    badges: dict[str, list[Verdict]] = {}
+    for (name, verdict), n in alike.items():
+        badges.setdefault(name, []).append(replace(verdict, text=f"{n} {verdict.text}" if n > 1 else verdict.text))
+    return badges
 
 
 def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
@@ -129,6 +197,8 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{name}".replace("_", " "), str(cell(value) if not isinstance(value, float) else value)
 
 
+_FLAT = 3
+"""A page of more sections folds them."""
 INDEX = "index.html"
 COMPARISONS = "comparisons"
 """The folder of comparisons, one each in a folder of its own, beside the reports on models."""
@@ -147,9 +217,7 @@ def write_index(folder: str | Path) -> Path:
     for kind, title in _KINDS.items():
         rows = [about for about in pages if about["kind"] == kind]
         if rows:
-            frame = pd.DataFrame(rows).drop(columns="kind").fillna("")
-            caption = f"{len(rows)} in this folder, with how their claims came out"
-            sections.append(Section(title, [Table(frame.loc[:, (frame != "").any()], caption)]))
+            sections.append(Section(title, [Cards(rows)]))
     nothing = Section("Nothing yet", [Prose("No report was written here.")])
     return Report("Reports", _LEAD, sections or [nothing]).write(Path(folder) / INDEX)
 

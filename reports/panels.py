@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, require_columns
 from interp.errors import require
-from reports.figures import DIVERGING, REFERENCE, SEQUENTIAL, WHOLE, band, colour_bar, numbered
+from reports.figures import DIVERGING, REFERENCE, SEQUENTIAL, WHOLE, band, colour_bar, name_ends, numbered
 from reports.palette import INK, LIGHT, looks
 from reports.style import WIDTH, styled
 
@@ -137,7 +136,7 @@ def curves(
             continue
         here = frame[frame[by] == panels[i]]
         for key, part in here.groupby("algorithm", sort=False):
-            band(axes, part.sort_values(x), x, look[str(key)], strong=key == keys[0])
+            band(axes, part.sort_values(x), x, look[str(key)], keys.index(key))
         axes.set_title(fill(str(panels[i]), 96 // columns), fontsize=9)
         if x in WHOLE:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -149,7 +148,7 @@ def curves(
     named = frame.groupby("algorithm", sort=False)["name"].first() if "name" in frame else {key: key for key in keys}
     if direct:
         for axes, panel in zip(grid.flat, panels, strict=False):
-            _name_ends(axes, frame[frame[by] == panel], x, {key: (str(named[key]), look[key].colour) for key in keys})
+            name_ends(axes, frame[frame[by] == panel], x, {key: look[key].colour for key in keys}, _SMALL)
         return figure
     handles = [
         grid.flat[0].plot([], [], color=look[key].colour, linestyle=look[key].dash, linewidth=2.4 if i == 0 else 1.5)[0]
@@ -176,7 +175,7 @@ def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: s
     for axes, frame in ((left, curves), (right, differences)):
         for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):
             label = str(part["name"].iloc[0]) if axes is left else "_"
-            band(axes, part.sort_values("dose"), "dose", look[str(key)], strong=order == 0, label=label)
+            band(axes, part.sort_values("dose"), "dose", look[str(key)], order, label)
         axes.set_xlabel(x)
         axes.margins(x=0.02)
     left.set(ylabel=ylabel, title="By dose")
@@ -184,20 +183,6 @@ def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: s
     right.set(ylabel=f"{ylabel}, less the algorithm's", title="Difference from the algorithm")
     figure.legend(loc="outside lower left", ncols=3)
     return figure
-
-
-def _name_ends(axes: Axes, frame: pd.DataFrame, x: str, names: Mapping[str, tuple[str, str]]) -> None:
-    """Write every curve's name beside its end, in its colour; names that would touch are moved apart."""
-    last = frame[frame[x] == frame[x].max()].sort_values("mean")
-    low, high = axes.get_ylim()
-    apart, at = (high - low) * 0.085, -np.inf
-    right = float(frame[x].max())
-    axes.set_xticks([tick for tick in axes.get_xticks() if 0 < tick <= right])
-    axes.set_xlim(right=right * 1.55)
-    for row in last.to_dict("records"):
-        at = max(float(row["mean"]), at + apart)
-        name, colour = names[str(row["algorithm"])]
-        axes.text(right * 1.02, at, name, color=colour, fontsize=_SMALL, va="center", clip_on=False)
 
 
 @styled

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import interp
 import probes
 from interp.cli import app
+from interp.cli.evaluate import told
 from interp.files import json_values
 from interp.tasks import experts
 
@@ -57,18 +59,38 @@ def test_the_checker_notices() -> None:
 
 
 def test_commands_keep_the_schema(tmp_path: Path) -> None:
-    """Verification as it is printed; probes as their results say it."""
-    small = ["--experts", "2", "--rounds", "4", "--episodes", "2"]
-    printed = CliRunner().invoke(app, ["verify", "wma-handwired", *small, "--json"]).stdout
-    check(json.loads(printed), SCHEMA["$defs"]["verify"])
+    """Verification and patching as they are printed; probes and evaluation as their results say it."""
+    small = ["--experts", "2", "--rounds", "4", "--episodes", "2", "--json"]
+    patch = ["--round", "2", "--map", "0", "--components", "resid_pre", "--out", str(tmp_path)]
+    for command, more in (("verify", []), ("patch", patch)):
+        printed = json.loads(CliRunner().invoke(app, [command, "wma-handwired", *small, *more]).stdout)
+        check(printed, SCHEMA["$defs"][command])
+    rows = pd.DataFrame({"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]})
+    measured = told({"regimes": rows, "regret_curves": rows[["key"]]})
+    assert measured == {"regimes": [{"key": "model", "value": 0.5, "low": 0.4, "high": 0.6}]}
+    evaluated = {"command": "evaluate", "version": "0", "model": "m", "settings": {}, "summary": [{"regime": "flat"}]}
+    check({**evaluated, "measured": measured}, SCHEMA["$defs"]["evaluate"])
     episodes = experts.sample(16, 12, 2, seed=0)
     run = interp.rollout(interp.load("wma-handwired", n_experts=2), episodes)
     result = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes), groups="episode")
-    told = {"command": "probe", "version": "0", "model": "m", "probes": {"log_weights": json_values(result.to_json())}}
-    check(told, SCHEMA["$defs"]["probe"])
+    probed = {
+        "command": "probe",
+        "version": "0",
+        "model": "m",
+        "probes": {"log_weights": json_values(result.to_json())},
+    }
+    check(probed, SCHEMA["$defs"]["probe"])
 
 
-@pytest.mark.parametrize("words", [["probe", "wma-handwird"], ["probe", "wma-handwired", "--jsn"], ["verify"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["probe", "wma-handwird"],
+        ["evaluate", "wma-learned", "--episodes", "1"],
+        ["probe", "wma-handwired", "--jsn"],
+        ["verify"],
+    ],
+)
 def test_a_refusal_is_an_object_with_error_and_exit_code_2(words: list[str]) -> None:
     """Of the toolkit and of the command line's own parser."""
     done = CliRunner().invoke(app, [*words, "--json"])

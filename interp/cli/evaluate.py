@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.files import folder_to_write
+
+
+def told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json."""
+    bounded = {name: frame for name, frame in tables.items() if {"estimate", "low", "high"} <= set(frame.columns)}
+    own = {name: frame[frame["key"] == "model"] if "key" in frame else frame for name, frame in bounded.items()}
+    return {name: frame.rename(columns={"estimate": "value"}).to_dict("records") for name, frame in own.items()}
 
 
 @command(example="interp evaluate wma-learned --episodes 32", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
@@ -43,7 +51,7 @@ def evaluate(
     from reports.evaluation import save
 
     save(result.tables, folder)
-    say.facts(settings=result.settings)
+    say.facts(model=loaded.name, settings=result.settings, measured=told(result.tables))
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")

@@ -77,12 +77,12 @@ def _coverage(here: Mapping[str, tuple[str, str]], context: Context) -> pd.DataF
 
 
 def titled(number: str, text: str) -> str:
-    """A caption that says which of the paper's figures this is.
+    """A caption that says in its end which of the paper's figures this is.
 
     >>> titled("8, top", "Regret.")
-    'Paper, figure 8, top. Regret.'
+    'Regret. (Paper, figure 8, top.)'
     """
-    return f"Paper, {'figures' if ' and ' in number else 'figure'} {number}. {text}"
+    return f"{text} (Paper, {'figures' if ' and ' in number else 'figure'} {number}.)"
 
 
 _REPRODUCE = "How to reproduce"

@@ -36,8 +36,9 @@ def attention(paper: str = "") -> Part:
     """Attention of every head, drawn for paper and interactive; ``paper`` is its figure there, as "figure 1, right"."""
 
     def draw(view: AttentionView, context: Context) -> list[object]:
-        caption = f"Every head in round {context.looked_at} of episode {context.shown}. {_said(context.heads)}"
-        return [Prose(_ATTENTION_TEXT), replace(view, caption=f"Paper, {paper}. {caption}" if paper else caption)]
+        caption = f"{_most(view)} Every head in round {context.looked_at} of episode {context.shown}. "
+        caption += _said(context.heads) + (f" (Paper, {paper}.)" if paper else "")
+        return [Prose(_ATTENTION_TEXT), replace(view, caption=caption)]
 
     return Part("attention", "Attention", _attend, draw, lacking=needing("pattern"))
 
@@ -52,6 +53,16 @@ def _attend(context: Context) -> AttentionView:
     run = interp.rollout(context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds)
     first = (0, rounds.index(context.looked_at))
     return replace(show(run, context.heads), episodes=tuple(episodes), first=first, opened=False)
+
+
+def _most(view: AttentionView) -> str:
+    """The strongest read of another position than the first, where heads rest, and than its own."""
+    n = len(view.labels)
+    others = [np.abs(of[view.first])[..., 1:] * (1 - np.eye(n, n - 1, k=-1)) for of in map(np.asarray, view.patterns)]
+    layer = int(np.argmax([of.max(initial=0) for of in others]))
+    head, query, key = np.unravel_index(int(others[layer].argmax()), others[layer].shape)
+    reader, read = view.labels[query], view.labels[key + 1]
+    return f"The strongest read is by head {view.heads[layer][head]}: {reader} reads {read}, {others[layer].max():.2f}."
 
 
 def _said(heads: Heads) -> str:
@@ -118,21 +129,30 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         picture = Figure(
             arrows.flow(reads, labels, context.heads),
             f"Which position reads which, by which head, in round {t}",
-            f"Round {t} of episode {context.shown}, as it ran. An arrow is a head that reads at its foot and writes at "
-            f"its tip; paler arrows carry less attention, and those that write less than {_THRESHOLD:.0%} of the "
-            "head's largest write are left out. A head at rest reads the first token and writes nothing. Filled nodes "
-            "have been written to.",
+            f"{reads['head'].nunique()} heads write something in round {t} of episode {context.shown}, by {len(reads)} "
+            "reads. An arrow is a head that reads at its foot and writes at its tip; paler arrows carry less, "
+            f"and those that write less than {_THRESHOLD:.0%} of the head's largest write are left out. A head at rest "
+            "reads the first token and writes nothing. Filled nodes have been written to.",
         )
         return Section(_WIRED, [picture, *_wiring(context.circuit)])
     picture = Figure(
         arrows.strongest(reads, labels, len(context.heads)),
         f"The reads whose cut changes most in round {t}",
-        f"Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: its head and its effect.",
+        f"{_matters(reads)} Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: head and effect.",
     )
     table = joined(reads[["head", "source", "target", "weight", "exit", "effect", "low", "high"]])
     table = table.rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
     caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
     return Section(_LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *_beside(context)])
+
+
+def _matters(reads: pd.DataFrame) -> str:
+    """The read whose cut changes most, in a sentence."""
+    if reads.empty:
+        return "No read matters."
+    most = reads.loc[reads["effect"].idxmax()]
+    what = f"{most['target']} reads {most['source']} by head {most['head']}"
+    return f"It matters most that {what}: without it the {most['exit']} moves by {most['effect']:.2f}."
 
 
 def _beside(context: Context) -> list[object]:

@@ -49,7 +49,9 @@ def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:
 def learning(curves: pd.DataFrame, floor: str, title: str = TITLE, text: str = _TEXT) -> Section:
     """The curves (:func:`interp.training.runs.learning_curves`) above a loss called ``floor``, and each run's end."""
     last = curves.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
-    caption = "Held-out loss while training; the line is the mean over seeds, the band runs from lowest to highest"
+    spread = over_seeds(curves).rename(columns={"setting": "algorithm"})
+    caption = f"{figures.ends(spread, 'loss', 'step')} Above {floor}, in nats, on held-out episodes; lines are means "
+    caption += "over seeds, the first two bands run from lowest to highest."
     figure = Figure(draw(curves, floor), "Loss over training steps", caption)
     table = Table(last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True)
     return Section(title, [Prose(text + _NOT), figure, table])

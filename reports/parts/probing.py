@@ -182,11 +182,11 @@ def state(
         which = 0 if context.exact else 1
         ylabel = units[which] or held.variable.replace("_", " ")
         drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel)
-        equal = "they are equal in every bit"
-        apart = f"their absolute difference is at most {number(held.largest)}" if held.largest else equal
+        apart = f"differ by at most {number(held.largest)}" if held.largest else "are equal in every bit"
         series = shown[which].format(context.shown)
         whose = "machine" if lacks(context.model, "pattern") else "transformer"
-        caption = f"{series}: the {whose}'s (thin) on the algorithm's (wide and pale); {apart}."
+        caption = f"What the {whose} holds and the algorithm's {held.variable.replace('_', ' ')} {apart}. {series}: "
+        caption += f"the {whose}'s thin, the algorithm's wide and pale."
         known = read.format(**context.algorithm.parameters) if context.compiled else _READ
         text = known if context.exact else decoded
         return [Prose(text), Figure(drawn, f"{title}, {whose} and algorithm", caption)]

@@ -176,7 +176,11 @@ def _draw_softened(
     table = rows.pivot(index="what", columns="eta", values="error").rename(columns=lambda eta: f"η = {eta}")
     settings = next(iter(results.values())).settings
     ran = f"{settings['episodes']} episodes of {settings['rounds']} rounds"
-    caption = f"Largest error over {ran}, against the exact algorithm."
+    least = drawn.loc[drawn["mean"].idxmin()]
+    caption = (
+        f"The error of {called} falls to {number(least['mean'])} at η = {least['eta']}. Largest over {ran}, against "
+    )
+    caption += "the exact algorithm."
     return [
         Prose(_SOFT_TEXT),
         Figure(picture, "Error against inverse temperature", caption),
@@ -249,7 +253,11 @@ def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
     picture = figures.curves(frame, x=sweep.setting, xlabel=sweep.called, ylabel=ylabel, log_x=sweep.log, log_y=True)
     which = f"variant {', '.join(sweep.variants)}" if sweep.variants else "every variant"
     fixed = "".join(f", at {name} = {value:g}" for name, value in sweep.fixed.items())
-    caption = f"Largest error of {what} against the {sweep.called}, for {which}{fixed}."
+    least = frame.loc[frame["mean"].idxmin()]
+    caption = (
+        f"The error is least at {least[sweep.setting]:g}: {number(least['mean'])}, {least['name']}. Largest error "
+    )
+    caption += f"of {what} against the {sweep.called}, for {which}{fixed}."
     return Figure(picture, f"Error against the {sweep.called}", caption, errors)
 
 

@@ -156,12 +156,13 @@ def _above(score: scoring.RegretScore) -> str:
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     episodes: ExpertEpisodes = context.episodes
     curves = pd.concat(score.curve_frame().assign(algorithm=key) for key, (score, _) in by_key.items())
-    drawn = figures.curves(curves.rename(columns={"regret": "mean"}), ylabel="regret (mistakes)")
+    curves = curves.rename(columns={"regret": "mean"})
+    drawn = figures.curves(curves, ylabel="regret (mistakes)")
     caption = titled(
         "1 and 7, left",
-        f"Mean regret over {len(episodes)} episodes of the {episodes.regime} regime, with 95 % intervals over "
-        "episodes. Predictors meet the same episodes, so their differences are surer than the bands suggest: see "
-        "the paired column.",
+        f"{figures.ends(curves, 'regret')} Means over {len(episodes)} episodes of the {episodes.regime} regime. "
+        f"{figures.BANDS} Predictors meet the same episodes, so their differences are surer than the bands suggest: "
+        "see the paired column.",
     )
     paired = "regret beyond the model's, paired"
     columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]

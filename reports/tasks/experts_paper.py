@@ -68,8 +68,8 @@ def _draw_weights(held: Held, context: Context) -> list[object]:
     drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel="share of the weight")
     source = "read from the latent" if context.exact else "decoded from the latent by a probe"
     text = (
-        f"Each expert's share of the whole weight in episode {context.shown}, {source} (thin) and of the algorithm "
-        f"(wide and pale); largest difference {held.largest:.2g}."
+        f"The shares of the weight differ from the algorithm's by at most {held.largest:.2g}. Each expert's in episode "
+        f"{context.shown}, {source} thin, the algorithm's wide and pale."
     )
     caption = titled("5", text) if context.compiled else text
     return [Figure(drawn, "Shares of the weight over rounds", caption)]
@@ -90,7 +90,6 @@ def _draw_robustness(curves: pd.DataFrame, context: Context) -> list[object]:
     final = last.pivot(index="regime", columns="algorithm", values="mean").reindex(list(dict.fromkeys(frame["regime"])))
     keys = [key for key in SHOWN if key in final]
     final = final[keys].rename(columns=lambda key: str(key).replace("_", " ")).reset_index().rename_axis(columns=None)
-    text = "Regret over rounds, with 95 % intervals over episodes."
     blocks: list[object] = [
         Prose(
             "Mistakes beyond those of the best expert, never clipped: a predictor that combines experts can go below "
@@ -102,11 +101,15 @@ def _draw_robustness(curves: pd.DataFrame, context: Context) -> list[object]:
         here = _thinned(frame[frame["regime"].isin(regimes)])
         if len(here):
             picture = panels.curves(here, by="regime", ylabel="regret (mistakes)")
-            blocks.append(Figure(picture, f"Regret with {title}", titled(number, text)))
+            last = here[here["regime"] == regimes[-1]]
+            said = f"{figures.ends(last, f'regret in {regimes[-1]}')} Regret over rounds. {figures.BANDS}"
+            blocks.append(Figure(picture, f"Regret with {title}", titled(number, said)))
     if frame["regime"].nunique() > len(_GOOD) + len(_CORRELATED):
         plain = _thinned(frame[frame["algorithm"] != "follow_previous_winners"]).drop(columns=["low", "high"])
         every = panels.curves(plain, by="regime", ylabel="regret (mistakes)", columns=4, height=1.5)
-        said = "Mean regret over rounds in every regime, on the same axes; intervals are in the tables above."
+        worst = plain[plain["algorithm"] == SHOWN[0]].groupby("regime")["mean"].last().idxmax()
+        said = f"{figures.ends(plain[plain['regime'] == worst], f'regret in {worst}, where it is highest')} "
+        said += "Mean regret over rounds in every regime, on the same axes; intervals are in the tables above."
         blocks.append(Figure(every, "Regret in every regime", said, plain))
     return [*blocks, Table(final, "Regret after the last round", collapsed=True)]
 
@@ -129,7 +132,7 @@ def _attend(context: Context) -> pd.DataFrame:
 
 
 def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
-    mean = frame[frame["head"] == "mean"].assign(layer=frame["layer"] + 1)
+    mean = frame[frame["head"] == "mean"]
     readers = {"p?": "the prediction reads", "w?": "the update reads"}
     shown = mean.rename(columns={"target": "algorithm", "estimate": "mean"})
     last = shown[shown["round"] == shown["round"].max()].assign(panel=shown["reader"].map(readers))
@@ -139,13 +142,17 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
     table = last[["panel", "layer", "algorithm", "mean", "without_history"]]
     names = {"panel": "position", "algorithm": "what is read", "mean": "share", "without_history": "latent cut"}
     text = f"Mean over heads and {_ATTENDED} episodes; experts are ranked by their true accuracy, expert 1 the best."
+    of_latent = last[(last["algorithm"] == "latent") & (last["reader"] == "p?")].set_index("layer")["mean"]
+    most = f"The prediction's position reads the latent most in layer {of_latent.idxmax()}: {of_latent.max():.2f}."
     return [
         Prose(
             "The share of attention on the latent, on each expert (its two tokens together), and on the rest. "
             "Attention that tells experts apart must come from the latent: with the latent cut, none can."
         ),
-        Figure(over_layers, "Attention by layer", titled("9", f"After the last round. {text}"), last),
-        Figure(over_rounds, "Attention over rounds", f"What the prediction's position reads. {text}", predicts),
+        Figure(over_layers, "Attention by layer", titled("9", f"{most} After the last round. {text}"), last),
+        Figure(
+            over_rounds, "Attention over rounds", f"What the prediction's position reads, by round. {text}", predicts
+        ),
         Table(table.rename(columns=names), "The same after the last round, and with the latent cut", collapsed=True),
     ]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.chooser import chooser_table
-from interp.statistics import mean_interval
+from interp.statistics import Interval, mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import returns
@@ -20,7 +20,7 @@ from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.tasks.qlearning.evaluation import policy, reference_table
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
-from reports.measured import Measured
+from reports.measured import IntervalPlot, Measured, Row
 from reports.part import Context, Heading, Part, uncompiled, wired
 from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
@@ -59,7 +59,10 @@ def parts() -> tuple[Part, ...]:
                 "are read from the latents themselves.",
                 decoded="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
                 units=("Q-value", "Q-value"),
-                shown=(titled("6", "Every entry of the Q-table in episode {}"), "The decoded Q-table of episode {}"),
+                shown=(
+                    "Every entry of the Q-table in episode {} (paper, figure 6)",
+                    "The decoded Q-table of episode {}",
+                ),
             ),
             probing.part(("table", "table_visited", "td_error", "reward")),
             patching.part(_DIFFERENCES, n_episodes=16),
@@ -128,11 +131,24 @@ def _agreement_findings(result: AgreementResult, context: Context) -> list[Findi
 def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
     when = "ended" if reference_table(context.model) == "after" else "began"
     frame = result.to_frame()
-    rows = frame[frame["phase"] == "all"][["name", "estimate", "low", "high", "n_steps"]]
+    whole = frame[frame["phase"] == "all"].set_index("quantity")
+    rows = []
+    for key in (key for key in whole.index if f"{key}_gamma0" in whole.index):
+        beside = {"the table with γ = 0": float(whole.loc[f"{key}_gamma0", "estimate"])}
+        bounds = Interval(*whole.loc[key, ["estimate", "low", "high"]])
+        rows.append(
+            Row(f"{whole.loc[key, 'name']} ({whole.loc[key, 'n_steps']} steps)", Measured(bounds, controls=beside))
+        )
     phases = frame[frame["phase"] != "all"].drop(columns="quantity")
+    table = whole.reset_index(drop=True)[["name", "estimate", "low", "high", "n_steps"]]
+    table = Table(
+        table.rename(columns={"name": "quantity"}), "All rounds, with 95 % intervals over episodes", collapsed=True
+    )
+    untied, baseline = (whole.loc[key, "estimate"] for key in ("untied", "untied_gamma0"))
+    said = f"It chooses as its table does in {untied:.2f} of untied steps, the table with γ = 0 in {baseline:.2f}."
     return [
         Prose(_AGREEMENT_TEXT.format(when=when)),
-        Table(rows.rename(columns={"name": "quantity"}), "All rounds, with 95 % intervals over episodes"),
+        IntervalPlot(rows, said, beneath=table),
         Table(phases, "Early, middle and late rounds", collapsed=True),
     ]
 
@@ -211,8 +227,10 @@ def _earned_as_much(played: _Played, seed: int) -> Finding:
 
 def _draw_playing(played: list[_Played], context: Context) -> list[object]:
     seed = context.seed
-    drawn = figures.curves(earned(played[0].agents, seed), ylabel="reward so far")
-    caption = titled("2, left", f"Mean cumulative reward in {played[0].world}, with 95 % intervals over episodes.")
+    curves = earned(played[0].agents, seed)
+    drawn = figures.curves(curves, ylabel="reward so far")
+    said = f"{figures.ends(curves, f'reward in {played[0].world}')} Mean reward so far. {figures.BANDS}"
+    caption = titled("2, left", said)
     scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
     returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
     blocks: list[object] = [

@@ -21,6 +21,7 @@ from interp.tasks.qlearning.regimes import REGIMES
 from probes import ProbeResult
 from reports import figures, panels
 from reports.blocks import Figure, Prose, Table, pivoted
+from reports.measured import IntervalPlot, Measured, Row
 from reports.part import Context, Part, learned, needing, uncompiled
 from reports.parts import verification
 from reports.parts.closing import titled
@@ -118,14 +119,18 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
     one = panels.curves(frame[long], by="panel", ylabel="reward so far", columns=1, height=2.6)
     last = frame[frame["round"] == frame.groupby("panel")["round"].transform("max")]
     table = pivoted(last, "panel", "name", "mean")
-    said = f"mean of {N_WORLDS} MDPs ({size}), with 95 % intervals over MDPs; every agent meets the same luck."
+    said = (
+        f"mean of {N_WORLDS} MDPs ({size}); bands: 95 % over MDPs, of the first two; every agent meets the same luck."
+    )
+    hard, far = REGIMES[EVALUATION[-1]].name, f"{LONG} rounds"
+    first, second = (figures.ends(frame[frame["panel"] == of], f"reward in {of}") for of in (hard, far))
     return [
         Prose(
             "The model acts by its own choices. On MDPs drawn at random a random policy already earns most of what can "
             "be earned: its curve stands beside the others. The chain and the ladder are under Free rollouts."
         ),
-        Figure(six, "Reward in six families", titled("14", f"Cumulative reward over {HORIZON} rounds, {said}"), tenths),
-        Figure(one, "Reward over a long horizon", titled("11", f"Cumulative reward over {LONG} rounds, {said}")),
+        Figure(six, "Reward in six families", titled("14", f"{first} Reward over {HORIZON} rounds, {said}"), tenths),
+        Figure(one, "Reward over a long horizon", titled("11", f"{second} Reward over {LONG} rounds, {said}")),
         Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
     ]
 
@@ -159,7 +164,9 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     picture = panels.curves(shown, by="panel", ylabel="agreement, untied steps", columns=2)
     whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(["regime", "key"], sort=False)
     share = (whole["hits"].sum() / whole["n_steps"].sum()).unstack("key").rename(columns=names)
-    share, said = share.reset_index().rename_axis(columns=None), "Agreement with tabular Q-learning."
+    share, first = share.reset_index().rename_axis(columns=None), share.iloc[0]
+    said = f"In the training grid {context.name} chooses as the table does in {first.iloc[0]:.2f} of untied steps, "
+    said += f"{first.index[1]} in {first.iloc[1]:.2f}. Agreement over rounds."
     return [
         Prose(
             "How often the choice is the greedy action of the table, on steps without ties, in fives of rounds. The "
@@ -216,7 +223,7 @@ def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
         "inverse temperature β it is Boltzmann exploration, close to uniform while values are small; ε-greedy is a "
         "mixture of its choice with a uniform one. Mean over the untied steps of a round."
     )
-    caption = "Greedy, Boltzmann and ε-greedy selection on the same episodes."
+    caption = f"{figures.ends(frame, 'probability of the best action')} All on the same episodes."
     return [Prose(text), Figure(picture, "How often the best is chosen", caption, frame)]
 
 
@@ -229,20 +236,25 @@ def _probe_update(context: Context) -> list[ProbeResult]:
 
 
 def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
-    scores = []
+    scores, rows = [], []
     for result in results:
         controls = {name: control.score for name, control in result.controls.items()}
         beside = (controls.get("inputs"), controls.get("untrained"), result.metrics.get("mae"))
         scores.append((result.target.key.replace("_", " "), result.score, *beside))
+        known = {"inputs of the round alone": beside[0], "untrained": beside[1]}
+        estimates = {name: control.estimate for name, control in known.items() if control is not None}
+        rows.append(Row(scores[-1][0], Measured(result.score, controls=estimates)))
     columns = ["part of the update", "R²", "inputs of the round alone", "untrained model", "mean absolute error"]
     parts = "Parts of the Bellman update, read from the change; 95 % intervals over episodes"
+    best = max(scores, key=lambda row: row[1].estimate)
+    said = f"The {best[0]} is read best: R² {best[1].estimate:.2f}. Parts of the Bellman update, read from the change."
     by_key = {result.target.key: result for result in results}
     blocks: list[object] = [
         Prose(
             "Linear probes of how a round changes the latent that it writes. The reward, and all that the round's "
             "inputs say, can be read from a change that merely copies them: read a score beside its two controls."
         ),
-        Table(pd.DataFrame(scores, columns=columns), parts),
+        IntervalPlot(rows, said, beneath=Table(pd.DataFrame(scores, columns=columns), parts, collapsed=True)),
     ]
     for key, number in (("td_error", "2, middle"), ("reward", "12")):
         result, label = by_key[key], key.replace("_", " ").replace("td", "TD")
@@ -279,7 +291,10 @@ def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
     picture = panels.rates(fitted, {"alpha": alpha, "gamma": gamma})
     quartiles = fitted.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
-    text, said = "With 95 % intervals over episodes.", "One point a trajectory; the cross is the true pair."
+    text = f"{figures.ends(errors, 'error')} Bands: 95 % over episodes."
+    middle = quartiles[(quartiles["table"] == "decoded table") & (quartiles["quantile"] == 0.5)].iloc[0]
+    said = f"From the decoded tables α is {middle['alpha']:.2g} and γ {middle['gamma']:.2g} in the median. One point a "
+    said += "trajectory; the cross is the true pair."
     return [
         Prose(
             "A linear map from each latent to its column of the Q-table, fitted on other episodes. Its error means "

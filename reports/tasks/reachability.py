@@ -16,7 +16,7 @@ from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for,
 from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
-from reports.measured import Measured
+from reports.measured import IntervalPlot, Measured, Row
 from reports.part import Context, Heading, Part
 from reports.parts import learning, overview, patching, probing, verification
 from reports.parts.default import default_parts
@@ -155,7 +155,8 @@ def _draw(data: _Answers, context: Context) -> list[object]:
         depth = of["depth"].max()
         curves = of[(of["depth"] == depth) & of["key"].isin(_SHOWN)]
         curves = curves.rename(columns={"key": "algorithm", "estimate": "mean"})
-        caption = f"{regime} graphs, targets {depth} steps from the root, with 95 % intervals over episodes"
+        caption = f"{figures.ends(curves, f'accuracy on {regime} graphs')} Targets {depth} steps from the root. "
+        caption += figures.BANDS
         blocks.append(Figure(figures.curves(curves, ylabel="accuracy"), f"Accuracy over rounds, {regime}", caption))
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
     table = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
@@ -196,8 +197,19 @@ def _moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -
 
 def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[object]:
     moves, sets = data
+    rows = [
+        Row(
+            f"{row['move']}, {'a round later' if row['later'] else 'at once'}",
+            Measured(Interval(row["model"], row["low"], row["high"]), controls={"parallel search": row["search"]}),
+        )
+        for row in moves.to_dict("records")
+    ]
+    apart = (moves["model"] - moves["search"]).abs()
+    said = (
+        f"The model is at most {apart.max():.2f} from parallel search. The target's share of the answer after a move."
+    )
     return [
         Prose(_MOVED),
-        Table(moves, "The target's share of the answer after each move, beside parallel search's"),
+        IntervalPlot(rows, said, beneath=Table(moves, "The same numbers", collapsed=True)),
         Table(sets, "The share of sets that are decoded without an error in any node, by round"),
     ]

@@ -22,14 +22,14 @@
   Live.prototype.isReactComponent = {};
 
   const unpack = (view) => {
-    const bytes = Uint8Array.from(atob(view.weights), (character) => character.charCodeAt(0));
+    const bytes = new DataView(Uint8Array.from(atob(view.weights), (character) => character.charCodeAt(0)).buffer);
     const n = view.labels.length, cells = (n * (n + 1)) / 2;
     const starts = [], heads = view.layers.reduce((sum, layer) => (starts.push(sum), sum + layer.heads.length), 0);
     return (episode, round, layer, head) => {
       const { scale, signed } = view.layers[layer];
       let at = ((episode * view.rounds.length + round) * heads + starts[layer] + head) * cells;
-      const weight = (byte) => Math.round((signed ? (byte - 127) / 127 : byte / 255) * scale * 1000) / 1000;
-      return view.labels.map((_, query) => view.labels.map((_, key) => (key <= query ? weight(bytes[at++]) : 0)));
+      const weight = (level) => Math.round((signed ? (level - 32767) / 32767 : level / 65535) * scale * 1000) / 1000;
+      return view.labels.map((_, query) => view.labels.map((_, key) => (key <= query ? weight(bytes.getUint16(2 * at++, true)) : 0)));
     };
   };
 
@@ -60,8 +60,8 @@
       holder.state = { key: `${layer.value}/${head.value}`, props };
       part("round").textContent = view.rounds[round.value];
       round.setAttribute("aria-valuetext", when);
-      part("low").textContent = signed ? -scale : 0;
-      part("high").textContent = scale;
+      part("low").textContent = signed ? -+scale.toFixed(3) : 0;
+      part("high").textContent = +scale.toFixed(3);
       part("ramp").classList.toggle("signed", signed);
       const told = strongest(view, names, attention).join("; ");
       part("reads").textContent = `Strongest reads of another position, the first left out, in ${when}: ${told || "none"}.`;

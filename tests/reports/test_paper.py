@@ -105,7 +105,6 @@ def test_many_series_are_told_apart_by_what_matters() -> None:
     """Of 32 experts the six that end farthest from the middle have hues and names; the others are one grey."""
     reference = np.outer(np.arange(5), np.arange(32.0) - 15.5)
     figure = figures.trajectories(reference, reference, [f"e_{i}" for i in range(32)], ylabel="log-weight")
-    legend = figure.axes[0].get_legend()
-    assert legend is not None
+    (legend,) = figure.legends
     named = [text.get_text() for text in legend.get_texts()]
     assert {"e_0", "e_31", "e_1", "e_30", "e_2", "e_29", "26 others"} <= set(named) and "e_16" not in named

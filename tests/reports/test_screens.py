@@ -73,15 +73,36 @@ def test_the_first_screen_holds_the_verdicts(browser: Browser, small_page: Path)
 
 
 def test_contents_mark_the_section_that_is_read(browser: Browser, small_page: Path) -> None:
-    """On a desk, and on a phone, where the contents are one line that stays in sight."""
+    """On a desk; on a phone they are folded into one line that stays in sight and names it; a choice opens it."""
     for width in (1440, 390):
-        browser.open(small_page, width=width)
+        browser.open(small_page, width=width, height=500)
         marked = "document.querySelector('nav.contents a[aria-current]').hash"
         assert browser.evaluate(marked) == "#verdicts"
+        assert browser.evaluate("document.querySelector('#missing details').open") is False
+        if width == 390:
+            browser.page.click("nav.contents summary")
+        browser.page.click("nav.contents a[href='#missing']")
+        assert browser.evaluate("document.querySelector('#missing details').open") is True
+        browser.evaluate("document.querySelectorAll('details.section').forEach((fold) => { fold.open = true; })")
         browser.evaluate("document.getElementById('missing').scrollIntoView()")
         browser.wait(f"{marked} === '#missing'")
-        entry = "document.querySelector('nav.contents a[aria-current]').getBoundingClientRect()"
-        assert browser.evaluate(f"{entry}.left") >= 0 and browser.evaluate(f"{entry}.right") <= width
+        line = "document.querySelector('nav.contents summary').getBoundingClientRect()"
+        assert browser.evaluate(f"{line}.top") >= 0 and browser.evaluate(f"{line}.right") <= width
+        named = browser.page.locator("nav.contents summary > span")
+        assert named.text_content() == "Missing" and named.is_visible() == (width == 390)
+
+
+def test_a_folded_page_says_what_its_sections_say(browser: Browser, small_page: Path) -> None:
+    """Beside each title its verdicts and the first sentence of its first caption; a link into a fold opens it."""
+    browser.open(small_page)
+    assert browser.evaluate("document.querySelector('#weights summary').innerText.split('\\n')") == [
+        "Weights pass fail cannot tell uninformative",
+        "Text.",
+    ]
+    browser.evaluate("document.querySelector('a[href=\"#table-3\"]').click()")
+    assert browser.evaluate("document.getElementById('table-3').checkVisibility()")
+    browser.page.click("nav.contents button")
+    assert browser.evaluate("document.querySelectorAll('details.section:not([open])').length") == 0
 
 
 def test_print_opens_every_fold(browser: Browser, small_page: Path) -> None:
@@ -100,6 +121,7 @@ def test_a_strict_server(browser: Browser, small_page: Path) -> None:
     """Under the policy of a careful server the page draws, gives its tables as CSV, and complains of nothing."""
     browser.open(small_page, policy=STRICT)
     browser.wait("document.querySelectorAll('.view canvas').length > 0")
+    browser.page.click("nav.contents button")
     with browser.page.expect_download() as download:
         browser.page.click("#table-1 .csv")
     assert download.value.suggested_filename == "table-1.csv"
