@@ -175,7 +175,7 @@ def last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
 
 def name_ends(axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5) -> None:
     """Write every curve's name beside its end, in its colour; names that would touch are moved apart."""
-    last, inches = last_of(frame, x).dropna(subset="mean"), axes.get_position().height * axes.figure.get_figheight()
+    last, inches = last_of(frame, x).dropna(subset="mean"), axes.get_window_extent().height / axes.figure.dpi
     to_share = axes.transData + axes.transAxes.inverted()
     heights = [float(to_share.transform((axes.get_xlim()[1], value))[1]) for value in last["mean"]]
     order, steps = np.argsort(heights, kind="stable"), np.arange(len(heights)) * 1.25 * size / 72 / inches

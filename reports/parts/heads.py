@@ -60,7 +60,7 @@ def _most(view: AttentionView) -> str:
     n = len(view.labels)
     others = [np.abs(of[view.first])[..., 1:] * (1 - np.eye(n, n - 1, k=-1)) for of in map(np.asarray, view.patterns)]
     layer = int(np.argmax([of.max(initial=0) for of in others]))
-    head, query, key = np.unravel_index(int(others[layer].argmax()), others[layer].shape)
+    head, query, key = map(int, np.unravel_index(int(others[layer].argmax()), others[layer].shape))
     reader, read = view.labels[query], view.labels[key + 1]
     return f"The strongest read is by head {view.heads[layer][head]}: {reader} reads {read}, {others[layer].max():.2f}."
 
@@ -150,7 +150,7 @@ def _matters(reads: pd.DataFrame) -> str:
     """The read whose cut changes most, in a sentence."""
     if reads.empty:
         return "No read matters."
-    most = reads.loc[reads["effect"].idxmax()]
+    most = reads.iloc[int(reads["effect"].argmax())]
     what = f"{most['target']} reads {most['source']} by head {most['head']}"
     return f"It matters most that {what}: without it the {most['exit']} moves by {most['effect']:.2f}."
 

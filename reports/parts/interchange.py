@@ -199,7 +199,7 @@ def _learned(aligned: pd.DataFrame) -> list[object]:
     learned = aligned["condition"] == "learned"
     names = (at + ", rank " + aligned["rank"].astype("Int64").astype(str)).where(learned, aligned["condition"])
     drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~learned)
-    best = drawn[learned].loc[drawn[learned]["estimate"].idxmax()]
+    best = drawn[learned].iloc[int(drawn[learned]["estimate"].argmax())]
     caption = (
         f"The best learned subspace, {best['name']}, gives the counterfactual's choice in {best['estimate']:.2f} of "
         "held-out pairs. Learned subspaces in blue, their controls as grey squares, with 95 % intervals over episodes."

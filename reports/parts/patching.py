@@ -114,7 +114,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     largest = shown[shown["estimate"].abs().rank(method="first", ascending=False) <= _MOST_POINTS]
     drawn = figures.intervals(largest, xlabel="share restored", reference={"the clean run": 1.0})
     title = f"{what}: patching what is carried and the machine's points"
-    most = shown.loc[shown["estimate"].abs().idxmax()]
+    most = shown.iloc[int(shown["estimate"].abs().argmax())]
     caption = f"**{what}.** {most['site']} restores most: {most['estimate']:.2f}. {caption}"
     numbers = ["site", "effect", "effect_low", "effect_high", "fraction", "fraction_low", "fraction_high", "p_value"]
     return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]

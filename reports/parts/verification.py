@@ -176,7 +176,7 @@ def _draw_softened(
     table = rows.pivot(index="what", columns="eta", values="error").rename(columns=lambda eta: f"η = {eta}")
     settings = next(iter(results.values())).settings
     ran = f"{settings['episodes']} episodes of {settings['rounds']} rounds"
-    least = drawn.loc[drawn["mean"].idxmin()]
+    least = drawn.iloc[int(drawn["mean"].argmin())]
     caption = (
         f"The error of {called} falls to {number(least['mean'])} at η = {least['eta']}. Largest over {ran}, against "
     )
@@ -253,7 +253,7 @@ def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
     picture = figures.curves(frame, x=sweep.setting, xlabel=sweep.called, ylabel=ylabel, log_x=sweep.log, log_y=True)
     which = f"variant {', '.join(sweep.variants)}" if sweep.variants else "every variant"
     fixed = "".join(f", at {name} = {value:g}" for name, value in sweep.fixed.items())
-    least = frame.loc[frame["mean"].idxmin()]
+    least = frame.iloc[int(frame["mean"].argmin())]
     caption = (
         f"The error is least at {least[sweep.setting]:g}: {number(least['mean'])}, {least['name']}. Largest error "
     )

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from circuits.chooser import chooser_table
-from interp.statistics import Interval, mean_interval
+from interp.statistics import mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import returns
-from interp.tasks.qlearning.agreement import AgreementResult, agreement
+from interp.tasks.qlearning.agreement import QUANTITIES, AgreementResult, agreement
 from interp.tasks.qlearning.evaluation import policy, reference_table
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
@@ -131,24 +131,20 @@ def _agreement_findings(result: AgreementResult, context: Context) -> list[Findi
 def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
     when = "ended" if reference_table(context.model) == "after" else "began"
     frame = result.to_frame()
-    whole = frame[frame["phase"] == "all"].set_index("quantity")
+    whole = frame[frame["phase"] == "all"].drop(columns=["quantity", "phase"])
     rows = []
-    for key in (key for key in whole.index if f"{key}_gamma0" in whole.index):
-        beside = {"the table with γ = 0": float(whole.loc[f"{key}_gamma0", "estimate"])}
-        bounds = Interval(*whole.loc[key, ["estimate", "low", "high"]])
-        rows.append(
-            Row(f"{whole.loc[key, 'name']} ({whole.loc[key, 'n_steps']} steps)", Measured(bounds, controls=beside))
-        )
+    for key in ("untied", "random_ties", "disputed"):
+        if n_steps := result.n_steps[key, "all"]:
+            beside = {"the table with γ = 0": result.get(f"{key}_gamma0").estimate}
+            rows.append(Row(f"{QUANTITIES[key]} ({n_steps} steps)", Measured(result.get(key), controls=beside)))
     phases = frame[frame["phase"] != "all"].drop(columns="quantity")
-    table = whole.reset_index(drop=True)[["name", "estimate", "low", "high", "n_steps"]]
-    table = Table(
-        table.rename(columns={"name": "quantity"}), "All rounds, with 95 % intervals over episodes", collapsed=True
-    )
-    untied, baseline = (whole.loc[key, "estimate"] for key in ("untied", "untied_gamma0"))
+    table = whole.rename(columns={"name": "quantity"})
+    beneath = Table(table, "All rounds, with 95 % intervals over episodes", collapsed=True)
+    untied, baseline = (result.get(key).estimate for key in ("untied", "untied_gamma0"))
     said = f"It chooses as its table does in {untied:.2f} of untied steps, the table with γ = 0 in {baseline:.2f}."
     return [
         Prose(_AGREEMENT_TEXT.format(when=when)),
-        IntervalPlot(rows, said, beneath=table),
+        IntervalPlot(rows, said, beneath=beneath),
         Table(phases, "Early, middle and late rounds", collapsed=True),
     ]
 
