@@ -389,26 +389,18 @@ def _clauses(rows: Sequence[tuple[Finding, tuple[str, str]]], which: int, word: 
     for finding, _ in rows:
         if finding.word == word and (verb := finding.says[which]):
             by_verb.setdefault(verb, []).append(finding.says[2])
-    return [f"{verb} {listed(few(what))}".strip() for verb, what in by_verb.items()]
+    return [f"{verb} {listed(what, 3)}".strip() for verb, what in by_verb.items()]
 
 
-def few(words: Sequence[str]) -> list[str]:
-    """Words without the empty ones and repetitions; of more than three, the first two and how many more there are.
+def listed(words: Sequence[str], most: int = 99) -> str:
+    """Different words as a sentence lists them: at most so many, the last of them how many more there are.
 
-    >>> few(["a", "a", "b", "c", "d"])
-    ['a', 'b', '2 more']
+    >>> listed(["a", ""]), listed(["a", "b", "b", "c"]), listed(["a", "b", "c", "d"], 3)
+    ('a', 'a, b and c', 'a, b and 2 more')
     """
     each = list(dict.fromkeys(filter(None, words)))
-    return each if len(each) <= 3 else [*each[:2], f"{len(each) - 2} more"]
-
-
-def listed(words: Sequence[str]) -> str:
-    """Words as a sentence lists them.
-
-    >>> listed(["a"]), listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    each = each if len(each) <= most else [*each[: most - 1], f"{len(each) - most + 1} more"]
+    return " and ".join(filter(None, [", ".join(each[:-1]), *each[-1:]]))
 
 
 def judged(value: Interval, above: float, control: float = math.nan) -> Word:

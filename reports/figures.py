@@ -125,7 +125,7 @@ def curves(
 
     Args:
         frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``; ``name``,
-            ``low`` and ``high`` (the band of the first ``N_BANDS``) where there are any. The first is drawn strongest.
+            ``low`` and ``high`` (the band of the first ``_N_BANDS``) where there are any. The first is drawn strongest.
         reference: horizontal lines, name -> value.
     """
     require_columns("frame", frame, x, "algorithm", "mean")
@@ -151,7 +151,7 @@ def curves(
     return figure
 
 
-N_BANDS = 2
+_N_BANDS = 2
 """So many curves of a figure have bands: more of them hide each other."""
 BANDS = "Bands: 95 % over episodes, of the first two."
 
@@ -161,11 +161,11 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, order: int, label: 
     marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
     strong: dict[str, Any] = {} if order else {"linewidth": 2.8, "zorder": 1.9}  # under the others: none hides another
     axes.plot(part[x], part["mean"], color=look.colour, linestyle=look.dash, label=label, **strong, **marker)
-    if order < N_BANDS and {"low", "high"} <= set(part.columns) and part["low"].notna().any():
+    if order < _N_BANDS and {"low", "high"} <= set(part.columns) and part["low"].notna().any():
         axes.fill_between(part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0)
 
 
-def last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
+def _last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
     """The last point of every algorithm: columns ``key``, ``name`` and ``mean``, in the order of the frame."""
     last = frame.sort_values(x, kind="stable").groupby("algorithm", sort=False).last()
     last = last.loc[list(dict.fromkeys(frame["algorithm"]))].rename_axis("key").reset_index()
@@ -175,7 +175,7 @@ def last_of(frame: pd.DataFrame, x: str) -> pd.DataFrame:
 
 def name_ends(axes: Axes, frame: pd.DataFrame, x: str, colours: Mapping[str, str], size: float = 8.5) -> None:
     """Write every curve's name beside its end, in its colour; names that would touch are moved apart."""
-    last, inches = last_of(frame, x).dropna(subset="mean"), axes.get_window_extent().height / axes.figure.dpi
+    last, inches = _last_of(frame, x).dropna(subset="mean"), axes.get_window_extent().height / axes.figure.dpi
     to_share = axes.transData + axes.transAxes.inverted()
     heights = [float(to_share.transform((axes.get_xlim()[1], value))[1]) for value in last["mean"]]
     order, steps = np.argsort(heights, kind="stable"), np.arange(len(heights)) * 1.25 * size / 72 / inches
@@ -192,7 +192,7 @@ def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
     >>> ends(pd.DataFrame({"algorithm": ["a", "b", "c"], "round": 9, "mean": [0.5, 2.0, 1.0]}), "regret")
     'At the end, regret: 0.50 of a, 1.00 of c, 2.00 of b.'
     """
-    first, *others = last_of(frame, x).dropna(subset="mean").to_dict("records")
+    first, *others = _last_of(frame, x).dropna(subset="mean").to_dict("records")
     others.sort(key=lambda row: float(row["mean"]))
     told = [(row["mean"], row["name"]) for row in (first, *others[:1], *others[1:][-1:])]
     said = (f"{value:{'.2f' if abs(value) >= 0.05 else '.2g'}} of {name}" for value, name in told)

@@ -14,8 +14,6 @@ from interp.errors import require, require_known
 from interp.files import folder_to_write
 from interp.progress import bar
 
-_AS_JSON = {"effect": "value", "effect_low": "low", "effect_high": "high"}
-"""The columns of the table by the names that estimates and bounds have in docs/schema.json."""
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
 _MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for none", 0, "--map", most=1000)]
 
@@ -72,7 +70,6 @@ def patch(
     require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
-    from interp.foreign import rich_table
     from interp.interventions import patch_command as run
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
@@ -107,6 +104,6 @@ def patch(
     )
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})
-    largest = run.summary(result)
-    say.table(largest.rename(columns=_AS_JSON), title, "largest_effects", drawn=[rich_table(title, largest)])
+    called = {"effect": "value", "effect_low": "low", "effect_high": "high"}  # as in docs/schema.json
+    say.table(run.summary(result).rename(columns=called), title, "largest_effects")
     say.wrote(run.write(result, folder / result.corruption))

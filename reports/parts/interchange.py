@@ -18,7 +18,7 @@ from interp.interventions import causal_tables
 from interp.interventions.interchange import NO_OTHER
 from interp.statistics import Interval
 from reports import figures, panels
-from reports.blocks import WORDS, Figure, Finding, Prose, Table, cell, few, joined, judged, listed, number
+from reports.blocks import WORDS, Figure, Finding, Prose, Table, cell, joined, judged, listed, number
 from reports.measured import IntervalPlot, Measured, Row
 from reports.part import Context, Part
 
@@ -116,7 +116,7 @@ def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
         f"{'weakest ' * (len(alike) > 1)}score {cell(_interval(weakest, 'score'))}",
         f"random directions, places that should not hold them: {most}",
         measured=Measured(_interval(weakest, "score"), _MOST, controls={"random directions, other places": control}),
-        says=(f"{verb.replace(' ', 's ', 1)}", f"does not {verb}", f"its {listed(few(causes))}"),
+        says=(f"{verb.replace(' ', 's ', 1)}", f"does not {verb}", f"its {listed(causes, 3)}"),
     )
 
 
