@@ -34,6 +34,7 @@ from circuits.compare.question import Compared, Samples, Subject, best, shared_s
 from circuits.compare.response import edits_of
 from circuits.compare.state import STATE
 from circuits.compare.update import strange
+from circuits.known import handmade
 from interp.algorithm import Algorithm
 from interp.files import write_csv
 from interp.interventions.steps import transition
@@ -48,14 +49,21 @@ from interp.tasks.experts.predictors import bayes
 Row = dict[str, Any]
 STATE_KEY = "counts"
 """How often each expert was right: what Bayes' state is made of, and the logarithms of Weighted Majority's weights."""
+FORGETS = "forgets"
+"""A control to be named beside the models: a GRU by hand that sums hits and forgets 5 % of them a round."""
 NAMES = {"gru": "GRU", "lstm": "LSTM", "mamba": "Mamba", "loop": "loop", "thoughts": "thoughts"}
 
 
 def architecture(machine: Machine) -> str:
     """What a machine is called in the tables, whatever its seed."""
     if machine.is_handwired:
-        return "by hand"
+        return f"by hand: {machine.name}"
     return NAMES.get(str(machine.origin.get("builder", "")).split("-")[0], "transformer")
+
+
+def forgets() -> Machine:
+    """The machine called :data:`FORGETS`."""
+    return handmade.majority(decay=0.95, name=FORGETS)
 
 
 def seed_of(name: str) -> int:
@@ -176,21 +184,23 @@ def columns(value: Interval) -> Row:
 def pairs_of(machines: dict[str, Machine]) -> list[tuple[str, str]]:
     """All seeds of one architecture with each other; architectures with each other by equal seeds."""
     kinds = {name: architecture(machine) for name, machine in machines.items()}
-    return [(a, b) for a, b in combinations(machines, 2) if kinds[a] == kinds[b] or seed_of(a) == seed_of(b)]
+    asked = [two for two in combinations(machines, 2) if not all(machines[name].is_handwired for name in two)]
+    return [(a, b) for a, b in asked if kinds[a] == kinds[b] or seed_of(a) == seed_of(b)]
 
 
 def main(out: Path, names: list[str], effort: compare.Effort = compare.QUICK) -> list[Path]:
-    """Measure what is not measured yet, and write ``machines.csv`` and ``pairs.csv``."""
-    machines = {name: interp.load(name) for name in names}
+    """Measure what is not measured yet, and write ``machines.csv``, of those that learned, and ``pairs.csv``."""
+    machines = {name: forgets() if name == FORGETS else interp.load(name) for name in names}
     bench, parts = Bench.of(next(iter(machines.values())), effort), out / ".parts"
     pairs = pairs_of(machines)
+    learned = {name: machine for name, machine in machines.items() if not machine.is_handwired}
     with session():
-        for name, machine in machines.items():
+        for name, machine in learned.items():
             keep(parts / f"{name}.csv", lambda machine=machine: [of_machine(machine, bench)])
         for a, b in pairs:
             about = {"a": a, "b": b, "kind_a": architecture(machines[a]), "kind_b": architecture(machines[b])}
             keep(parts / f"{a}+{b}.csv", partial(_compared, about, machines[a], machines[b], bench))
-    tables = {"machines": list(machines), "pairs": [f"{a}+{b}" for a, b in pairs]}
+    tables = {"machines": list(learned), "pairs": [f"{a}+{b}" for a, b in pairs]}
     return [
         write_csv(out / f"{key}.csv", pd.concat([pd.read_csv(parts / f"{part}.csv") for part in held]))
         for key, held in tables.items()

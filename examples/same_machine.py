@@ -3,19 +3,22 @@
 Reads what ``examples/architectures.py`` wrote, and says of every two architectures and every measure one word. The
 *yardstick* is the pair of seeds, of either architecture, that lies farthest apart. A pair of machines of the two is
 
-    farther     where the whole interval of its number lies below that of the yardstick
+    farther     where the whole interval of its distance, 1 less its number, is more than twice that of the yardstick
     no farther  where its interval reaches as high as the yardstick's, and untrained copies lie below it
     undecided   elsewhere
 
-and so are the architectures where all their pairs agree. Write the tables, the sentences and the picture with
+and so are the architectures where all their pairs agree. How often the rule errs is counted on seeds of one
+architecture that are judged as though they were of two (:func:`pretended`: "farther" is wrong there), and on a machine
+of another algorithm, Weighted Majority by hand, which must lie farther. Write tables, sentences, picture and page with
 
-    python examples/same_machine.py docs/architectures
+    python examples/same_machine.py docs/architectures output/architectures.html
 """
 
 from __future__ import annotations
 
 import sys
-from itertools import combinations
+from collections.abc import Iterator
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +26,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.files import write_csv, write_text
-from reports import figures
+from reports import blocks, figures
 from reports.evaluation import save_figure
+from reports.page import Report, Section
 from reports.style import WIDTH, styled
 
 MEASURES = ("behaviour", "response", "state", "update on", "update off")
+TITLE = "Do architectures become the same machine?"
 FARTHER, NO_FARTHER, UNDECIDED = "farther", "no farther", "undecided"
+WORDS = [FARTHER, NO_FARTHER, UNDECIDED]
+BY_HAND = "by hand"
+"""What begins the name of a control, which stands for an architecture: a machine whose algorithm is another one."""
+SPREAD = 2.0
+"""How many times as far as the yardstick is farther: two pairs of the transformer's three seeds differ 1.8-fold."""
 LEARNED = 0.005
 """Nats a round above the Bayes predictor up to which a training counts as done: 3 % of what a memory is worth."""
 
@@ -47,7 +57,7 @@ def across(pairs: pd.DataFrame, measure: str, kinds: tuple[str, str]) -> pd.Data
 
 def word(rows: pd.DataFrame, yard: pd.Series) -> str:
     """The word of two architectures: that of all their pairs, or undecided."""
-    farther = rows["high"] < yard["low"]
+    farther = 1 - rows["high"] > SPREAD * (1 - yard["low"])
     as_near = (rows["low"] >= yard["low"]) & ~(rows["untrained"] >= rows["low"])
     return FARTHER if farther.all() else NO_FARTHER if as_near.all() else UNDECIDED
 
@@ -66,17 +76,58 @@ def judged(pairs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def pretended(pairs: pd.DataFrame, measure: str) -> Iterator[tuple[str, str]]:
+    """Architecture and word, for every way to judge seeds of one architecture as though they were of two.
+
+    Of four seeds or more, two against two others; of three, two against the third.
+    """
+    rows = pairs[(pairs["kind_a"] == pairs["kind_b"]) & (pairs["measure"] == measure)]
+    for kind, within in rows.groupby("kind_a", sort=False):
+        found = {frozenset((row["a"], row["b"])): row for _, row in within.iterrows()}
+        seeds = sorted(set().union(*found))
+        for one, other in permutations(combinations(seeds, 2), 2):
+            if not set(one) & set(other) and one < other:
+                yard = min((found[frozenset(two)] for two in (one, other)), key=lambda row: row["value"])
+                for matched in permutations(other):
+                    tested = [found[frozenset(two)] for two in zip(one, matched, strict=True)]
+                    yield str(kind), word(pd.DataFrame(tested), yard)
+        if len(seeds) == 3:
+            for one, third in ((two, min(set(seeds) - set(two))) for two in combinations(seeds, 2)):
+                for mine in one:
+                    yield str(kind), word(found[frozenset((mine, third))].to_frame().T, found[frozenset(one)])
+
+
+def controls(pairs: pd.DataFrame) -> pd.DataFrame:
+    """How often each word is said where the answer is known, a row for each measure and architecture."""
+    rows, every = [], judged(pairs)
+    for measure in MEASURES:
+        said = pd.DataFrame(pretended(pairs, measure), columns=["architecture", "word"])
+        counted = [(f"{kind}, as two", part["word"]) for kind, part in said.groupby("architecture", sort=False)]
+        of_it = every[every["measure"] == measure]
+        for hand in sorted(kind for kind in {*every["a"], *every["b"]} if kind.startswith(BY_HAND)):
+            counted.append((hand, of_it.loc[(of_it[["a", "b"]] == hand).any(axis=1), "word"]))
+        for control, words in counted:
+            count = {each: int((words == each).sum()) for each in WORDS}
+            rows.append({"measure": measure, "control": control, **count})
+    return pd.DataFrame(rows)
+
+
+def trained(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The pairs without those of machines that were made by hand."""
+    by_hand = pairs["kind_a"].str.startswith(BY_HAND) | pairs["kind_b"].str.startswith(BY_HAND)
+    return pairs[~by_hand]
+
+
 def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     """What the tables say, a sentence each."""
+    known, pairs = controls(pairs), trained(pairs)
     table, done = judged(pairs), machines["nats_above_bayes"] <= LEARNED
-    learned = machines[machines["architecture"] != "by hand"]
-    late = [f"{row.machine} ({row.nats_above_bayes:.4f})" for row in learned[~done.loc[learned.index]].itertuples()]
-    n_done = int(done.loc[learned.index].sum())
+    late = [f"{row.machine} ({row.nats_above_bayes:.4f})" for row in machines[~done].itertuples()]
     said = [
-        f"{n_done} of {len(learned)} trained machines come within {LEARNED} nats a round of the Bayes predictor"
+        f"{done.sum()} of {len(machines)} trained machines come within {LEARNED} nats a round of the Bayes predictor"
         + (f"; not so {', '.join(late)}." if late else ".")
     ]
-    named = learned.loc[learned["explains"], "algorithm"].str.startswith("Bayes predictor")
+    named = machines.loc[machines["explains"], "algorithm"].str.startswith("Bayes predictor")
     said.append(f"{int(named.sum())} of them are explained by a Bayes predictor of one interval.")
     between = pairs[pairs["kind_a"] != pairs["kind_b"]]
     for measure in ("behaviour", "state"):
@@ -95,6 +146,17 @@ def sentences(machines: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     said.append(f"The same machine by all {len(MEASURES)} measures: {_listed(same)}.")
     apart = [two for two, rows in table.groupby(["a", "b"], sort=False) if (rows["word"] == FARTHER).any()]
     said.append(f"Farther apart than seeds by at least one measure: {_listed(apart)}.")
+    for measure, rows in known.groupby("measure", sort=False):
+        by_hand = rows["control"].str.startswith(BY_HAND)
+        wrong, ways = rows.loc[~by_hand, FARTHER].sum(), rows.loc[~by_hand, WORDS].to_numpy().sum()
+        held = [
+            f"{words[0]} of {sum(words)} from {control.removeprefix(BY_HAND)[2:]}"
+            for control, *words in rows.loc[by_hand, ["control", *WORDS]].itertuples(index=False)
+        ]
+        said.append(
+            f"In {measure}, seeds of one architecture that are judged as two are called farther in {wrong} of {ways} "
+            f"ways; architectures that lie farther from a machine made by hand: {', '.join(held)}."
+        )
     return said
 
 
@@ -129,14 +191,34 @@ def draw(pairs: pd.DataFrame, table: pd.DataFrame) -> Figure:
     return figure
 
 
-def main(folder: Path) -> None:
-    """Write ``judged.csv``, ``sentences.txt`` and ``matrix.svg`` beside the tables."""
+def page(machines: pd.DataFrame, pairs: pd.DataFrame) -> Report:
+    """The sentences, the matrix, every word with its numbers, and the controls."""
+    said, table = sentences(machines, pairs), judged(trained(pairs))
+    matrix = "Means over pairs: × farther apart than two seeds, ? undecided; two seeds of one on the diagonal."
+    seen = [
+        blocks.Prose("\n".join(f"- {sentence}" for sentence in said)),
+        blocks.Figure(draw(trained(pairs), table), "How alike two architectures are, by five measures", matrix),
+    ]
+    sections = [
+        Section("What the numbers say", seen),
+        Section("Every two architectures", [blocks.Table(table)]),
+        Section("Where the answer is known", [blocks.Table(controls(pairs), "How often each word is said.")]),
+        Section("The machines", [blocks.Table(machines)]),
+    ]
+    return Report(TITLE, "Two seeds of one architecture are the yardstick.", sections, sentence=said[0])
+
+
+def main(folder: Path, out: Path | None = None) -> None:
+    """Write ``judged.csv``, ``controls.csv``, ``sentences.txt`` and ``matrix.svg`` beside the numbers, and a page."""
     machines, pairs = (pd.read_csv(folder / f"{name}.csv") for name in ("machines", "pairs"))
-    table = judged(pairs)
+    table = judged(trained(pairs))
     write_csv(folder / "judged.csv", table)
+    write_csv(folder / "controls.csv", controls(pairs))
     write_text(folder / "sentences.txt", "\n".join(sentences(machines, pairs)) + "\n")
-    save_figure(draw(pairs, table), folder / "matrix.svg")
+    save_figure(draw(trained(pairs), table), folder / "matrix.svg")
+    if out is not None:
+        page(machines, pairs).write(out)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))
