@@ -61,6 +61,21 @@ def each(
     yield from Parallel(n_jobs=n_jobs, prefer=prefer, return_as=returns)(delayed(work)(shared, item) for item in items)
 
 
+def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
+    """The items of one of several commands that divide work among them, as the jobs of an array do; all when empty.
+
+    >>> share("abcdefg", "2/3"), share("abcdefg", "")
+    ('be', 'abcdefg')
+    """
+    if not shard:
+        return items
+    said = f"a shard is I/N, the I-th of N shares, such as 2/64, got {shard!r}"
+    first, _, of = shard.partition("/")
+    require(first.isdecimal() and of.isdecimal() and first.isascii() and of.isascii(), said)
+    require(1 <= int(first) <= int(of), f"{said}; I counts from 1 to N")
+    return items[int(first) - 1 :: int(of)]
+
+
 def _on_cluster(
     work: Callable[[_S, _T], _R], shared: _S, items: Sequence[_T], n_jobs: int, scheduler: str
 ) -> Iterator[_R]:

@@ -35,7 +35,7 @@ from interp.library import load
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
 from interp.progress import bar
-from interp.workers import each
+from interp.workers import each, share
 from probes.fit import fit_targets
 from probes.linear import cross_validate
 from probes.result import ProbeResult
@@ -235,19 +235,24 @@ def write(
     *,
     n_jobs: int = 1,
     scheduler: str = "",
+    shard: str = "",
 ) -> Iterator[str]:
     """Write ``NAME.csv`` for every table, and give each one's summary.
 
     Finished parts are kept in ``parts``: an interrupted run goes on with the next one. ``n_jobs`` and ``scheduler`` are
-    for parts side by side, as :func:`interp.workers.each` takes them.
+    for parts side by side, as :func:`interp.workers.each` takes them. With a ``shard`` (:func:`interp.workers.share`)
+    only its parts are made and kept, and the text says how many.
     """
     shared = writable(folder), quick
     left = {name: len(table.parts(quick)) for name, table in tables.items()}
     items = [(name, table, part) for name, table in tables.items() for part in table.parts(quick)]
-    for name in each(_made, shared, items, n_jobs=n_jobs, scheduler=scheduler):
+    own = share(items, shard)
+    for name in each(_made, shared, own, n_jobs=n_jobs, scheduler=scheduler):
         left[name] -= 1
-        if not left[name]:
+        if not left[name] and not shard:
             yield _written(*shared, name, tables[name])
+    if shard:
+        yield f"{shard}: {len(own)} of {len(items)} parts are in {shared[0] / 'parts'}"
 
 
 def _made(shared: tuple[Path, bool], item: tuple[str, Table, str]) -> str:

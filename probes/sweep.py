@@ -38,7 +38,7 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.progress import bar
 from interp.provenance import provenance
-from interp.workers import each, one_thread
+from interp.workers import each, one_thread, share
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, detectable_of, lacks_inputs, verdict_of
 from probes.linear import ALPHAS, Problem, assign_folds
@@ -169,6 +169,7 @@ def sweep(
     cache: str | Path | None = None,
     n_jobs: int = -1,
     scheduler: str = "",
+    shard: str = "",
 ) -> SweepResult:
     """Probe every target at every site and window, with every control.
 
@@ -184,6 +185,7 @@ def sweep(
         cache: folder for finished cells; nothing is kept when None.
         n_jobs: workers, -1 for one per core.
         scheduler: of dask workers, as :func:`interp.workers.each` takes it; threads (joblib) when empty.
+        shard: only these sites and windows, as :func:`interp.workers.share` takes them; give a ``cache``.
 
     Example:
         >>> import interp
@@ -205,7 +207,7 @@ def sweep(
     in_windows = of_windows(model, episodes, values, windows, seed)
     folder = None if cache is None else writable(cache)
     finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
-    cells = [(shared, site) for shared in in_windows for site in places]
+    cells = share([(shared, site) for shared in in_windows for site in places], shard)
     rows = {(shared.window, site): finished[shared.window].load(str(site), list[_Row]) for shared, site in cells}
     missing = [(shared, site) for shared, site in cells if rows[shared.window, site] is None]
     if missing:

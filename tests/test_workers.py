@@ -17,7 +17,7 @@ from interp.errors import InputError
 from interp.evaluation import suite
 from interp.tasks import experts
 from interp.tasks.experts.evaluation import by_regime
-from interp.workers import LOCAL, each, one_thread
+from interp.workers import LOCAL, each, one_thread, share
 
 
 def dies_once(folder: Path, item: int) -> int:
@@ -51,6 +51,33 @@ def test_processes_run_a_models_hooks() -> None:
         for scheduler in ("", LOCAL)
     )
     pd.testing.assert_frame_equal(here, there)
+
+
+def test_shares_are_all_of_the_work_and_no_part_twice() -> None:
+    for n in (1, 3, 64):
+        parts = [part for i in range(1, n + 1) for part in share(range(10), f"{i}/{n}")]
+        assert sorted(parts) == list(range(10))
+
+
+@pytest.mark.parametrize("shard", ["0/4", "5/4", "1", "/", "-1/4", "1/0", "1/4/2", "²/4", "a/b"])
+def test_a_share_that_is_none_is_refused(shard: str) -> None:
+    with pytest.raises(InputError, match="such as 2/64"):
+        share([1, 2], shard)
+
+
+def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
+    """What three commands kept, a fourth one finds: it computes no cell, and its table is that of a run by itself."""
+    model = interp.load("wma-handwired", n_experts=2)
+    asked = {"components": "resid_post", "layers": [1], "positions": ["p?", "w?"]}
+    episodes = experts.sample(8, 6, 2, seed=0)
+    rows = [
+        len(probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path, shard=f"{i}/3").frame) for i in (1, 2, 3)
+    ]
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    whole = probes.sweep(model, episodes, ["votes"], **asked, cache=tmp_path).to_frame()
+    assert rows[2] == 0 < rows[0] and sum(rows) == len(whole) and len(kept) == 2
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == kept
+    pd.testing.assert_frame_equal(whole, probes.sweep(model, episodes, ["votes"], **asked).to_frame())
 
 
 def test_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from interp.files import writable
 from interp.finished import Finished
 from interp.progress import bar
 from interp.provenance import provenance
-from interp.workers import each, one_thread
+from interp.workers import each, one_thread, share
 
 _Builder = Callable[[], KnownMachine]
 
@@ -65,6 +65,7 @@ def run(
     out: str | Path | None = None,
     n_jobs: int = 1,
     scheduler: str = "",
+    shard: str = "",
 ) -> Result:
     """Grade every method on every subject.
 
@@ -78,6 +79,7 @@ def run(
         out: a folder in which ``parts`` keeps what is done, by subject and seed: a run that was cut short goes on.
         n_jobs: subjects that are worked on at once, each by a process.
         scheduler: of dask workers, as :func:`interp.workers.each` takes it; they write to ``out``, too.
+        shard: only these subjects and seeds, as :func:`interp.workers.share` takes them.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))
@@ -89,7 +91,7 @@ def run(
     _told_apart(chosen_methods)
     effort = effort or (QUICK if quick else FULL)
     parts = None if out is None else writable(Path(out) / "parts")
-    work = [(name, build, seed) for seed in seeds for name, build in chosen.items()]
+    work = share([(name, build, seed) for seed in seeds for name, build in chosen.items()], shard)
     done: list[dict[str, Any]] = []
     with bar("grading", len(work)) as advance:
         for part in each(_part, (chosen_methods, effort, parts), work, n_jobs=n_jobs, scheduler=scheduler):

@@ -40,6 +40,7 @@ def benchmark(
     seeds: Annotated[int, options.number("How many seeds of episodes", most=1000)] = 1,
     jobs: Annotated[int, options.number("Subjects that are worked on at once")] = 1,
     scheduler: options.Scheduler = "",
+    shard: options.Shard = "",
     report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
 ) -> None:
     """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept."""
@@ -54,7 +55,11 @@ def benchmark(
         out=folder_to_write(out),
         n_jobs=jobs,
         scheduler=scheduler,
+        shard=shard,
     )
+    if shard:
+        say.line(f"{shard}: {len(found.rows)} rows are in {out / 'parts'}")
+        return
     for key in dict.fromkeys(row["question"] for row in found.rows):
         say.table(found.summary(key).round(3), f"{key}: {found.headline(key)}", key)
     for refusal in found.refusals:

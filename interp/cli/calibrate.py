@@ -43,6 +43,7 @@ def calibrate(
     quick: Annotated[bool, typer.Option(help="Small tables, in minutes instead of an hour.")] = False,
     jobs: Annotated[int, options.number("Tables, and parts of long ones, that are worked on at once")] = 1,
     scheduler: options.Scheduler = "",
+    shard: options.Shard = "",
 ) -> None:
     """Measure the toolkit's instruments on data whose truth is known; finished tables, and parts of them, are kept."""
     from probes import calibration
@@ -51,7 +52,8 @@ def calibrate(
     for name in table or ():
         require_known("table of interp calibrate", name, known)
     asked = table or [name for name, one in known.items() if not one.takes_long]
-    for text in calibration.write(out, quick, {name: known[name] for name in asked}, n_jobs=jobs, scheduler=scheduler):
+    chosen = {name: known[name] for name in asked}
+    for text in calibration.write(out, quick, chosen, n_jobs=jobs, scheduler=scheduler, shard=shard):
         say.line(f"{text}\n")
         summaries.append(text)
     say.facts(summaries=summaries)

@@ -36,6 +36,14 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
 
 
+def _shard(value: str) -> str:
+    """A share of the work as it was given, refused before the command begins."""
+    from interp.workers import share
+
+    share("", value)
+    return value
+
+
 def completing(names: Callable[[], Mapping[str, Any]], told: bool = False) -> Callable[[str], list[Any]]:
     """A function that completes the keys of ``names()`` in a shell, with their values where these are ``told``."""
 
@@ -104,6 +112,15 @@ Scheduler = Annotated[
     typer.Option(
         help="Dask workers instead of this process: a scheduler's address, such as tcp://node1:8786, or `local` for a "
         "cluster of processes here."
+    ),
+]
+Shard = Annotated[
+    str,
+    typer.Option(
+        metavar="I/N",
+        help="Only the I-th of N shares of the parts, kept in OUT, for the jobs of an array; the same command without "
+        "it then finds them done, and writes the result.",
+        callback=_shard,
     ),
 ]
 Set = Annotated[

@@ -39,8 +39,10 @@ def probe(
     out: options.Out = Path("output/probes"),
     jobs: Annotated[int, typer.Option(help="Workers of a sweep; -1 for one per core.")] = -1,
     scheduler: options.Scheduler = "",
+    shard: options.Shard = "",
 ) -> None:
     """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT."""
+    require(sweep or not shard, "--shard divides the parts of a sweep: give --sweep, too, or leave it out")
     require(sweep or not windows, "--windows are rounds of a sweep: give --sweep, too, or leave them out")
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
@@ -61,9 +63,11 @@ def probe(
         say.wrote([folder])
         return
     folder_to_write(folder)
-    swept = run.sweep(
-        loaded, sampled, targets, windows=spans, seed=seed, cache=folder / "cells", n_jobs=jobs, scheduler=scheduler
-    )
+    how = {"cache": folder / "cells", "n_jobs": jobs, "scheduler": scheduler, "shard": shard}
+    swept = run.sweep(loaded, sampled, targets, windows=spans, seed=seed, **how)
+    if shard:
+        say.line(f"{shard}: {len(swept.frame)} rows are in {folder / 'cells'}")
+        return
     run.write_sweep(swept, folder)
     say.facts(cells=len(swept.frame), settings=swept.settings)
     say.wrote([folder])

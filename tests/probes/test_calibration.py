@@ -42,7 +42,7 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "write", asked)
     result = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--quick", "--jobs", "2"])
     every = ["coverage", "nulls", "power", "sites", "alignment"]
-    assert result.exit_code == 0 and f"{tmp_path} True {every} {{'n_jobs': 2, 'scheduler': ''}}" in result.output
+    assert result.exit_code == 0 and f"{tmp_path} True {every} {{'n_jobs': 2, 'scheduler': '', 'shard': ''}}" in result.output
 
 
 def test_parts_of_a_long_table_are_made_once_under_the_rules_that_they_depend_on(tmp_path):
@@ -68,6 +68,11 @@ def test_parts_of_a_long_table_are_made_once_under_the_rules_that_they_depend_on
     rules["rules"] = 2
     list(calibration.write(tmp_path, tables=tables))
     assert made == ["one", "two", "two", "one", "two"]
+    rules["rules"] = 3
+    (said,) = calibration.write(tmp_path, tables=tables, shard="2/2")
+    assert made[5:] == ["two"] and said == f"2/2: 1 of 2 parts are in {tmp_path / 'parts'}"
+    list(calibration.write(tmp_path, tables=tables))
+    assert made[5:] == ["two", "one"]
 
 
 def test_tables_are_asked_for_by_name(tmp_path, monkeypatch):
