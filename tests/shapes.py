@@ -1,4 +1,4 @@
-"""A pytest plugin: while tests run, every function and dataclass whose annotations say shapes is checked.
+"""A pytest plugin: while tests run, functions and dataclasses whose annotations say shapes are checked.
 
 jaxtyping's own plugin wraps every function of a package, whatever its annotations say, and costs more than the work of
 the packages: a small report took 18 CPU seconds with it, 9 with this one and 8 unchecked. Plain types are mypy's work.
@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+import tests
+
 PACKAGES = ("interp", "circuits", "probes", "reports")
 ROOT = Path(__file__).parents[1]
 _KINDS = ("Float", "Int", "Bool", "Shaped", "Num", "Complex", "Integer", "Float32", "Float64", "Int64")
@@ -30,7 +32,7 @@ def shape_names() -> frozenset[str]:
 
 
 class Shaped(ast.NodeTransformer):
-    """Decorates what says shapes with ``jaxtyping.jaxtyped``, and leaves the rest as it is."""
+    """Decorates what says shapes with :func:`tests.shaped`, and leaves the rest as it is."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self.names = names
@@ -38,7 +40,7 @@ class Shaped(ast.NodeTransformer):
     def visit_Module(self, node: ast.Module) -> ast.Module:
         self.generic_visit(node)
         after = sum(_opens(child) for child in node.body)
-        node.body[after:after] = ast.parse("import jaxtyping as _jaxtyping, tests as _tests").body
+        node.body[after:after] = ast.parse("import tests as _tests").body
         return ast.fix_missing_locations(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
@@ -67,7 +69,7 @@ def _opens(statement: ast.stmt) -> bool:
 
 
 def _decorator() -> ast.expr:
-    return ast.parse("_jaxtyping.jaxtyped(typechecker=_tests.check)", mode="eval").body
+    return ast.parse("_tests.shaped", mode="eval").body
 
 
 class Loader(SourceFileLoader):
@@ -98,6 +100,11 @@ class Finder(PathFinder):
             spec.loader = Loader(spec.loader.name, spec.loader.path)
             spec.loader.names = cls.names
         return spec
+
+
+def pytest_runtest_setup() -> None:
+    """Every test checks the first calls of what it calls."""
+    tests.calls.clear()
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:

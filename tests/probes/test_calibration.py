@@ -42,7 +42,8 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "write", asked)
     result = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--quick", "--jobs", "2"])
     every = ["coverage", "nulls", "power", "sites", "alignment"]
-    assert result.exit_code == 0 and f"{tmp_path} True {every} {{'n_jobs': 2, 'scheduler': '', 'shard': ''}}" in result.output
+    how = {"n_jobs": 2, "scheduler": "", "shard": ""}
+    assert result.exit_code == 0 and f"{tmp_path} True {every} {how}" in result.output
 
 
 def test_parts_of_a_long_table_are_made_once_under_the_rules_that_they_depend_on(tmp_path):
