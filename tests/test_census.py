@@ -16,7 +16,7 @@ BUDGET = {
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
     "interp": 4240,  # looks (39); records checked (41); the contract of a machine; foreign text, stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
-    "interp/cli": 1635,  # edits of notes (43); JSON by a schema (39); one place (41); audit (38)
+    "interp/cli": 1665,  # shares of work (42); edits of notes (43); JSON by a schema (39); one place (41); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.
