@@ -63,10 +63,12 @@ def probe(
         say.wrote([folder])
         return
     folder_to_write(folder)
-    how = {"cache": folder / "cells", "n_jobs": jobs, "scheduler": scheduler, "shard": shard}
-    swept = run.sweep(loaded, sampled, targets, windows=spans, seed=seed, **how)
+    cache = folder / "cells"
+    swept = run.sweep(
+        loaded, sampled, targets, windows=spans, seed=seed, cache=cache, n_jobs=jobs, scheduler=scheduler, shard=shard
+    )
     if shard:
-        say.line(f"{shard}: {len(swept.frame)} rows are in {folder / 'cells'}")
+        say.line(f"{shard}: {len(swept.frame)} rows are in {cache}")
         return
     run.write_sweep(swept, folder)
     say.facts(cells=len(swept.frame), settings=swept.settings)
