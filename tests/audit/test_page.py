@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from html import unescape
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -14,6 +15,7 @@ from interp import audit as room
 from interp.audit import Effort
 from interp.cli import app
 from interp.errors import InputError
+from tests.audit import shipped
 
 TINY = Effort(episodes=12, rounds=5, writes=2, away=1, held=12, jacobians=1, along=1)
 
@@ -52,3 +54,22 @@ def test_bad_efforts_are_refused_before_any_work():
         room.audit(interp.load("wma-handwired", n_experts=2), effort=TINY).verdict("speed")
     with pytest.raises(InputError, match="wma-lerned"):
         room.audit("wma-lerned")
+
+
+def test_the_table_of_machines_that_ship_is_whole_and_says_what_the_page_says():
+    """``python -m tests.audit.shipped`` makes it; here nothing is run."""
+    table = pd.read_csv(shipped.TABLE, keep_default_na=False)
+    quick = table[table["size"] == "quick"].set_index("machine")
+    assert list(quick.index) == shipped.names()
+    assert (quick["CPU seconds"] <= 30).all() and (table["CPU seconds"] <= 120).all()
+    learned = [record.name for record in interp.models() if record.kind == "learned"]
+    assert (quick.loc[learned, "used"] == "used").all() and (quick.loc[learned, "content"] == "content").all()
+    assert "used" not in set(quick.loc[list(shipped.KINDS), "used"])
+    assert quick.loc[shipped.PLAIN, "by channel"].endswith("thought: not used")
+    assert quick["CPU seconds"].idxmax() == "reachability-handwired" and 26.5 < quick["CPU seconds"].max() < 27.5
+    goes_on = [name for name in quick.index if quick.loc[name, "stays"] == "goes on"]
+    assert goes_on == ["reachability-learned", "reachability-learned-1", "reachability-learned-2"]
+    text = (shipped.TABLE.parents[1] / "audit.md").read_text("utf-8")
+    assert "takes 27 CPU seconds of the 30" in text
+    for part in ("used", "presence", "repeated", "directions", "turning", "doses", "timing", "cycles", "rest", "ends"):
+        assert f"`{part}`" in text

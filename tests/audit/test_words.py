@@ -12,7 +12,7 @@ from interp.audit import content, dynamics, shortcuts, timing, used
 from interp.audit.changes import DONOR, INITIAL, SAME
 from interp.audit.subject import ALL
 from interp.audit.used import Influence
-from interp.audit.verdicts import NOT_APPLICABLE, UNDECIDED
+from interp.audit.verdicts import NOT_APPLICABLE, UNDECIDED, Threshold
 from interp.statistics import Interval
 
 N = 40
@@ -20,15 +20,23 @@ SPREAD = np.linspace(-1, 1, N)
 """Episodes differ by so much; their mean is 0, and its interval about .19 on either side."""
 
 
-def changed(now, later=None, cost=0.5, blind=0.0, noise=0.0):
-    """What a change does, written in rounds 1 and 2 of three: ``now`` in the round itself, ``later`` a round on."""
+def changed(now, later=None, cost=0.5, blind=0.0, noise=0.0, spread=0.0):
+    """What a change does, written in rounds 1 and 2 of three: ``now`` in the round itself, ``later`` a round on.
+
+    Episodes differ in cost by ``noise``, and in effect and chance by ``spread``.
+    """
     values = np.full((2, N, 3), np.nan)
     values[0, :, 1], values[1, :, 2] = now / 2, now
     values[0, :, 2] = now / 2 if later is None else later
     parts = {}
     for name, each in (("effect", values), ("cost", values * 0 + cost / 1.5), ("blind", values * 0 + blind / 1.5)):
-        parts[name] = each + noise * SPREAD[:, None] * (name == "cost")
+        parts[name] = each + (noise if name == "cost" else spread) * SPREAD[:, None]
     return Influence(ALL, "", (1, 2), **parts, counts=np.ones((2, N), bool))
+
+
+def said(of):
+    """The words of the questions on all that is carried, where another episode's state and the initial one do this."""
+    return [used.used(of, ALL).word, used.content(of).word, used.lasts(of).word]
 
 
 @pytest.fixture
@@ -54,17 +62,19 @@ def influences(monkeypatch):
         (changed(0.5, cost=0.5, blind=0.6), changed(0.0), UNDECIDED),  # by chance the loss rises as much
         (changed(0.5, cost=0.1, noise=1.0), changed(0.0), UNDECIDED),
         (changed(0.5, cost=-0.1, blind=-0.2), changed(0.0), UNDECIDED),
+        (changed(0.5, cost=0.5, blind=0.55, spread=0.3), changed(0.0), UNDECIDED),  # chance itself, not its low end
     ],
 )
 def test_used(influences, donor, initial, word):
     influences(donor=donor, initial=initial)
     line = used.used(None, ALL)
     assert line.word == word
-    larger = max(donor, initial, key=lambda found: found.effect[1, 0, 2])
-    assert line.number.estimate == pytest.approx(larger.effect[1, 0, 2])  # the peak: written and read in round 2
+    larger = max(donor, initial, key=lambda found: found.effect[1, :, 2].mean())
+    assert line.number.estimate == pytest.approx(larger.effect[1, :, 2].mean())  # the peak: written and read in round 2
     assert line.control == pytest.approx(np.nansum(larger.blind, -1).mean())
+    assert line.threshold == 0.02
     assert ("no use shows" in line.note) == (word == UNDECIDED)
-    rounds = [t for t, i in ((1, 0), (2, 1)) if donor.effect[i, 0, t] > 0.02]
+    rounds = [t for t, i in ((1, 0), (2, 1)) if donor.effect[i, :, t].mean() > 0.02]
     assert f"reads it: {', '.join(map(str, rounds)) or 'none'} of 1, 2" in line.note
 
 
@@ -94,6 +104,43 @@ def test_carried_on_or_made_anew(influences, now, later, word, number):
     assert number is None or line.number.estimate == pytest.approx(number)
 
 
+def test_what_is_carried_to_the_end_is_written_in_the_first_round(influences):
+    influences(donor=changed(0.5, 0.2), initial=changed(0.0))
+    assert "At the end of the episode, written in round 1: 0.2 [" in used.lasts(None).note
+
+
+def test_numbers_that_differ_between_episodes_decide_with_the_low_or_high_end_of_their_interval(influences):
+    """Means of .015 and .025 beside a threshold of .02, with intervals that hold it."""
+    for now in (0.015, 0.025):
+        unsure = changed(now, spread=0.1)
+        influences(donor=unsure, initial=unsure)
+        words = said(None)
+        assert words[:2] == [UNDECIDED, UNDECIDED] and words[2] != NOT_APPLICABLE
+        assert used.rounds_used(unsure) == []
+    influences(donor=changed(0.0), initial=changed(0.03, spread=0.1))
+    assert used.content(None).word == "neither"  # a pause that is not sure is none
+
+
+def test_a_number_that_is_the_threshold_is_not_above_it(influences, monkeypatch):
+    at = {name: Threshold(0.25, "a number without rounding") for name in ("effect", "lasts", "kept")}
+    for module in (used, content):
+        monkeypatch.setattr(module, "THRESHOLDS", at)
+    influences(donor=changed(0.25), initial=changed(0.25))
+    assert said(None) == [UNDECIDED, UNDECIDED, "carried on"] and used.rounds_used(changed(0.25)) == []
+    influences(donor=changed(0.0), initial=changed(0.25))
+    assert used.content(None).word == "neither"
+    line = ranked(monkeypatch, (0.25, 0.25, 0.25), np.full(N, 0.5))
+    assert line.word == UNDECIDED and ranked(monkeypatch, (0.5, 0.5, 1.0), np.full(N, 0.25)).word == NOT_APPLICABLE
+
+
+def ranked(monkeypatch, shares, whole, noise=0.0):
+    """How few directions, of which 1, 2 and 4 have such shares of the effect, and random ones a quarter of that."""
+    parts = np.outer(shares, whole) + noise * SPREAD
+    by_rank = ([1, 2, 4], parts, 0.25 * np.outer(shares, whole) + noise * SPREAD, whole)
+    monkeypatch.setattr(content, "by_rank", lambda subject, t: by_rank if t == 3 else None)
+    return content.few(SimpleNamespace(writes=(1, 2, 3)))
+
+
 @pytest.mark.parametrize(
     ("shares", "whole", "word"),
     [
@@ -105,13 +152,12 @@ def test_carried_on_or_made_anew(influences, now, later, word, number):
     ],
 )
 def test_how_few_directions(monkeypatch, shares, whole, word):
-    every = np.full(N, whole)
-    by_rank = ([1, 2, 4], np.outer(shares, every), 0.25 * np.outer(shares, every), every)
-    monkeypatch.setattr(content, "by_rank", lambda subject, t: by_rank)
-    line = content.few(SimpleNamespace(writes=(1, 3)))
+    line = ranked(monkeypatch, shares, np.full(N, whole))
     assert line.word == word
+    unsure = ranked(monkeypatch, shares, np.full(N, whole), noise=0.5)
     if line.number is not None:
         assert line.control == pytest.approx(line.number.estimate / 4)
+        assert unsure.word == UNDECIDED and unsure.control == pytest.approx(0.25 * shares[-1])
 
 
 def asked(curve, noise=0.0):
