@@ -10,13 +10,13 @@ BUDGET = {
     "circuits/benchmark": 3040,  # inert edges; answers of any kind; machines as subjects
     "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, errors
     # Choices in place of probabilities, and language models as subjects (43); the old analysis in interp/llm went.
-    "circuits/compare": 5111,  # sides of thresholds; rival updates; its sentence; worst responses; what heads hand on
+    "circuits/compare": 5215,  # players beside machines (43); sides of thresholds; rival updates; worst responses; heads that hand on
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
     "interp": 4240,  # looks (39); records checked (41); the contract of a machine; foreign text, stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
-    "interp/cli": 1665,  # shares of work (42); edits of notes (43); JSON by a schema (39); one place (41); audit (38)
+    "interp/cli": 1700,  # shares of work (42); edits of notes, players (43); JSON by a schema (39); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.

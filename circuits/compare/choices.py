@@ -21,6 +21,12 @@ lies on both sides) or "none":
 Within a group (families that extend one another) the one with fewest parameters is taken of those that may lose no more
 than :data:`WORTH` nats a round beyond the best; it is undecided where a larger one may save :data:`UNKNOWN`.
 
+A player *chooses as a machine does* ("same") where by its 95 % intervals it does what the machine prefers in at least
+:data:`AGREES` of the rounds where the machine and the best guess without a memory prefer different outcomes, where the
+machine's predictions, through a link of their own, lose less than that guess and than an untrained copy's, and where no
+family saves :data:`UNKNOWN` nats a round beyond them. It is "different" where one of these fails by its own interval,
+and "undecided" otherwise, or without an untrained copy.
+
 What this is NOT: evidence of how a player computes. Noise and another algorithm that nobody thought of look alike: a
 player who departs from every family in one round of five is not named.
 """
@@ -28,7 +34,7 @@ player who departs from every family in one round of five is not named.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -36,7 +42,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import Distributions, said, search
+from circuits.compare.fitting import Distributions, checked_distributions, said, search
 from interp import tasks
 from interp.algorithm import Family
 from interp.checks import checked, unique
@@ -58,6 +64,7 @@ REFINED = 2
 _LEAST, _CERTAIN, _TIED, _BISECTIONS = 1e-2, 1e-12, 1e-9, 14
 SWITCHES = "switches"
 Verdict = Literal["named", "undecided", "none"]
+Alike = Literal["same", "different", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,31 @@ class ChoiceScore:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Whether a player chooses as a machine does.
+
+    Attributes:
+        telling: share of the rounds where the machine and the best guess without a memory prefer different outcomes in
+            which the player does what the machine prefers.
+        over_floor: nats a round that the machine's predictions lose less than that guess, held out; ``over_untrained``:
+            than those of an untrained copy, NaN without one; ``left``: nats a round that the best family saves.
+    """
+
+    verdict: Alike
+    telling: Interval
+    over_floor: Interval
+    over_untrained: Interval
+    left: Interval
+
+    def __str__(self) -> str:
+        return (
+            f"{self.verdict} (in {self.telling} of the telling rounds; {self.over_floor} nats a round less than the "
+            f"best guess without a memory, {self.over_untrained} less than an untrained copy; the best family saves "
+            f"{self.left})"
+        )
+
+
+@dataclass(frozen=True)
 class ChoicePart:
     """Which algorithm explains a player's choices.
 
@@ -105,6 +137,7 @@ class ChoicePart:
             prefers another outcome.
         lead: nats a round that it loses less than ``runner_up``, the best family of another group that has a memory.
         scores: every family by key, the best first.
+        beside: of each machine that it was held against, whether the player chooses as it does.
     """
 
     verdict: Verdict
@@ -120,6 +153,7 @@ class ChoicePart:
     lead: Interval
     runner_up: str
     scores: Mapping[str, ChoiceScore] = field(repr=False)
+    beside: Mapping[str, Beside] = field(default_factory=dict)
 
     @property
     def answer(self) -> str:
@@ -162,7 +196,12 @@ class ChoicePart:
 
 @checked
 def explain_choices(
-    episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
+    episodes: Any,
+    choices: Any,
+    *,
+    families: Sequence[Family] | None = None,
+    beside: Mapping[str, tuple[Any, Any]] | None = None,
+    seed: int = 0,
 ) -> ChoicePart:
     """Which family of algorithms chooses what a player chose.
 
@@ -170,6 +209,8 @@ def explain_choices(
         episodes: what the player saw; at least 4 of them.
         choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
         families: those that are asked; all of the task's when None.
+        beside: by name, a machine's predictions ``[episode, round, outcome]`` on the same episodes, and those of an
+            untrained copy, or None.
         seed: of the bootstrap over episodes.
 
     Raises:
@@ -202,7 +243,13 @@ def explain_choices(
     kept = {key: point for key, (_, point) in grids.items() if key not in refined}
     scores += [_scored(game, family, kept.get(family.key)) for family in asked.values()]
     scores += _switched(game, scores[1:], asked, grids[ranked[0].key][0])
-    return _decided(game, scores, asked, seed)
+    part = _decided(game, scores, asked, seed)
+    machines = {}
+    for name, given in (beside or {}).items():
+        trained, blank = (None if p is None else checked_distributions(p, episodes)[rows] for p in given)
+        assert trained is not None, "only an untrained copy may be missing"
+        machines[name] = _beside(game, part, trained, blank, seed)
+    return replace(part, beside=machines)
 
 
 class _Game:
@@ -483,8 +530,37 @@ def _verdict(memoryless: bool, alone: bool, telling: Interval, lead: Interval, o
     return "named" if alone and telling.low >= AGREES and lead.low > 0 and over_floor.low > 0 else "undecided"
 
 
+def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, seed: int) -> Beside:
+    """A player beside a machine with predictions ``trained [episode, asked round, outcome]``, ``blank`` untrained."""
+    rounds, floor = game.known.sum(1).astype(float), part.scores[part.floor]
+    lost, prefers = _held_out(game, lambda use: trained)
+    best = min((one.losses for one in part.scores.values()), key=lambda losses: float(losses.sum()))
+    counted = game.known & (prefers >= 0) & (prefers != floor.prefers)
+    telling = ratio_interval((counted & (prefers == game.choices)).sum(1), counted.sum(1), seed=seed)
+    nothing = Interval(float("nan"), float("nan"), float("nan"))
+    over_untrained = nothing
+    if blank is not None:
+        over_untrained = ratio_interval(_held_out(game, lambda use: blank)[0] - lost, rounds, seed=seed)
+    over_floor = ratio_interval(floor.losses - lost, rounds, seed=seed)
+    left = ratio_interval(lost - best, rounds, seed=seed)
+    return Beside(_alike(telling, over_floor, over_untrained, left), telling, over_floor, over_untrained, left)
+
+
+def _alike(telling: Interval, over_floor: Interval, over_untrained: Interval, left: Interval) -> Alike:
+    """The rule: "same" where all hold by their intervals, "different" where one fails by its own."""
+    if over_floor.high <= 0 or over_untrained.high <= 0 or left.low > UNKNOWN or not telling.high >= AGREES:
+        return "different"
+    saves = over_floor.low > 0 and over_untrained.low > 0
+    return "same" if saves and telling.low >= AGREES and left.high <= UNKNOWN else "undecided"
+
+
 _CHI2 = 3.841 / 2
 """Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
+_STEPS = 3.676
+"""The same where the likeliest outcome is chosen (temperature 0): a parameter then moves choices one by one, and the
+likelihood is a random walk on both sides of the truth, of which P(both maxima <= c) = (1 - exp(-c))^2 = .95 (Hansen
+2000, Econometrica 68, of thresholds). Chi-squared covers (1 - r / (1 - r))^2 of the time where a share r of the choices
+departs: .90 at .05, .79 at .1; 20 runs gave .90 and .80."""
 
 
 def _profiles(game: _Game, family: Family, found: ChoiceScore) -> dict[str, Interval]:
@@ -498,23 +574,23 @@ def _profiles(game: _Game, family: Family, found: ChoiceScore) -> dict[str, Inte
         def worse(value: float, s: Any = s, loss: Any = loss) -> float:
             return float(loss({**found.searched, s.name: value}) * game.n_rounds)
 
-        least = worse(estimate)
-        bounds = [_edge(worse, least, estimate, end) for end in (s.grid[0], s.grid[-1])]
+        most = worse(estimate) + (_STEPS if found.link.temperature == 0 else _CHI2)
+        bounds = [_edge(worse, most, estimate, end) for end in (s.grid[0], s.grid[-1])]
         intervals[s.name] = Interval(estimate, *bounds)
     return intervals
 
 
-def _edge(worse: Callable[[float], float], least: float, estimate: float, end: float) -> float:
-    """The value furthest from the estimate towards ``end`` that costs no more than :data:`_CHI2`."""
+def _edge(worse: Callable[[float], float], most: float, estimate: float, end: float) -> float:
+    """The value furthest from the estimate towards ``end`` up to which none costs more than ``most``."""
     steps = np.linspace(0, 1, 41)[1:] ** 2
     held = estimate
     for step in steps:
         value = estimate + (end - estimate) * step
-        if worse(value) > least + _CHI2:
+        if worse(value) > most:
             low, high = held, value
             for _ in range(6):
                 middle = (low + high) / 2
-                low, high = (middle, high) if worse(middle) <= least + _CHI2 else (low, middle)
+                low, high = (middle, high) if worse(middle) <= most else (low, middle)
             return low
         held = value
     return end

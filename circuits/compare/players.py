@@ -16,9 +16,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from circuits.compare.choices import ChoicePart, explain_choices
+from circuits.compare.fitting import predictor
 from interp.checks import checked
 from interp.errors import require
 from interp.llm.runs import LLMRun, episodes_of, grouped
+from interp.machine import Machine
 from interp.tasks.experts.players import player_families
 
 FEWEST = 8
@@ -61,6 +63,17 @@ class Behaviour:
                 row |= getattr(found, name).columns(name)
         return pd.DataFrame([row | {"says_best": self.says_best, "opposes_worst": self.opposes_worst}])
 
+    def machines(self) -> pd.DataFrame:
+        """One row for each machine that the player was held against."""
+        rows = []
+        for name, one in (self.found.beside if self.found else {}).items():
+            row: dict[str, Any] = {"model": self.model, "condition": self.condition, "regime": self.regime}
+            row |= {"n": self.n, "machine": name, "verdict": one.verdict}
+            for part in ("telling", "over_floor", "over_untrained", "left"):
+                row |= getattr(one, part).columns(part)
+            rows.append(row)
+        return pd.DataFrame(rows)
+
     def families(self) -> pd.DataFrame:
         """One row for each family, the best first; empty where none was asked."""
         whose = {"model": self.model, "condition": self.condition, "regime": self.regime}
@@ -68,11 +81,18 @@ class Behaviour:
 
 
 @checked
-def behaviour(runs: Sequence[LLMRun], seed: int = 0) -> list[Behaviour]:
-    """One :class:`Behaviour` for each (model, condition, regime) in ``runs`` that has a prediction."""
+def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()) -> list[Behaviour]:
+    """One :class:`Behaviour` for each (model, condition, regime) in ``runs`` that has a prediction.
+
+    Args:
+        machines: models of expert advice; does the player choose as each of them does?
+    """
     require(bool(runs), "no runs to analyse")
     groups = grouped(run for run in runs if run.rounds and not run.missing.all())
-    return [_behaviour(members, seed) for members in groups.values()]
+    for machine in machines:
+        task = machine.layout.task
+        require(task == "experts", f"{machine.name!r} is a model of {task}; runs of language models are of experts")
+    return [_behaviour(members, seed, machines) for members in groups.values()]
 
 
 @checked
@@ -81,10 +101,11 @@ def behaviour_tables(acts: Sequence[Behaviour]) -> dict[str, pd.DataFrame]:
     if not acts:
         return {}
     tables = {"behaviour": [one.to_frame() for one in acts], "families": [one.families() for one in acts]}
+    tables |= {"machines": [one.machines() for one in acts]}
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
 
 
-def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
+def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]) -> Behaviour:
     model, condition, regime = members[0].group
     episodes = episodes_of(members, regime)
     choices = np.full((len(episodes), episodes.n_rounds), np.nan)
@@ -92,7 +113,9 @@ def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
         choices[row, : run.rounds] = run.predictions
     found = None
     if len(members) >= FEWEST:
-        found = explain_choices(episodes, choices, families=player_families(episodes.n_experts), seed=seed)
+        beside = {one.name: (predictor(one)(episodes), predictor(one.fresh(seed))(episodes)) for one in machines}
+        families = player_families(episodes.n_experts)
+        found = explain_choices(episodes, choices, families=families, beside=beside, seed=seed)
     best, worst = (float(np.mean(shares)) for shares in zip(*map(_second_half, members), strict=True))
     return Behaviour(model, condition, regime, len(members), found, best, worst)
 

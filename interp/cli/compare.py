@@ -10,7 +10,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.files import folder_to_write
+from interp.files import folder_to_write, write_csv
 from interp.library import handwired_models
 
 
@@ -44,6 +44,27 @@ def _same_where(decided_by: str) -> str | None:
     return "at most" if at_most(decided_by) else "at least"
 
 
+def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) -> None:
+    """What the players of some traces choose like, and whether as ``machines`` do."""
+    from circuits.compare.players import behaviour, behaviour_tables
+    from interp.llm.loading import read
+    from reports.blocks import joined
+
+    reading = read(traces)
+    for sentence in reading.sentences[1:]:
+        say.aside(sentence)
+    folder = folder_to_write(out / f"{traces.name}-against-{machines[0].name if machines else 'none'}")
+    acts = behaviour(reading.runs, seed, machines)
+    for one in acts:
+        say.line(f"{one.model}, {one.condition}, {one.regime}: {one.found or one.answer}")
+        for name, beside in one.found.beside.items() if one.found else ():
+            say.line(f"{one.model}, {one.condition}, {one.regime}, as {name} chooses: {beside}")
+    tables = {name: table for name, table in behaviour_tables(acts).items() if len(table)}
+    if "machines" in tables:
+        say.table(joined(tables["machines"]), "Do players choose as a model does?", "machines")
+    say.wrote([write_csv(folder / f"{name}.csv", table) for name, table in tables.items()])
+
+
 @command(
     example="interp compare wma-learned wma-handwired --quick", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS
 )
@@ -70,7 +91,17 @@ def compare(
     device: options.Device = "cpu",
     out: options.Out = Path("output/comparisons"),
 ) -> None:
-    """Is a model the same as another, handwired by default: behaviour, state, update and circuit, with bounds."""
+    """Is a model the same as another, handwired by default: behaviour, state, update and circuit, with bounds.
+
+    MODEL may be a folder of traces of `interp llm run`: of the players in it only the choices are seen, so the
+    question is which algorithm explains them, and whether they choose as the other model does ('none' asks no model).
+    """
+    from interp.llm.loading import holds_runs
+
+    if holds_runs(model):
+        held_against = [] if reference in ("", "none") else [options.load(reference, sizes, arguments, device).model]
+        _players(say, Path(model), held_against, seed, out)
+        return
     subject = options.load(model, sizes, arguments, device).model
     from circuits import compare as room
 

@@ -55,6 +55,13 @@ class Reading:
         ]
 
 
+def holds_runs(path: str | Path) -> bool:
+    """Is ``path`` a folder with traces or other people's results below it?"""
+    folder = Path(path)
+    found = (file for name in ("*.jsonl", RECORD) for file in folder.rglob(name)) if folder.is_dir() else iter(())
+    return any(file.name == RECORD or _is_trace(file) for file in found)
+
+
 @checked
 def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> list[LLMRun]:
     """Every run below ``path`` (or the one in that file), sorted: the runs of :func:`read`."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circuits.compare.choices import AGREES, _lapses, _verdict, explain_choices
+from circuits.compare.choices import _CHI2, _STEPS, AGREES, UNKNOWN, _alike, _lapses, _verdict, explain_choices
+from circuits.compare.fitting import predictor
 from interp.errors import InputError
 from interp.statistics import Interval
 from interp.tasks.experts import sample
@@ -52,6 +53,68 @@ def test_a_player_that_departs_in_one_round_of_five_is_not_named() -> None:
 )
 def test_the_rule(memoryless: bool, alone: bool, telling: Any, lead: Any, floor: Any, verdict: str) -> None:
     assert _verdict(memoryless, alone, telling, lead, floor) == verdict
+
+
+LITTLE, MUCH = Interval(0.0, -0.01, UNKNOWN), Interval(0.1, UNKNOWN + 0.01, 0.2)
+NONE = Interval(float("nan"), float("nan"), float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("telling", "floor", "untrained", "left", "verdict"),
+    [
+        (OFTEN, MORE, MORE, LITTLE, "same"),
+        (Interval(0.9, AGREES, 0.95), MORE, MORE, LITTLE, "same"),
+        (Interval(0.9, AGREES - 0.01, 0.95), MORE, MORE, LITTLE, "undecided"),
+        (Interval(0.8, 0.7, AGREES), MORE, MORE, LITTLE, "undecided"),
+        (Interval(0.8, 0.7, AGREES - 0.01), MORE, MORE, LITTLE, "different"),
+        (NONE, MORE, MORE, LITTLE, "different"),
+        (OFTEN, PERHAPS, MORE, LITTLE, "undecided"),
+        (OFTEN, LESS, MORE, LITTLE, "different"),
+        (OFTEN, Interval(0.1, 0.0, 0.2), MORE, LITTLE, "undecided"),
+        (OFTEN, Interval(-0.1, -0.2, 0.0), MORE, LITTLE, "different"),
+        (OFTEN, MORE, PERHAPS, LITTLE, "undecided"),
+        (OFTEN, MORE, LESS, LITTLE, "different"),
+        (OFTEN, MORE, Interval(0.1, 0.0, 0.2), LITTLE, "undecided"),
+        (OFTEN, MORE, Interval(-0.1, -0.2, 0.0), LITTLE, "different"),
+        (OFTEN, MORE, NONE, LITTLE, "undecided"),
+        (OFTEN, MORE, MORE, MUCH, "different"),
+        (OFTEN, MORE, MORE, Interval(0.1, UNKNOWN, 0.2), "undecided"),
+        (OFTEN, MORE, MORE, Interval(0.1, -0.1, UNKNOWN + 0.01), "undecided"),
+    ],
+)
+def test_the_rule_beside_a_machine(telling: Any, floor: Any, untrained: Any, left: Any, verdict: str) -> None:
+    assert _alike(telling, floor, untrained, left) == verdict
+
+
+def test_a_player_is_held_against_a_machine() -> None:
+    """One that chooses what the machine holds likeliest is as it is, one that never does is not; without an untrained
+    copy nothing is the same. The machine is Bayes by its algorithm, the copy says .5 and a little."""
+    known = {family.key: family for family in player_families(4)}
+    bayes = predictor(known["bayes"].make(low=0.0, room=1.0))(EPISODES)
+    blank = np.full_like(bayes, 0.5) + 0.1 * np.stack([EPISODES.advice[..., 0], 1 - EPISODES.advice[..., 0]], -1) - 0.05
+    asked = [known["majority_vote"], known["follow_the_leader"]]
+    likeliest = (bayes[..., 1] > 0.5).astype(float)
+    both = {"with": (bayes, blank), "without": (bayes, None)}
+    found = explain_choices(EPISODES, likeliest, families=asked, beside=both).beside
+    assert found["with"].verdict == "same" and found["with"].telling.low > 0.9, str(found["with"])
+    assert found["without"].verdict == "undecided" and np.isnan(found["without"].over_untrained.low)
+    found = explain_choices(EPISODES, choices(SEEN["majority"], EPISODES), families=asked, beside=both).beside
+    assert found["with"].verdict == "different"
+    with pytest.raises(InputError, match="probabilities that sum to 1"):
+        explain_choices(EPISODES, likeliest, families=asked, beside={"odd": (2 * bayes, None)})
+
+
+def test_intervals_cover_where_a_parameter_moves_choices_one_by_one() -> None:
+    """A walk of one step a choice on both sides of the truth, up log((1 - r) / r) where the player departs: the truth
+    is within _STEPS of the best in 95 % and more, within half of chi-squared's 3.84 in (1 - r / (1 - r))^2."""
+    assert (1 - np.exp(-_STEPS)) ** 2 == pytest.approx(0.95, abs=1e-3)
+    rng = np.random.default_rng(0)
+    for rate in (0.05, 0.1, 0.2):
+        steps = np.where(rng.random((4000, 2, 200)) < rate, 1, -1) * np.log((1 - rate) / rate)
+        best = np.maximum(steps.cumsum(-1).max(-1), 0).max(-1)
+        assert (best <= _STEPS).mean() > 0.945
+        if rate < 0.13:
+            assert (best <= _CHI2).mean() == pytest.approx((1 - rate / (1 - rate)) ** 2, abs=0.02)
 
 
 def test_the_lapse_is_the_share_of_departures_over_chance() -> None:

@@ -165,10 +165,13 @@ def main() -> None:
     parser.add_argument("--unseen", action="store_true")
     parser.add_argument("--coverage", type=int, default=0, help="Repetitions of the coverage of eta.")
     parser.add_argument("--only", nargs="+", default=None)
+    parser.add_argument("--machine", default=None, help="Instead: does each player choose as this model does?")
     given = parser.parse_args()
     if given.coverage:
         return coverage(given.coverage, given.instances[0])
     players = UNSEEN if given.unseen else SEEN
+    if given.machine:
+        return alike(given.machine, {name: players[name] for name in given.only or players}, given)
     for name in given.only or players:
         for n in given.instances:
             for regime in given.regimes:
@@ -183,6 +186,26 @@ def main() -> None:
                     flush=True,
                 )
     return None
+
+
+def alike(machine: str, players: dict[str, Player], given: argparse.Namespace) -> None:
+    """Does each player choose as a shipped model does? The model's own choices come first."""
+    import interp
+    from circuits.compare.choices import explain_choices
+    from circuits.compare.fitting import predictor
+    from interp.tasks.experts import sample
+    from interp.tasks.experts.players import player_families
+
+    model = interp.load(machine)
+    for n in given.instances:
+        for regime in given.regimes:
+            episodes = sample(n, 100, 4, regime=regime, seed=7)
+            pair = predictor(model)(episodes), predictor(model.fresh(0))(episodes)
+            said = {machine: (pair[0][..., 1] > 0.5).astype(float)}
+            said |= {name: choices(player, episodes) for name, player in players.items()}
+            for name, chosen in said.items():
+                found = explain_choices(episodes, chosen, families=player_families(4), beside={machine: pair})
+                print(f"{name:20} {n:3} {regime:12} {found.answer:32} {found.beside[machine]}", flush=True)  # noqa: T201
 
 
 def coverage(repetitions: int, n: int) -> None:

@@ -65,6 +65,10 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
         "provenance.json",
     }
     assert (pd.read_csv(tmp_path / "scores" / "notes.csv")["format"] == "counter").sum() == 12
+    compare = ["compare", str(tmp_path / "traces"), "wma-handwired", "--out", str(tmp_path / "compared")]
+    result = CliRunner().invoke(app, compare)
+    assert result.exit_code == 0 and "tester, online-note-only, flat: undecided; fewer than 8" in result.output
+    assert (tmp_path / "compared" / "traces-against-wma-handwired" / "behaviour.csv").is_file()
     code, said = interp("report", tmp_path / "traces", "--out", tmp_path)
     assert code == 0 and said.strip() == str(tmp_path / "llm.html") and (tmp_path / "llm.html").stat().st_size > 50_000
 
