@@ -37,7 +37,9 @@ def build(out: Path = OUT, run: bool = True) -> Path:
     shutil.copytree(
         HERE,
         source,
-        ignore=shutil.ignore_patterns("__pycache__", "build.py", "generated.py", "notebooks*", "pictures.py"),
+        ignore=shutil.ignore_patterns(
+            "__pycache__", "build.py", "generated.py", "notebooks*", "pictures.py", "screens.py"
+        ),
     )
     shutil.copy(HERE.parent / "examples" / "own_task.py", source / "tutorials")
     for path, text in generated.pages().items():
@@ -45,7 +47,8 @@ def build(out: Path = OUT, run: bool = True) -> Path:
         (source / path).write_text(text, encoding="utf-8")
     options = ["-W", "--keep-going", "-q", "-b", "html"]
     options += [] if run else ["-D", "nb_execution_mode=off"]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
+    quiet = {"PYTHONWARNINGS": "ignore:IProgress not found"}  # what tqdm says in every kernel without ipywidgets
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent), **quiet}
     command = [sys.executable, "-m", "sphinx", *options, str(source), str(out)]
     done = subprocess.run(command, env=environment, check=False, text=True, stderr=subprocess.PIPE)
     if done.returncode:

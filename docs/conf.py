@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import interp
+from reports.palette import HUES
 
 OURS = ("interp", "probes", "circuits", "reports")
 
@@ -15,6 +16,12 @@ version = release = interp.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["README.md", "notebooks"]
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+_BRAND = ("color-brand-primary", "color-brand-content", "color-brand-visited")
+html_theme_options = {
+    f"{theme}_css_variables": dict.fromkeys(_BRAND, HUES["blue"][i]) for i, theme in enumerate(("light", "dark"))
+}
 html_title = f"{project} {release}"
 html_copy_source = True
 html_show_sphinx = False

@@ -1,4 +1,4 @@
-"""The pictures of the README: ``python -m docs.pictures`` draws them from ``pictures/verdicts.csv``.
+"""The pictures of the README and of seeds: ``python -m docs.pictures`` draws them from their tables.
 
 ``python -m docs.pictures FOLDER`` first takes the verdicts anew from the comparisons saved below a folder, such as
 those that ``interp compare NAME`` writes to ``output/comparisons``.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from interp.files import read_json, write_csv, write_figure
@@ -16,6 +17,7 @@ from reports.side_by_side import machines, verdicts
 
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
+SEEDS = Path(__file__).parent / "seeds"
 SHOWN = "wma-learned"
 """The model that is drawn beside its handwired one."""
 
@@ -31,12 +33,23 @@ def saved(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def between_seeds() -> pd.DataFrame:
+    """The verdicts between the seeds of trained models, one row each; what says how far two are apart is turned."""
+    frame = pd.concat([pd.read_csv(path) for path in sorted(SEEDS.glob("*-between.csv"))], ignore_index=True)
+    called = frame["what"].str.extract(r"as (?P<other>.*): (?P<question>.*)")
+    apart = frame["by"].str.endswith("apart by")
+    alike = frame[["value", "high", "low"]].rsub(1).set_axis(["value", "low", "high"], axis="columns")
+    frame.loc[apart, ["value", "low", "high"]] = alike[apart]
+    return frame.assign(model=frame["model"] + " as " + called["other"], question=called["question"], threshold=np.nan)
+
+
 def draw() -> list[Path]:
     """Every picture, from the table."""
     frame = pd.read_csv(TABLE)
     of_one = frame[frame["model"] == SHOWN]
     answers = {row["question"]: (row["verdict"], f"{row['value']:g}") for row in of_one.to_dict("records")}
     drawn = {"verdicts": verdicts(frame), "machines": machines(SHOWN, "wma-handwired", answers)}
+    drawn["seeds"] = verdicts(between_seeds())
     return [write_figure(PICTURES / f"{name}.svg", figure, facecolor="#fcfcfb") for name, figure in drawn.items()]
 
 

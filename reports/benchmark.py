@@ -26,6 +26,7 @@ _LEAD = (
     "draw at random bound the scale. Intervals (95 %) resample the forms of the machines, after averaging over "
     "variants and seeds: they say how much the choice of machines matters."
 )
+_BOUNDS = ("oracle", "random")
 _PARTIAL = (":prediction", ":state", ":rounds", ":absolute")
 """Readings that the figure of variants leaves out."""
 _EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap all", "cpr", "1-cmd")
@@ -39,12 +40,20 @@ def page(result: Result) -> Report:
     if result.refusals:
         refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
         sections.append(Section("Refused", [refused]))
-    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings))
+    told = [f"{QUESTIONS[question].name}: {_best(result.summary(question))}" for question in asked]
+    sentence = f"The best method for each question, with its mean score: {'; '.join(told)}."
+    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), sentence=sentence)
 
 
 def write(result: Result, folder: str | Path) -> Path:
     """Write the page as ``benchmark.html``."""
     return page(result).write(Path(folder) / "benchmark.html")
+
+
+def _best(summary: pd.DataFrame) -> str:
+    """The method that does best, the bounds left out, with its score."""
+    methods = summary[~summary["method"].isin(_BOUNDS)]
+    return "none" if methods.empty else f"{methods['method'].iloc[0]} ({methods['mean'].iloc[0]:.2f})"
 
 
 def _title(question: str) -> str:
@@ -62,7 +71,9 @@ def _overview(result: Result, asked: list[str]) -> Figure:
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
     heads = [f"{QUESTIONS[question].name}, {result.headline(question)}" for question in asked]
     picture = figures.heatmap(table.to_numpy(), list(table.index), heads, label="mean score", limit=1.0)
-    caption = "Each method in its best reading; blank where it does not answer a question."
+    first = next((name for name in table.index if name not in _BOUNDS), "none")
+    caption = f"Over the questions that it answers, {first} does best. Each method in its best reading; blank where it "
+    caption += "does not answer a question."
     return Figure(picture, "Every method on every question", caption)
 
 
@@ -74,17 +85,15 @@ def _blocks(result: Result, question: str) -> list[Any]:
         Row(str(row["method"]), Measured(Interval(row["mean"], row["low"], row["high"]), controls=beside))
         for row in summary.to_dict("records")
     ]
-    best = next((str(name) for name in summary["method"] if name not in ("oracle", "random")), "")
-    takeaway = f"{best} does best. " if best else ""
     described = Table(_described(summary, question), "Every method, with CPU seconds for each subject", collapsed=True)
-    caption = f"{takeaway}{_title(question)}: {record.headline}, mean over forms of machines."
+    caption = f"Best is {_best(summary)}. {_title(question)}: {record.headline}, mean over forms of machines."
     scores = result.table(question)
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
     return [
         Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
         IntervalPlot(rows, caption, beneath=described),
         Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
-        Figure(_by_variant(result, question), "By variant of the machines", "Mean over forms."),
+        Figure(_by_variant(result, question), "By variant of the machines", f"Mean over forms: {record.headline}."),
     ]
 
 

@@ -108,7 +108,6 @@ def verdicts(frame: pd.DataFrame) -> Figure:
         axes.set_yticks(range(len(models)), models[::-1])
         axes.tick_params(axis="y", length=0)
         axes.grid(False, axis="y")
-    figure.supxlabel(
-        "how alike (1: the same); a bar is the 95 % interval, the tick what it is held against", fontsize=8.5
-    )
+    ticks = ", the tick what it is held against" if frame["threshold"].notna().any() else ""
+    figure.supxlabel(f"how alike (1: the same); a bar is the 95 % interval{ticks}", fontsize=8.5)
     return figure

@@ -16,7 +16,7 @@ from interp.display import lacks
 from interp.errors import require
 from probes import ProbeResult
 from probes.controls import DESCRIPTIONS, Control
-from probes.targets import compute as compute_targets
+from probes.targets import parse
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, Verdict, Word, cell, number
 from reports.measured import IntervalPlot, Measured, Row
@@ -55,10 +55,10 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         return keys[:n_claimed] if context.quick else keys
 
     def compute(context: Context) -> list[ProbeResult]:
-        values = compute_targets(asked(context), context.episodes, context.model)
-        keys = [value.key for value in values if value.as_numbers().varies] or asked(context)
+        wanted = [(key, *parse(key, context.task)) for key in asked(context)]
+        keys = [key for key, target, moment in wanted if target(context.episodes, moment).as_numbers().varies]
         runs = context.run, context.blank_run
-        return probes.probe(context.model, context.episodes, keys, seed=context.seed, runs=runs)
+        return probes.probe(context.model, context.episodes, keys, seed=context.seed, runs=runs) if keys else []
 
     def summary(results: list[ProbeResult], context: Context) -> list[Finding]:
         return [_finding(result) for result in results if result.target.key in asked(context)[:n_claimed]]
@@ -71,6 +71,8 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
 
 def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> list[object]:
+    if not results:
+        return [Prose(_TEXT + _left_out(results, constant))]
     metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
     words = ", ".join(f"{result.target.key.replace('_', ' ')}: {result.verdict}" for result in results)
     caption = f"{words}. {metrics} of each probe; for R², 1 is perfect and 0 is what the mean gives."

@@ -19,6 +19,22 @@ TINY_TEXT = """(() => { const small = {};
     if (shown < 9) small[element.textContent.trim()] = shown;
   } return small; })()"""
 OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
+OVERLAPS = """(() => { const found = [];
+  for (const svg of document.querySelectorAll('figure svg')) {
+    const texts = [...svg.querySelectorAll('text')].filter((text) => text.textContent.trim());
+    const boxes = texts.map((text) => text.getBoundingClientRect());
+    boxes.forEach((a, i) => boxes.slice(0, i).forEach((b, j) => {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 2 && high > 0.4 * Math.min(a.height, b.height)) found.push([i, j].map((k) => texts[k].textContent));
+    }));
+  } return found; })()"""
+UNHINTED = """[...document.querySelectorAll('body *')].filter((box) => {
+  const scrolls = ['auto', 'scroll', 'hidden'].includes(getComputedStyle(box).overflowX), seen = box.checkVisibility();
+  const hinted = box.closest('.scroll, .view, pre, svg, select, .unseen');
+  return seen && scrolls && !hinted && box.clientWidth > 1 && box.scrollWidth > box.clientWidth + 1;
+}).map((box) => box.outerHTML.slice(0, 120))"""
+"""What scrolls sideways without a shadow (boxes), a line that says so (attention) or being code."""
 
 
 def violations(browser: Browser) -> list[str]:
@@ -41,6 +57,25 @@ def test_a_report_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["qlearning-learned"], width=390, dark=True)
     assert browser.evaluate(OVERFLOW) <= 0 and browser.evaluate(TINY_TEXT) == {}
     assert violations(browser) == []
+
+
+def faults(browser: Browser, page: Path, width: int, dark: bool) -> dict[str, object]:
+    """What is wrong with a page whose every section is open, by what was looked at; nothing where all is well."""
+    browser.open(page, width=width, dark=dark)
+    browser.evaluate("document.querySelectorAll('details.section').forEach((fold) => { fold.open = true; })")
+    found = {"sticks out": max(0, browser.evaluate(OVERFLOW)), "overlap": browser.evaluate(OVERLAPS)}
+    found |= {"scrolls unhinted": browser.evaluate(UNHINTED), "tiny": browser.evaluate(TINY_TEXT)}
+    return {what: fault for what, fault in {**found, "axe": violations(browser)}.items() if fault}
+
+
+@pytest.mark.slow(reason="a page of each kind at three widths in two themes: a minute of one core")
+@pytest.mark.parametrize("kind", ["wma-handwired", "wma-learned", "qlearning-handwired", "qlearning-learned", "index"])
+def test_every_kind_of_page(browser: Browser, pages: dict[str, Path], kind: str) -> None:
+    """No label over another, no sideways scroll without a hint, nothing that axe objects to."""
+    page = pages.get(kind) or next(iter(pages.values())).with_name("index.html")
+    for width in (390, 1024, 1440):
+        for dark in (False, True):
+            assert faults(browser, page, width, dark) == {}, (width, dark)
 
 
 @pytest.mark.parametrize("dark", [False, True])
