@@ -1,7 +1,7 @@
 """When does a state become readable, when is it used, and when is it right? One training, audited at its checkpoints.
 
-A small search of graphs (10 names, 14 edges, two layers of width 64) is trained for :data:`STEPS` batches, about 75 CPU
-seconds, and every line of ``interp audit`` is asked of it where the run stands. Run it with
+A small search of graphs (10 names, 14 edges, two layers of width 64) is trained for up to 1,000 batches, and every line
+of ``interp audit`` is asked of it at checkpoints of the run: about two CPU minutes in all. Run it with
 ``python examples/over_training.py [FOLDER]``; it goes on where it was stopped, and writes ``over_training.csv`` (a row
 a line and checkpoint), ``arrivals.csv`` (from which checkpoint on each line has its last word) and a figure.
 """
@@ -24,7 +24,8 @@ from interp.training.runs import load_run
 from interp.training.trainer import train
 from reports import figures
 
-STEPS = (1, 100, 200, 300, 400, 500, 600, 700, 800, 1000)
+STEPS = (1, 100, 200, 300, 400, 500, 600, 700, 1000)
+"""Batches at which it is audited; stages end when their depth is answered, so that the run ends before the last."""
 EFFORT = Effort(episodes=64, rounds=6, writes=4, away=1, held=20, jacobians=1, along=1)
 CURVES = {"behaviour": "right, of the rounds that can know", "decoded": "R2 of the set", "used": "predictions move by"}
 """The lines that are drawn, and what their numbers are."""
@@ -44,17 +45,20 @@ def configuration(steps: int, seed: int = 0) -> TrainingConfig:
 def main(folder: Path, steps: tuple[int, ...] = STEPS, effort: Effort = EFFORT, seed: int = 0) -> pd.DataFrame:
     """Train, audit at every checkpoint, and write tables and figure; a row for each line and checkpoint."""
     path, config = folder / "over_training.csv", configuration(max(steps), seed)
-    frame = pd.read_csv(path, keep_default_na=False, na_values=[""]) if path.exists() else pd.DataFrame({"step": []})
+    frame = pd.read_csv(path).fillna({"about": ""}) if path.exists() else pd.DataFrame({"step": []})
     for step in steps:
         if step in set(frame["step"]):
             continue
         train(config, folder / "run", name="search", stop_at=step, device="cpu")
-        model = load_run(folder / "run", f"search-{step}").model
+        run = load_run(folder / "run", f"search-{step}")
+        if run.step in set(frame["step"]):
+            continue  # it ended before
+        model = run.model
         evaluation = watched(model, EpisodeSource(config, model.layout).evaluation(), config.commit)
         lines = audit(model, effort=effort).to_frame().drop(columns=["question", "note"])
         told = {name: number for name, number in evaluation.items() if name.startswith(("accuracy", "answered"))}
         right = [{"key": "behaviour", "about": name, "number": number} for name, number in told.items()]
-        frame = pd.concat([frame, pd.concat([pd.DataFrame(right), lines]).assign(step=step)], ignore_index=True)
+        frame = pd.concat([frame, pd.concat([pd.DataFrame(right), lines]).assign(step=run.step)], ignore_index=True)
         write_csv(path, frame)
     write_csv(folder / "arrivals.csv", arrivals(frame))
     write_figure(folder / "over_training.svg", drawn(frame))
@@ -62,9 +66,10 @@ def main(folder: Path, steps: tuple[int, ...] = STEPS, effort: Effort = EFFORT, 
 
 
 def arrivals(frame: pd.DataFrame) -> pd.DataFrame:
-    """From which checkpoint on each line has the word that it has at the last one."""
+    """From which checkpoint on each line has the word that it has at the last one; not where it is a count."""
     rows = []
-    for key, of in frame[frame["verdict"].notna()].groupby("key", sort=False):
+    worded = frame[frame["verdict"].notna() & (frame["key"] != "directions")]
+    for key, of in worded.groupby("key", sort=False):
         first = of[of["about"] == of["about"].iloc[0]].sort_values("step")
         other = first["step"][first["verdict"] != first["verdict"].iloc[-1]]
         since = first["step"][first["step"] > other.max()].min() if len(other) else first["step"].min()
@@ -78,7 +83,7 @@ def drawn(frame: pd.DataFrame) -> Any:
     for key, name in CURVES.items():
         of = frame[(frame["key"] == key) & (frame["about"].isin(["accuracy", "", "all that is carried"]))]
         named = of.rename(columns={"number": "mean", "number_low": "low", "number_high": "high"})
-        parts.append(named.assign(algorithm=key, name=name))
+        parts.append(named[["step", "mean", "low", "high"]].assign(algorithm=key, name=name))
     return figures.curves(pd.concat(parts), x="step", xlabel="batches", ylabel="share")
 
 

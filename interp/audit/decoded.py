@@ -15,7 +15,7 @@ from torch import Tensor
 from interp.audit.changes import donors
 from interp.audit.subject import Array, Subject
 from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict, placed
-from interp.decoder import RIDGE, cross_fitted
+from interp.decoder import N_FOLDS, RIDGE, cross_fitted
 from interp.statistics import Interval, ratio_interval
 
 
@@ -37,10 +37,13 @@ def decoded(subject: Subject, blank: Subject | None) -> Verdict:
     bound, word = THRESHOLDS["decoded"].value, UNDECIDED
     if control is not None:
         word = placed(number, max(control, bound), "read", "not read")
-    half = _r2(subject, memory[: len(memory) // 2]).estimate
-    more, note = 2 * number.estimate - half, f"From half of the episodes {half:.3f}."
-    if word == "not read" and more > bound:
-        word, note = UNDECIDED, f"{note} From more episodes, which gain so much, it might be read."
+    note = "There are too few episodes to say what more of them would read."
+    half = np.nan
+    if len(memory) >= 2 * N_FOLDS:
+        half = _r2(subject, memory[: len(memory) // 2]).estimate
+        note = f"From half of the episodes {half:.3f}."
+    if word == "not read" and not 2 * number.estimate - half <= bound:
+        word, note = UNDECIDED, f"{note} From more episodes it might be read."
     return Verdict(
         "decoded",
         question,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -54,8 +56,6 @@ def test_every_change_is_what_it_is_called(majority):
 
 def test_noise_has_the_covariance_of_the_states(majority):
     """Over many draws; a covariance of 48 episodes alone is 15 % off."""
-    from dataclasses import replace
-
     starts = majority.writes[-1:]
     own = majority.read(starts)[0].flatten(1).double()
     several = []
@@ -209,6 +209,9 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
     for scores, right in (((0.6, 0.2), "read"), ((0.4, 0.2), "undecided"), ((0.4, 0.35), "not read")):
         assert word(*scores) == right
     assert word(0.47, 0.47) == "undecided"  # the interval holds the threshold
+    subject = of(interp.load("wma-gru"), replace(TINY, episodes=8))
+    blank = subject.untrained()
+    assert word(0.1, 0.1) == "undecided"  # too few episodes for a half of them to be read
 
 
 def test_features_of_a_wide_state_are_read_alike_in_the_space_that_they_span():
