@@ -93,6 +93,11 @@ def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
     ]
 
 
+def folder_of(model: str) -> str:
+    """The folder of a model's traces: its name without what file systems may refuse."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in model).strip(".") or "_"
+
+
 @dataclass(frozen=True)
 class Job:
     """One episode to be played and where its trace goes.
@@ -117,8 +122,7 @@ class Job:
     @property
     def place(self) -> Path:
         """The trace's path below the output folder: ``model/condition/instance.jsonl``."""
-        model = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.settings.model).strip(".") or "_"
-        return Path(model) / self.condition.name / f"{self.name}.jsonl"
+        return Path(folder_of(self.settings.model)) / self.condition.name / f"{self.name}.jsonl"
 
     def header(self, address: str) -> dict[str, Any]:
         """The first line of its trace: condition, prompt, settings and instance, without any key."""

@@ -265,7 +265,7 @@ class _Run:
                 self.budget.settle(bound, tokens)
         answer = session.feed(reply.text, reply.finish_reason)
         sent = seed if job.settings.send_seed else None
-        trace.append(_record(request, sent, reply, answer) | {"address": self.backend.address})
+        trace.append(trace_record(request, sent, reply, answer) | {"address": self.backend.address})
         prompt, cached, completion = tokens
         self.count(calls=1, malformed=not answer.ok)
         self.count(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
@@ -279,7 +279,7 @@ class _Run:
         return None
 
 
-def _record(request: Request, seed: int | None, reply: Reply, answer: Answer) -> dict[str, Any]:
+def trace_record(request: Request, seed: int | None, reply: Reply, answer: Answer) -> dict[str, Any]:
     """A line of the trace; what the server said about its reply is kept as it came."""
     served = {name: getattr(reply, name) for name in ("model", "system_fingerprint", "usage", "more", "seconds")}
     return {
