@@ -310,6 +310,7 @@ class Direction:
             total += c * self.basis.axes[self.basis.index[axis]]
         return total
 
+    @checked
     def dot(self, other: Direction) -> float:
         """The inner product; axes are orthonormal."""
         return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())

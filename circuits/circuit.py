@@ -35,7 +35,7 @@ from circuits.heads import Head, Neuron, names
 from circuits.stated import Carried, Edge
 from interp.algorithm import Algorithm, Values, Variable
 from interp.checks import check_fields, checked, fit
-from interp.errors import require, require_known, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
 from interp.model.layout import RoundLayout
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Location:
     one_hot: bool = True
 
     @classmethod
+    @checked
     def grid(
         cls, name: str, hook: str, labels: Sequence[str], directions: Sequence[Direction], drives: str = ""
     ) -> Location:
@@ -82,6 +83,7 @@ class Location:
             f"location {self.name!r} needs one direction or key per label, got {n_read} for {len(self.labels)}",
         )
 
+    @checked
     def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "*batch element"]]:
         """A function that reads the variable in an activation of this hook.
 
@@ -110,16 +112,28 @@ class Location:
 
         return read
 
+    @checked
     def read(self, activation: Tensor, circuit: Circuit) -> Float[Tensor, "*batch element"]:
         """The variable in an activation of this hook."""
-        return self.reader(circuit)(activation)
+        reader = self.reader(circuit)
+        try:
+            return reader(activation)
+        except (IndexError, RuntimeError):
+            given = tuple(activation.shape)
+            raise InputError(f"location {self.name!r} of {self.hook!r} cannot be read in shape {given}") from None
 
+    @checked
     def write(
         self, activation: Tensor, values: Float[Tensor, "*batch element"], circuit: Circuit
     ) -> Float[Tensor, "*batch pos d_model"]:
         """The activation with the variable set to ``values``; everything orthogonal to its directions is kept."""
         require(bool(self.directions), f"{self.hook!r} holds attention scores; set residual directions instead")
-        change = (values - self.read(activation, circuit)) * self.scale
+        held = self.read(activation, circuit)
+        require(
+            values.shape == held.shape,
+            f"values of {self.name!r} must have shape {tuple(held.shape)} here, got {tuple(values.shape)}",
+        )
+        change = (values - held) * self.scale
         patched = activation.clone()
         for k, (label, direction) in enumerate(zip(self.labels, self.directions, strict=True)):
             dual = as_tensor(direction.vector() / direction.norm_squared).to(activation)

@@ -315,6 +315,10 @@ class Algorithm:
             base, source: every variable of rounds that pair up, from :meth:`run` or :meth:`step`.
         """
         self.variable(key)
+        inputs = [v.key for v in self.variables if v.role == "input"]
+        for what, values, needed in (("base", base, [key, *inputs, *self.state]), ("source", source, [key])):
+            missing = [name for name in needed if name not in values]
+            require(not missing, f"{what} must be values of a run of {self.key!r}; they lack {', '.join(missing)}")
         value = source[key]
         if element is not None:
             value = base[key].copy()
@@ -324,8 +328,7 @@ class Algorithm:
             except IndexError as error:
                 raise InputError(f"{key!r} of shape {value.shape} has no element {element}: {error}") from error
         state = {k: base[k] for k in self.state}
-        inputs = {v.key: base[v.key] for v in self.variables if v.role == "input"}
-        return self.step(state, inputs, {key: value})[1]
+        return self.step(state, {name: base[name] for name in inputs}, {key: value})[1]
 
     @checked
     def varied(

@@ -347,8 +347,8 @@ def check_fields(record: Any) -> None:
 def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     """``value``, when it is of ``kind``, with NumPy's numbers as Python's.
 
-    An argument named ``seed`` must be one, and one of :data:`REPEATS` must be done in time. The ``default`` always
-    fits, and where it is not finite, numbers need not be.
+    An argument named ``seed`` must be one, ``level`` a share, and one of :data:`REPEATS` must be done in time. The
+    ``default`` always fits, and where it is not finite, numbers need not be.
     """
     if value is default:
         return value
@@ -361,6 +361,10 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
     if (name == "seed" or name.endswith("_seed")) and isinstance(given, int) and not isinstance(given, bool):
         seed_of(given, name)
+    if isinstance(given, int) and not -(2**63) <= given < 2**63:
+        raise InputError(f"{name} must be an integer of at most 64 bits, got {shown(value)}")
+    if name == "level":
+        number("level", given, 0, 1)
     if name == "n_jobs" and given == 0:
         raise InputError("n_jobs must be the number of workers, or -1 for one per core, got 0")
     if name in REPEATS and isinstance(given, int) and not isinstance(given, bool):

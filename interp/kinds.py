@@ -169,6 +169,8 @@ def _several(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> A
         value = value.tolist()
     if not isinstance(value, collections.abc.Sequence | set | frozenset):
         any_order = origin in (collections.abc.Iterable, collections.abc.Collection)
+        if isinstance(value, Mapping) and parts and any(fitted(parts[0], key, finite) is NO for key in value):
+            return NO
         return value if any_order and isinstance(value, origin) and not hasattr(value, "ndim") else NO
     if isinstance(value, range) and origin is not tuple:
         return value if not parts or fitted(parts[0], value.start) is not NO else NO

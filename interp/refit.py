@@ -337,5 +337,6 @@ def _misses(hits: ArrayLike, steps: ArrayLike, n_folds: int, level: float) -> _P
 def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:
     array = np.asarray(values, dtype=np.float64)
     require(array.ndim >= 1, "sums are given per episode, [episode] or [episode, output]; got one number")
+    require(array.size > 0, f"sums are given per episode, at least one; got shape {array.shape}")
     require(bool((array >= 0).all() and np.isfinite(array).all()), "sums per episode must be finite and not negative")
     return array.reshape(len(array), -1).sum(1)

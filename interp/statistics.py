@@ -39,7 +39,7 @@ class Interval:
         """
         require(np.ndim(samples) == 1, f"samples must be [resample], got shape {np.shape(samples)}")
         low, high = percentile_bounds(samples if np.size(samples) else [np.nan], level)
-        return cls(float(estimate), float(low), float(high))
+        return Interval(float(estimate), float(low), float(high))
 
     @property
     def complement(self) -> Interval:
@@ -70,6 +70,7 @@ def percentile_bounds(
     ([2.5, 1.0], [7.5, 1.0])
     """
     samples, levels = np.asarray(samples, dtype=np.float64), [(1 - level) / 2, (1 + level) / 2]
+    require(-samples.ndim <= axis < samples.ndim, f"axis {axis} is none of samples of shape {samples.shape}")
     known = np.isfinite(samples)
     if known.all():
         low, high = np.quantile(samples, levels, axis=axis)
@@ -102,6 +103,7 @@ def bootstrap_mean(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Mean over episodes and its interval: ``values [episode, ...] -> (mean, low, high)``, each ``[...]``."""
     values = np.asarray(values, dtype=np.float64)
+    require(values.ndim >= 1, "values are [episode, ...], got one number")
     weights = resample_weights(len(values), n_resamples, seed)
     samples = np.tensordot(weights, values, axes=1)
     return np.asarray(values.mean(axis=0)), *percentile_bounds(samples, level)
@@ -110,6 +112,7 @@ def bootstrap_mean(
 @checked
 def mean_interval(values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0) -> Interval:
     """:func:`bootstrap_mean` of one number per episode (``values [episode]``)."""
+    require(np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}")
     mean, low, high = bootstrap_mean(values, level=level, n_resamples=n_resamples, seed=seed)
     return Interval(float(mean), float(low), float(high))
 
@@ -130,6 +133,11 @@ def ratio_interval(
     Resamples whose denominator is 0 have no ratio and are left out; where none is left, the bounds are NaN, and
     without any step at all the estimate is, too.
     """
+    shapes = np.shape(numerators), np.shape(denominators)
+    require(
+        shapes[0] == shapes[1] and len(shapes[0]) == 1,
+        f"numerators and denominators are one number per episode each, got shapes {shapes[0]} and {shapes[1]}",
+    )
     parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
     if parts[:, 1].sum() == 0:
         return Interval(float("nan"), float("nan"), float("nan"))

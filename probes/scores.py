@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
 from interp import refit
+from interp.checks import checked
 from interp.statistics import Interval
 
 Kind = Literal["skill", "accuracy", "ratio"]
@@ -62,6 +63,7 @@ class ProbeScore(_Told):
     kind: Kind = "skill"
 
     @classmethod
+    @checked
     def of(
         cls, losses: Shaped[Array, " group"], references: Shaped[Array, " group"], n_folds: int, kind: Kind = "skill"
     ) -> ProbeScore:
@@ -73,6 +75,7 @@ class ProbeScore(_Told):
             own = (refit.skill if kind == "skill" else refit.ratio)(lost, given, n_folds)
         return cls(own.estimate, own.low, own.high, lost, given, n_folds, kind)
 
+    @checked
     def minus(self, other: ProbeScore) -> Difference:
         """The difference from a score of the same kind, folds and episodes, with its paired interval."""
         lost, of_control = self.losses, other.losses
@@ -84,6 +87,7 @@ class ProbeScore(_Told):
             paired = refit.skill_difference(lost, of_control, steps, n_folds, control_references=references)
         return Difference(paired.estimate, paired.low, paired.high)
 
+    @checked
     def detectable(self, control: ProbeScore | None = None) -> float:
         """The smallest difference from a control, or from a score of 0, that this sample would have shown."""
         given: dict[str, Any] = (

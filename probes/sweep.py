@@ -25,7 +25,7 @@ from numpy import ndarray as Array
 from torch import Tensor
 
 from interp.algorithm import Episodes
-from interp.checks import checked, integer
+from interp.checks import checked, integer, require_columns
 from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.files import writable
@@ -115,6 +115,7 @@ class SweepResult(Tabled):
         """One row for each cell and target."""
         return self.frame.copy()
 
+    @checked
     def heatmap(self, target: str, value: str = "r2", window: Window | None = None) -> Any:
         """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "represented".
 
@@ -123,6 +124,7 @@ class SweepResult(Tabled):
         from matplotlib.figure import Figure
 
         frame = self.frame
+        require_columns("a sweep", frame, "target", "start", "stop", "position", "layer", "component", "represented")
         if target not in set(frame["target"]):
             raise unknown_name("swept target", target, frame["target"].unique(), limit=40)
         numbers = [name for name in frame.columns if pd.api.types.is_float_dtype(frame[name])]

@@ -44,6 +44,10 @@ def written(
         labels, heads: of positions; per layer, a name per head.
         threshold: smallest contribution drawn, as a share of the head's largest.
     """
+    require(
+        len(patterns) == len(writes) == len(heads),
+        f"patterns, writes and heads are of one number of layers, got {len(patterns)}, {len(writes)} and {len(heads)}",
+    )
     rows = []
     for layer, (pattern, write, names) in enumerate(zip(patterns, writes, heads, strict=True)):
         require(

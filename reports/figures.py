@@ -42,7 +42,7 @@ def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str],
     """
     values, reference = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     require(
-        values.shape == reference.shape == (len(values), len(labels)),
+        values.shape == reference.shape and values.ndim == 2 and values.shape[1] == len(labels),
         f"values {values.shape} and reference {reference.shape} must both be [step, series] with {len(labels)} series",
     )
     figure = Figure(figsize=(WIDTH, 3.4))

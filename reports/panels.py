@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from interp.checks import array_of, require_columns
+from interp.checks import array_of, integer, require_columns
 from interp.errors import require
 from reports.figures import DIVERGING, REFERENCE, SEQUENTIAL, WHOLE, band, colour_bar, name_ends, numbered
 from reports.palette import INK, LIGHT, looks
@@ -38,6 +38,7 @@ def attention(
         columns: panels in a row, at most.
     """
     require(len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}")
+    integer("columns", columns, 1)
     rows = [(layer, start) for layer, names in enumerate(heads) for start in range(0, len(names), columns)]
     columns = max(min(columns, len(names)) for names in heads)
     side = min((WIDTH - 1.2) / columns, 3.0)

@@ -11,16 +11,28 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from typer.testing import CliRunner
 
 import interp
+import probes
+from circuits.compare.choices import explain_choices
 from interp.cli import app
+from interp.files import write_csv, write_text
+from interp.interventions import attribution, interchange, mediation, pairs, patching, steering
+from interp.interventions.alignment import align
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
+from interp.model.transformer import untrained
 from interp.tasks import experts
+from interp.tasks.experts import regret
 from interp.tasks.qlearning import datasets
+from interp.training.config import TrainingConfig
+from interp.training.trainer import train
 from interp.training.runs import STATE_FILE
 from probes import calibration
+from reports import attention
 from tests.test_full_disk import COMMANDS, SMALL
 
 MORE = {
@@ -28,7 +40,12 @@ MORE = {
     "map": ["patch", "wma-handwired", "--episodes", "8", "--rounds", "6", "--map", "3", "--seed", "1"],
     "tables": ["patch", "wma-handwired", "--experts", "2", "--episodes", "8", "--round", "3", "--tables"],
     "llm score": ["llm", "score", "llm run"],
+    "llm notes": ["llm", "notes", "llm run"],
     "llm report": ["llm", "report", "llm run"],
+    "audit": ["audit", "wma-handwired", "--quick", "--experts", "2"],
+    "verify of Q-learning": ["verify", "qlearning-handwired", "--rounds", "3", "--episodes", "2"],
+    "probe of what was learned": ["probe", "wma-learned", "--episodes", "16", "--rounds", "6"],
+    "patch of what was learned": ["patch", "qlearning-learned", "--episodes", "4", "--rounds", "4", "--round", "2"],
 }
 CLOCKS = re.compile(
     r'"(?:seconds|cpu_seconds|wall_seconds|cpu_s|started|ended|at|timestamp|process)": *(?:"[^"]*"|[-\d.e+]+)'
@@ -47,12 +64,54 @@ def write(folder: Path) -> None:
         assert done.exit_code in (0, 1), (name, done.output, done.exception)
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "said.txt").write_text(done.output.replace(str(folder), "FOLDER"))
+    write_from_python(folder / "python")
+
+
+def write_from_python(folder: Path) -> None:
+    """What Python calls give, on as many threads as there are: rollouts, fits, interventions, trainings."""
     model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(3, 4, 2, seed=0)
     run = interp.rollout(model, episodes, names_filter=["hook_embed"])
-    saved.save(run, folder / "python" / "run.safetensors")
-    save_checkpoint(model, folder / "python" / "checkpoint")
+    saved.save(run, folder / "run.safetensors")
+    save_checkpoint(model, folder / "checkpoint")
     drawn = datasets.generate(6, n_states=(2, 3), n_actions=(2, 2), n_rounds=3)
-    datasets.save(drawn, folder / "python" / "data.safetensors")
+    datasets.save(drawn, folder / "data.safetensors")
+    for name in ("wma-learned", "qlearning-learned", "reachability-learned", "wma-gru"):
+        _of_learned(name, folder / name)
+    model = interp.load("wma-learned")
+    task, (base, source) = interp.tasks.of(model), (experts.sample(16, 10, 4, seed=seed) for seed in (1, 2))
+    clean, corrupted = task.corruption("flip-vote").build(base, round=3, expert=1)
+    many = [experts.sample(64, 10, 4, seed=seed) for seed in (3, 4)]
+    algorithm, run = experts.algorithms.weighted_majority(0.5), interp.rollout(model, base)
+    target = probes.targets.log_weights(base)
+    frames = {
+        "patching": patching.sweep(model, clean, corrupted, 3),
+        "map": patching.round_map(model, clean, corrupted, "latent"),
+        "interchange": interchange.interchange(model, base, source, algorithm, "log_weights", "latent"),
+        "alignment": align(model, *many, algorithm, "log_weights", "latent", rank=2, steps=20),
+        "mediation": mediation.mediate(model, base, source, "latent", "z[0.0]@p?", n_random=2),
+        "effects": mediation.effect_map(model, base, source, "latent"),
+        "attribution": attribution.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
+        "steering": steering.steer(model, base, 3, np.eye(4)[0], algorithm, doses=(1.0,), n_random=2),
+        "probe": probes.fit(run, target),
+        "choices": explain_choices(base, base.labels, families=list(task.rivals().values())[:2]),
+        "regret": regret.score(run.predictions, base),
+    }
+    for name, found in frames.items():
+        write_csv(folder / "frames" / f"{name}.csv", found.to_frame())
+    seen = interp.rollout(interp.load("wma-handwired"), base, names_filter=lambda hook: hook.endswith("pattern"))
+    write_text(folder / "attention.html", attention.show(seen).html())
+    held = algorithm.run(base)
+    write_csv(folder / "algorithm.csv", pd.DataFrame({key: [str(one.tolist())] for key, one in held.items()}))
+    config = TrainingConfig("experts", [{"n_rounds": 4, "steps": 20}], batch_size=32, precision="float32")
+    train(config, folder / "trained", name="m", device="cpu")
+
+
+def _of_learned(name: str, folder: Path) -> None:
+    """A rollout of a learned model, kept, and its weights drawn anew."""
+    model = interp.load(name)
+    episodes = interp.tasks.of(model).sample_for(model, 64, 12, 0)
+    saved.save(interp.rollout(model, episodes), folder / "run.safetensors")
+    (folder / "untrained.txt").write_text(untrained(model, 0).digest())
 
 
 def contents(folder: Path) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Junk for public functions: what they are, right arguments for them, and wrong ones to put in their place.
 
-:func:`surface` walks ``__all__`` of every public module: functions and classes named there, and the public functions of
-the modules named there. :func:`spoiled` makes a call of one of them: right arguments, some replaced by junk.
+:func:`surface` holds what ``__all__`` of any module names, functions and classes, and every function under ``@checked``
+of any module. :func:`spoiled` makes a call of one of them: right arguments, some replaced by junk.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import inspect
 import pkgutil
 import random
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -21,17 +22,25 @@ import numpy as np
 import pandas as pd
 import torch
 
+from interp.kinds import FREE, NO, fitted, kind_of
+
 PACKAGES = ("interp", "circuits", "probes", "reports")
 LEFT_OUT = {
     "interp.tasks.register": "changes the registry of the process",
     "interp.library.register_machine": "changes the registry of the process, as above",
     "interp.lazy.lazy": "names a module that is imported when the function it gives is called",
     "interp.llm.local.load_model": "reads language models",
-    "interp.training.trainer.train": "trains: tests/training/test_state.py has its junk",
-    "circuits.compare.driver.run": "a right call takes minutes",
-    "circuits.benchmark.grading.run": "a right call takes minutes",
 }
 """Functions that no junk is thrown at, and why."""
+LONG = {
+    "circuits.benchmark.grading.run", "circuits.compare.driver.run", "circuits.known.resolution.measure",
+    "circuits.known.scores.score", "interp.audit.battery.audit", "interp.training.trainer.train",
+    "interp.tasks.experts.evaluation.by_regime.evaluate", "probes.calibration.coverage", "probes.calibration.nulls",
+    "probes.calibration.power", "reports.build.build",
+}  # fmt: skip
+"""Functions of which a right call takes a minute or more: what they do not refuse is stopped."""
+SHORT = 0.5
+"""CPU seconds after which it is."""
 
 
 @cache
@@ -44,11 +53,10 @@ def surface() -> dict[str, Callable[..., Any]]:
             if module_name.endswith("__main__"):
                 continue
             module = importlib.import_module(module_name)
-            for public in getattr(module, "__all__", ()):
-                held = _held(module, public)
-                for one in _functions(held) if isinstance(held, ModuleType) else [held]:
-                    if callable(one) and str(getattr(one, "__module__", "")).split(".")[0] in PACKAGES:
-                        found[f"{one.__module__}.{one.__qualname__}"] = one
+            named = [_held(module, public) for public in getattr(module, "__all__", ())]
+            for one in [*named, *_checked(module)]:
+                if callable(one) and str(getattr(one, "__module__", "")).split(".")[0] in PACKAGES:
+                    found[f"{one.__module__}.{one.__qualname__}"] = one
     return {name: found[name] for name in sorted(found) if name not in LEFT_OUT and _takes_arguments(found[name])}
 
 
@@ -59,17 +67,10 @@ def _held(module: ModuleType, name: str) -> Any:
         return importlib.import_module(f"{module.__name__}.{name}")
 
 
-def _functions(module: ModuleType) -> list[Any]:
-    if hasattr(module, "__all__"):
-        return []  # walked by itself
-    return [
-        one
-        for name, one in vars(module).items()
-        if inspect.isfunction(one)
-        and not name.startswith("_")
-        and one.__module__ == module.__name__
-        and getattr(one, "checked", False)
-    ]
+def _checked(module: ModuleType) -> list[Any]:
+    """The public functions under ``@checked`` that a module defines."""
+    own = [(name, one) for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+    return [one for name, one in own if getattr(one, "checked", False) and not name.startswith("_")]
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:
@@ -173,51 +174,86 @@ JUNK: tuple[Any, ...] = (
 def spoiled(function: Callable[..., Any], seed: int) -> dict[str, Any]:
     """Arguments of a call: right where they are known, one to three of them junk."""
     draw = random.Random(seed)
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [one for one in inspect.signature(function).parameters.values() if one.kind not in several]
     taken = {}
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if parameter.name in right() and (parameter.default is parameter.empty or draw.random() < 0.3):
-            taken[parameter.name] = right()[parameter.name]
-        elif parameter.default is parameter.empty:
-            taken[parameter.name] = draw.choice(JUNK)
-    names = [
-        p.name
-        for p in inspect.signature(function).parameters.values()
-        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
+    for parameter in parameters:
+        needed = parameter.default is parameter.empty
+        if needed or (parameter.name in right() and draw.random() < 0.3):
+            taken[parameter.name] = draw.choice(_fitting(function, parameter.name) or JUNK)
+    names = [one.name for one in parameters]
     for name in draw.sample(names, min(len(names), draw.choice((1, 1, 1, 2, 3)))):
         taken[name] = draw.choice(JUNK)
     return taken
 
 
+@cache
+def _fitting(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
+    """Right arguments for a parameter: the one of its name, else whatever its annotation takes."""
+    annotation = inspect.signature(function).parameters[name].annotation
+    known = getattr(inspect.unwrap(function), "__globals__", None) or vars(sys.modules[function.__module__])
+    kind = kind_of(annotation, known)
+    if name in right() and fitted(kind, right()[name]) is not NO:
+        return (right()[name],)
+    return () if kind in FREE else tuple(one for one in _pool() if fitted(kind, one) is not NO)
+
+
+@cache
+def _pool() -> tuple[Any, ...]:
+    """Values of every kind that is made in a moment: each stands where an annotation takes it."""
+    from tests import junk_methods
+
+    texts, frame = ["a", "b"], pd.DataFrame({"a": [0.5, 1.0], "low": [0.1, 0.2], "high": [0.6, 1.0]})
+    plain = (2, 0.5, True, "x", texts, [texts, texts], [1, 2], [0.5, 1.0], {"a": 1.0}, {"a": "x"}, {"a": 1}, {})
+    arrays = [np.ones(shape, kind) for shape in ((6,), (6, 4), (6, 4, 3)) for kind in (bool, int, float)]
+    made = [torch.from_numpy(one) for one in arrays] + [right()["run"].latents, torch.nn.Linear(3, 3)]
+    records = [*junk_methods.objects(), *right().values()]
+    called = (lambda *given, **more: np.ones((6, 4)), lambda *given, **more: {})
+    return (*plain, *arrays, *made, frame, [frame], {"a": frame}, *called, *records, *([one] for one in records))
+
+
+class TooLongError(BaseException):
+    """A call took longer than it may: no Exception, so that nothing takes it for a failure of its own."""
+
+
 @contextmanager
-def at_most(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError when what is inside takes longer."""
+def at_most(seconds: float) -> Iterator[None]:
+    """Stop what is inside when it has computed for so long, or has waited for far longer."""
+    wait = max(60.0, 10 * seconds)
 
-    def stop(*_: Any) -> None:
-        raise TimeoutError(f"longer than {seconds} s")
+    stopped = []
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    def stop(which: int, _: Any) -> None:
+        stopped.append(which)
+        computed = stopped[0] == signal.SIGPROF  # what was stopped may wait for its threads
+        raise TooLongError(f"computed for {seconds} s" if computed else f"waited for {wait} s")
+
+    timers = {signal.ITIMER_PROF: (signal.SIGPROF, seconds), signal.ITIMER_REAL: (signal.SIGALRM, wait)}
+    before = {number: signal.signal(number, stop) for number, _ in timers.values()}
+    for timer, (_, end) in timers.items():
+        signal.setitimer(timer, end)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in timers:
+            signal.setitimer(timer, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def outcome(function: Callable[..., Any], arguments: dict[str, Any], seconds: int = 20) -> BaseException | None:
-    """What a call raises beside an InputError, or None."""
+def outcome(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> BaseException | None:
+    """What a call raises beside an InputError, or None; a right call of those that take long is stopped."""
     from interp.errors import InputError
 
     parameters = inspect.signature(function).parameters
     positional = [arguments.pop(p.name) for p in parameters.values() if p.kind is p.POSITIONAL_ONLY]
     try:
-        with at_most(seconds):
+        with at_most(SHORT if name in LONG else 20):
             function(*positional, **arguments)
     except InputError:
         return None
+    except TooLongError as error:
+        return None if name in LONG else error
     except BaseException as error:
         return error
     return None

@@ -16,6 +16,8 @@ LEFT_OUT = {
         f"HookedLatentTransformer.{name}": "a step inside a round: forward and predict check the round"
         for name in STEPS
     },
+    **{f"AdaptedMachine.{name}": "a step inside a round, as above" for name in ("forward", "layout_of", *STEPS)},
+    "EdgeGraph.forward": "a step inside a round, as above",
     "HookedLatentTransformer.hooks": "TransformerLens' own context manager does the work when it is entered",
 }
 """Methods that no junk is thrown at, and why."""
@@ -91,12 +93,54 @@ def _objects() -> Iterator[Any]:
     yield from (attribution.attribute(smooth, steps=1), smooth)
     target = probes.targets.log_weights(episodes)
     fitted = probes.fit(run, target)
-    yield from (target, fitted, fitted.decode(run))
+    yield from (target, fitted, fitted.score, fitted.decode(run))
     yield from (circuit, circuit.basis, circuit.heads[0])
     yield TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}])
     condition = schemes.Condition("online", "note")
     (job,) = plan.plan(backend.Settings("m"), schemes.built_in_prompts(), plan.instances(("flat",), 1, 3), [condition])
     yield from (condition, job, job.instance, job.session(), plan.Prices())
+    yield from _results(model, circuit, smooth)
+    yield from _played()
+
+
+def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
+    """What audits, verifications, comparisons, benchmarks and pages are, and machines and parts of other kinds."""
+    import circuits
+    import interp
+    from circuits import benchmark, compare, known
+    from interp.audit import Effort, audit
+    from interp.interventions.ablation import CircuitScorer
+    from interp.interventions.interchange import Claim
+    from interp.machine import Channel
+    from interp.machines.learners import learner
+    from probes.sweep import SweepResult
+    from tests import junk_records
+
+    found = audit(model, effort=Effort(16, 4, 2, 0, 12, 1, 1))
+    yield from (found, found.verdicts[0], Effort(), compare.QUICK, next(iter(known.gallery("experts").values())))
+    yield circuits.verify("wma-handwired", [(2,)], n_rounds=3, n_episodes=2)
+    yield from (circuits.registry.handwired("wma-handwired"), circuit.sites["log_weights"][0], circuit.state[0])
+    scorer = CircuitScorer(pair)
+    yield from (scorer, scorer.graph, Claim.at("log_weights", ["latent"]), model.channels[0])
+    row = dict.fromkeys(("subject", "machine", "form", "variant", "question", "method", "score"), "x")
+    numbers = {"seed": 0, "value": 0.5, "cpu_seconds": 0.1}
+    yield from (benchmark.Result(({**row, **numbers},)), Channel("h", (3,)))
+    yield SweepResult(right()["frame"])
+    yield from (learner("gru", model.layout, width=4), interp.load("reachability-handwired").layout)
+    page = junk_records._page()
+    yield from (page, page.sections[0], *page.sections[0].blocks, junk_records._part_of_report())
+
+
+def _played() -> Iterator[Any]:
+    """What language models played, and what is made of it."""
+    import tempfile
+
+    from interp.llm import demo, loading, schemes, scores, tables
+
+    with tempfile.TemporaryDirectory() as folder:
+        yield from demo.play_demo(folder, n_instances=1, n_rounds=3).values()
+        runs = loading.load(folder)
+    yield from (runs[0], scores.score(runs), tables.note_table(runs), *schemes.built_in_prompts().values())
 
 
 def _fields(one: Any) -> Collection[str]:

@@ -29,11 +29,13 @@ from interp.statistics import bootstrap_mean, ratio_interval, resample_weights
 from interp.tasks import reachability
 from interp.training.config import TrainingConfig
 from interp.workers import each
+from probes import calibration
 from reports.build import build
-from tests import junk, junk_methods, junk_records
+from tests import junk, junk_methods, junk_records, junk_shell
+from tests.test_full_disk import SMALL
 
-QUICK, FULL = 150, 2500
-"""Calls of the default suite, and of the slow one."""
+QUICK, FULL = 150, 5000
+"""Calls of the default suite, and of the slow one: 30,000 with methods, records and the command line."""
 METHODS = 3
 """Calls of methods for one of functions: they are quick."""
 
@@ -59,7 +61,7 @@ def throw(n_calls, surface, day=None):
     @given(st.sampled_from(names), st.integers(0, 2**32))
     def one(name, seed):
         arguments = junk.spoiled(surface[name], seed + moved)
-        error = junk.outcome(surface[name], dict(arguments))
+        error = junk.outcome(name, surface[name], dict(arguments))
         if error is not None:
             found.append((name, repr(error)[:200], {k: repr(v)[:60] for k, v in arguments.items()}))
 
@@ -109,7 +111,39 @@ def test_only_input_errors_or_results_come_out_of_records():
 @pytest.mark.slow(reason="5,000 records and what each is for: 2 CPU minutes")
 @pytest.mark.filterwarnings("ignore")
 def test_only_input_errors_or_results_come_out_of_thousands_of_records():
-    assert throw_records(2 * FULL, date.today()) == []
+    assert throw_records(FULL, date.today()) == []
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    """A folder to work in with something of every kind, and a table that is small."""
+    monkeypatch.chdir(junk_shell.furnish(tmp_path))
+    monkeypatch.setitem(calibration.TABLES, "small", SMALL)
+    import interp.model.transformer  # noqa: F401, once, and not in every process
+
+
+def throw_words(n_calls, day=None):
+    """What was wrong with how so many commands ended, of each command in turn."""
+    names, found = sorted(junk_shell.RIGHT), []
+    for i in range(n_calls):
+        seed = f"{names[i % len(names)]} {i} {day or ''}"
+        words = junk_shell.spoiled(names[i % len(names)], random.Random(seed))
+        if fault := junk_shell.fault(words):
+            found.append((seed, words, fault))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_command_is_refused_in_a_sentence_or_does_its_work(shell):
+    assert set(junk_shell.RIGHT) == set(junk_shell.commands())
+    assert throw_words(3 * len(junk_shell.RIGHT)) == []
+
+
+@pytest.mark.slow(reason="5,000 commands: 4 CPU minutes")
+@pytest.mark.filterwarnings("ignore")
+def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell):
+    found = throw_words(FULL, date.today())
+    assert not found, "\n".join(map(str, found))
 
 
 ABSURD = {
@@ -149,7 +183,7 @@ def test_a_training_of_a_million_million_steps_is_refused():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_only_input_errors_or_results_come_out_of_thousands_of_calls():
-    """2,500 calls of functions take minutes; 7,500 of methods, too; other ones each day."""
+    """5,000 calls of functions and 15,000 of methods, other ones each day."""
     today = date.today()
     found = throw(FULL, junk.surface(), today) + throw(METHODS * FULL, junk_methods.methods(), today)
     assert not found, "\n".join(map(str, [today, *found]))

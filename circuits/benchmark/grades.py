@@ -6,16 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from circuits.benchmark.method import METHODS
 from circuits.benchmark.questions import QUESTIONS
+from interp.checks import checked
 from interp.display import Tabled
-from interp.errors import InputError, require
+from interp.errors import InputError, require, require_known
 from interp.files import json_values, write_atomic, write_json
+from interp.kinds import shown
 from interp.statistics import Interval, bootstrap_mean, mean_interval
 
 _FORMAT = 1
@@ -53,16 +55,21 @@ class Result(Tabled):
         return frame[(frame["question"] == question) & (frame["score"] == score)]
 
     @staticmethod
+    @checked
     def headline(question: str) -> str:
         """The score that methods of a question are ordered by, where none is given."""
+        require_known("question", question, QUESTIONS)
         return QUESTIONS[question].headline
 
+    @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
         """Mean of a score for each method, best first, with its 95 % interval and CPU seconds.
 
         Variants and seeds of one form of a machine are alike, so the interval resamples forms: it says how much the
         choice of machines matters. ``by`` names further columns to tell apart, such as "variant".
         """
+        for name in by:
+            require_known("column", name, COLUMNS)
         score = score or self.headline(question)
         frame = self._scored(question, score)
         frame = frame[frame["value"].notna()]
@@ -77,6 +84,7 @@ class Result(Tabled):
         table = pd.DataFrame(rows)
         return table.sort_values([*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True)
 
+    @checked
     def difference(self, question: str, one: str, other: str, score: str = "") -> Interval:
         """How much better one method does than another on the same subjects and seeds; forms are resampled."""
         score = score or self.headline(question)
@@ -86,25 +94,33 @@ class Result(Tabled):
         require(len(apart) > 0, f"{one!r} and {other!r} share no subject")
         return mean_interval(apart)
 
-    def table(self, question: str, scores: Sequence[str] = (), middle: str = "mean") -> pd.DataFrame:
+    @checked
+    def table(
+        self, question: str, scores: Sequence[str] = (), middle: Literal["mean", "median"] = "mean"
+    ) -> pd.DataFrame:
         """Methods in rows, scores in columns: over forms, of means over variants and seeds.
 
         ``middle`` is "mean", or "median", which a few values without bounds (faithfulness) do not move.
         """
-        frame = self.to_frame()
+        first, frame = self.headline(question), self.to_frame()
         frame = frame[frame["question"] == question]
+        for score in scores:
+            require_known(f"score of {question!r}", score, list(frame["score"].unique()))
+        require(len(frame) > 0, f"this result has no row of question {question!r}")
         forms = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False)
         wide = forms.groupby("method").agg(middle)
         wide = wide[list(scores)] if scores else wide
-        first = self.headline(question)
         return wide.sort_values(first if first in wide else wide.columns[0], ascending=False, kind="stable")
 
+    @checked
     def agreement(self, question: str, one: str, other: str) -> float:
         """Rank correlation (Spearman) of two scores over methods, without the oracle and chance: do they rank alike?
 
         Of a method's scores the median over forms counts.
         """
         table = self.table(question, middle="median").drop(index=["oracle", "random"], errors="ignore")
+        for score in (one, other):
+            require_known(f"score of {question!r}", score, list(table.columns))
         return float(table[one].corr(table[other], method="spearman")) if len(table) > 2 else float("nan")
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,16 +134,19 @@ class Result(Tabled):
         }
 
     @classmethod
+    @checked
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """The result that JSON values hold."""
         require(
             values.get("format") == _FORMAT, f"this reads format {_FORMAT} of a benchmark, got {values.get('format')!r}"
         )
         rows = []
+        lists = [values.get(name) for name in ("rows", "refusals")]
+        held = all(isinstance(one, list | tuple) for one in lists) and isinstance(values.get("settings"), Mapping)
+        require(held, "a result of a benchmark holds rows, refusals and settings")
         for i, row in enumerate(values["rows"]):
-            require(
-                set(row) == set(COLUMNS), f"row {i} must have the columns {', '.join(COLUMNS)}, got {', '.join(row)}"
-            )
+            fits = isinstance(row, Mapping) and set(row) == set(COLUMNS)
+            require(fits, f"row {i} must have the columns {', '.join(COLUMNS)}, got {shown(row)}")
             known = {key: np.nan if row[key] is None and kind is float else row[key] for key, kind in COLUMNS.items()}
             for key, kind in COLUMNS.items():
                 fits = isinstance(known[key], (int, float) if kind is float else kind)
@@ -135,6 +154,7 @@ class Result(Tabled):
             rows.append(known)
         return cls(tuple(rows), tuple(values["refusals"]), dict(values["settings"]))
 
+    @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``benchmark.json``, the tidy table as ``scores.csv``, and each question's table as ``QUESTION.csv``."""
         folder = Path(folder)
@@ -147,6 +167,7 @@ class Result(Tabled):
         return paths
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> Result:
         """A saved result: its ``benchmark.json``, or the folder that holds it."""
         path = Path(path)

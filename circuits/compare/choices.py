@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from circuits.compare.fitting import Distributions, checked_distributions, said, search
 from interp import tasks
 from interp.algorithm import Family
-from interp.checks import checked, unique
+from interp.checks import array_of, checked, unique
 from interp.errors import require
 from interp.statistics import Interval, ratio_interval
 
@@ -217,7 +217,7 @@ def explain_choices(
         InputError: choices of another shape, that are no outcomes, or of fewer than 4 episodes.
     """
     task = tasks.of(episodes)
-    chosen = np.asarray(choices, np.float64)
+    chosen = array_of("choices", choices).astype(np.float64)
     wanted = (len(episodes), episodes.n_rounds)
     require(chosen.shape == wanted, f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}")
     require(task.kind == "classes", f"{task.name} predicts real numbers; choices are of outcomes")

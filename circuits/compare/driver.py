@@ -170,6 +170,7 @@ class Comparison(Tabled):
             "settings": json_values(self.settings),
         }
 
+    @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``comparison.json``, ``verdicts.csv`` and a CSV for each part."""
         paths = [write_json(Path(folder) / "comparison.json", self.to_dict())]

@@ -23,7 +23,7 @@ import pandas as pd
 
 from interp import tasks
 from interp.algorithm import Algorithm
-from interp.checks import check_fields
+from interp.checks import check_fields, checked
 from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.interventions.interchange import Claim
@@ -78,6 +78,7 @@ class Effort:
         require(self.edits >= 1, f"responses need at least 1 input that is changed, got edits={self.edits}")
         require(self.untrained >= 1, f"the control needs at least 1 untrained model, got {self.untrained}")
 
+    @checked
     def of_rounds(self, rounds: int) -> Effort:
         """The same with ``rounds`` per episode; where they are few, models start in fewer rounds and run on for less.
 

@@ -54,17 +54,18 @@ class Commands(TyperGroup):
             why, code = str(stop) or "stopped; the same command goes on where finished work was kept", 130
         except Exception as error:
             said = getattr(error, "format_message", None)  # the parser's: an option that is none; it is printed by it
-            if said is not None and "--json" in words:
-                _refuse(words[0], said())
+            if said is not None and "--json" in words and not hasattr(self.commands.get(words[0]), "commands"):
+                _refuse(ctx, words, said())
             raise
         typer.echo(f"interp: {plain(why)}", err=True)
         if "--json" in words:
-            _refuse(words[0], why)
+            _refuse(ctx, words, why)
         raise typer.Exit(code)
 
 
-def _refuse(command: str, why: str) -> None:
+def _refuse(ctx: Any, words: Sequence[str], why: str) -> None:
     """The JSON object of a command that refuses what it was given."""
+    command = f"{ctx.info_name} {words[0]}" if ctx.parent else words[0]
     typer.echo(json.dumps({"command": command, "version": interp.__version__, "error": why}, indent=2))
 
 

@@ -59,6 +59,7 @@ class CircuitScorer:
         self._ran: dict[bytes, Readout] = {}
         self._measured: dict[bytes, Float[np.ndarray, " episode"]] = {}
 
+    @checked
     def through(self, metric: str | Metric) -> CircuitScorer:
         """The same circuits by another metric; those that either has run are not run again."""
         other = copy(self)

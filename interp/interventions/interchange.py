@@ -34,7 +34,7 @@ import pandas as pd
 from torch import Tensor
 
 from interp.algorithm import Algorithm
-from interp.checks import checked, non_empty
+from interp.checks import checked, checked_fields, non_empty
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable, score_difference
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site
@@ -100,6 +100,7 @@ def interchange(
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Claim:
     """The claim that these places together hold ``variable``, and that ``outcome`` ("prediction" or "state") shows it.
 
@@ -115,6 +116,7 @@ class Claim:
     control: bool = False
 
     @classmethod
+    @checked
     def at(
         cls,
         variable: str,
@@ -127,6 +129,7 @@ class Claim:
         return cls(variable, tuple(Place(Site.parse(site, model)) for site in sites), outcome, control)
 
     @classmethod
+    @checked
     def carried(cls, model: Machine, variable: str, outcome: str = "prediction") -> tuple[Claim, ...]:
         """Claims that what a machine carries holds a variable: all of it, and each channel where there are several."""
         channels = [f"latent@{channel.name}" for channel in model.channels] if len(model.channels) > 1 else []

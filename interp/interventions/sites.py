@@ -258,5 +258,9 @@ def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """A copy of ``activation`` with ``new`` at the site."""
     changed = activation.clone()
-    changed[site.index(layout)] = new.to(changed.dtype)
+    try:
+        changed[site.index(layout)] = new.to(changed.dtype)
+    except (IndexError, RuntimeError):
+        at, given = tuple(activation.shape), tuple(new.shape)
+        raise InputError(f"what is written at {str(site)!r} has shape {given}: no fit to activations {at}") from None
     return changed

@@ -310,6 +310,7 @@ _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8:
 @checked
 def built_in(scheme: str, n_experts: int = 4) -> Prompt:
     """Our prompt for ``scheme`` (one of :data:`SCHEMES`)."""
+    require_known("scheme", scheme, SCHEMES)
     framing, _, state = scheme.partition("-")
     words, has_note = _WORDS[framing], state == "note"
     rounds, now = f"{words['round']}s", f"the current {words['round']}"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from numpy.typing import NDArray
 
 from interp.checks import checked
@@ -144,13 +145,14 @@ def references(
 @checked
 def run_baseline(key: str, episodes: ExpertEpisodes, etas: NDArray[np.float64] | None = None) -> tuple[str, ExpertRun]:
     """The name of a baseline, and what it does; weighted majority takes ``etas`` where the instances come with them."""
+    require_known("baseline", key, BASELINES)
     if key == "weighted_majority_paper" and etas is not None:
         return OWN_ETA, weighted_majority(episodes, eta=etas)
     return PREDICTORS[key].name, PREDICTORS[key].run(episodes)
 
 
 @checked
-def summary(values: NDArray[np.float64], seed: int) -> dict[str, float | int]:
+def summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
     """Count, mean, population std and 95 % interval of one number per instance."""
     if len(values) == 0:
         return {"n": 0, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}

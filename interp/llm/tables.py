@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.checks import checked
+from interp.checks import checked, require_columns
 from interp.errors import require
 from interp.files import write_csv, write_json
 from interp.llm.note_counts import check_counts, read_counts
@@ -68,6 +68,7 @@ def _write(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]
 @checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
     """The final table for a terminal: one row per group, both treatments of missing predictions side by side."""
+    require_columns("final", final, *_GROUP, "missing", "mean", "std", "low", "high", "n", "runs", "accuracy")
     shown = final[final["missing"] != "skipped"].copy()
     skipped = final[final["missing"] == "skipped"].set_index(_GROUP)["mean"]
     keys = shown[_GROUP].apply(tuple, axis=1)

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 from scipy import special
 
-from interp.checks import checked
+from interp.checks import checked, non_empty
 from interp.errors import InputError, require
 from interp.tasks.experts import Bounds, ExpertEpisodes
 
@@ -43,6 +43,7 @@ _CERTAIN = 1e-15
 
 def check_bounds(bounds: Bounds) -> None:
     """Raise unless ``bounds`` is an interval in [0, 1]."""
+    require(len(bounds) == 2, f"a prior is an interval (low, high), got {bounds!r}")
     low, high = bounds
     require(0 <= low <= high <= 1, f"a prior is an interval (low, high) in [0, 1], got ({low}, {high})")
 
@@ -198,7 +199,7 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
 
     ``alternatives`` are the slots of each regime that an episode may be of, each as likely as the others beforehand.
     """
-    dealt = [different_orders(slots) for slots in alternatives]
+    dealt = [different_orders(slots) for slots in non_empty("alternatives", alternatives, "the slots of each regime")]
     kinds = sorted({kind for own, _ in dealt for kind in own})
     orders = np.concatenate([np.array([kinds.index(kind) for kind in own])[order] for own, order in dealt])
     log_prior = -np.log(np.concatenate([np.full(len(order), len(order)) for _, order in dealt]))

@@ -26,7 +26,7 @@ from jaxtyping import Float, Integer
 from numpy.typing import ArrayLike
 from scipy import special
 
-from interp.checks import checked, unique
+from interp.checks import array_of, checked, integer, refuse_beyond_machine, unique
 from interp.errors import InputError, require, unknown_name
 from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, families, get_regime, posterior
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
@@ -70,7 +70,7 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> States:
 
     Added up round by round, so that they are bitwise those of a plain loop.
     """
-    rates = np.asarray(eta, dtype=np.float64)
+    rates = array_of("eta", eta).astype(np.float64)
     wanted = f"eta must be one number or one per episode ({len(episodes)}), got shape {rates.shape}"
     require(rates.shape in ((), (len(episodes),)), wanted)
     require(bool((np.isfinite(rates) & (rates >= 0)).all()), f"eta must be finite and >= 0, got {eta!r}")
@@ -112,6 +112,8 @@ def horizon_eta(n_experts: int, n_rounds: int) -> float:
 @checked
 def paper_eta(n_episodes: int, seed: int = 0) -> Float[np.ndarray, " episode"]:
     """One learning rate U[.05, .5] per episode (paper, appendix on LLM baselines)."""
+    integer("n_episodes", n_episodes, 0)
+    refuse_beyond_machine(f"a rate for each of {n_episodes} episodes", 8.0 * n_episodes)
     return np.random.default_rng([seed, _ETA]).uniform(0.05, 0.5, size=n_episodes)
 
 
@@ -196,6 +198,12 @@ def decisions(predictions: Predictions) -> Predictions:
 @checked
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> Predictions:
     """P(y = 1) from votes weighted by the log-odds of accuracies (0 and 1 kept uncertain), both ``[..., expert]``."""
+    accuracies, advice = array_of("accuracies", accuracies), array_of("advice", advice)
+    try:
+        np.broadcast_shapes(accuracies.shape, advice.shape)
+    except ValueError:
+        one, other = accuracies.shape, advice.shape
+        raise InputError(f"accuracies and advice are [..., expert] both, got shapes {one} and {other}") from None
     return special.expit(((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1))
 
 

@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, require_known
+from interp.kinds import shown
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman
@@ -259,6 +260,9 @@ def followed_discount(
     require(len(gammas) > 0, "no discount to compare with; give at least one")
     alike = [c.shape for c in choices] == [b.states.shape for b in batches]
     require(alike, "choices must be [episode, round] for every batch")
+    for c, b in zip(choices, batches, strict=True):
+        known = np.issubdtype(c.dtype, np.integer) and bool(((c >= 0) & (c < b.n_actions)).all())
+        require(known, f"choices must be actions 0 to {b.n_actions - 1}, got {shown(c)}")
     pairs = list(zip(choices, batches, strict=True))
     columns = [np.concatenate([_hits(c, b.relearned(gamma=gamma), table) for c, b in pairs]) for gamma in gammas]
     hits = np.stack(columns, 1)

@@ -302,7 +302,9 @@ def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
 def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEpisodes]]:
     """Every batch with its array; ``arrays`` is the array itself where ``episodes`` is one batch."""
     batches = as_batches(episodes)
-    listed = [arrays] if isinstance(episodes, MDPEpisodes) else list(arrays)
+    single = isinstance(episodes, MDPEpisodes)
+    require(single or isinstance(arrays, Sequence | np.ndarray), f"{name} are one array for each batch, got {arrays!r}")
+    listed = [arrays] if single else list(arrays)
     require(
         len(listed) == len(batches), f"got {len(listed)} arrays of {name} for {len(batches)} batches; give one each"
     )

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import array_of, checked
 from interp.decoder import cross_fitted
 from interp.display import Tabled
 from interp.errors import require
@@ -116,7 +116,7 @@ def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
 
 
 def _finite(tables: Any, batch: MDPEpisodes) -> _Array:
-    array = np.asarray(tables, np.float64)
+    array = array_of("tables", tables).astype(np.float64)
     wanted = f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {array.shape}"
     require(array.shape == batch.q_tables.shape, wanted)
     require(bool(np.isfinite(array).all()), "tables must be finite, got NaN or infinity")

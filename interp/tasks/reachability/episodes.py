@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked, integer
+from interp.checks import array_of, checked, integer, non_empty
 from interp.display import Sampled
 from interp.errors import InputError, require, unknown_name
 from interp.task import chosen_indices
@@ -204,5 +204,8 @@ class ReachabilityEpisodes(Sampled):
 @checked
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
     """Several batches of the same sizes as one, called ``regime``."""
+    first, *_ = non_empty("parts", parts, "batches of episodes")
+    sizes = {(part.n_nodes, part.n_rounds, part.n_edges) for part in parts}
+    require(len(sizes) == 1, f"batches of one size can be one, got (nodes, rounds, edges) {sorted(sizes)}")
     arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _AXES}
-    return replace(parts[0], regime=regime, **arrays)
+    return replace(first, regime=regime, **arrays)

@@ -27,7 +27,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import special
 
-from interp.checks import checked
+from interp.checks import checked, non_empty
 from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.plan import MODEL, lookup
@@ -96,6 +96,7 @@ def training_prior(model: Machine) -> list[str]:
 @checked
 def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
     """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
+    etas = non_empty("etas", etas, "learning rates")
     made = [regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes).sum() for eta in etas]
     return float(etas[int(np.argmin(made))])
 
