@@ -29,8 +29,8 @@ from interp.tasks import experts
 from interp.tasks.experts import regret
 from interp.tasks.qlearning import datasets
 from interp.training.config import TrainingConfig
-from interp.training.trainer import train
 from interp.training.runs import STATE_FILE
+from interp.training.trainer import train
 from probes import calibration
 from reports import attention
 from tests.test_full_disk import COMMANDS, SMALL
