@@ -22,7 +22,7 @@ RIGHT = {
     **COMMANDS,
     "audit": ["audit", "wma-handwired", "--quick", "--experts", "2"],
     "models": ["models"],
-    "train curves": ["train", "curves", "folder"],
+    "curves": ["curves", "folder"],
     "llm open": ["llm", "open", "nothing"],
     "llm demo": ["llm", "demo"],
     "llm score": ["llm", "score", "folder"],
@@ -72,7 +72,6 @@ def commands() -> dict[str, Any]:
                 found[" ".join((*words, name))] = one
 
     walk(typer.main.get_command(app), ())
-    found["train curves"] = found.pop("curves", None) or found["train curves"]
     return found
 
 
