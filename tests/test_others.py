@@ -26,6 +26,8 @@ def test_a_hook_gives_what_fits(case, given):
     hook = {0: [("blocks.0.hook_resid_post", lambda x, hook: given(x))]}
     with pytest.raises(InputError, match=r"the hook at 'blocks.0.hook_resid_post' must give a tensor of shape \(4, "):
         interp.rollout(model, episodes, fwd_hooks=hook)
+    with pytest.raises(InputError, match="must give a tensor of shape"), model.hooks(fwd_hooks=hook[0]):
+        interp.rollout(model, episodes)
     same = interp.rollout(model, episodes)
     for fine in (lambda x, hook: None, lambda x, hook: x.clone()):
         run = interp.rollout(model, episodes, fwd_hooks={0: [("blocks.0.hook_resid_post", fine)]})

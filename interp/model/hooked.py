@@ -100,7 +100,7 @@ class HookedMachine(HookedRootModule):
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Iterator[Self]:
-        """TransformerLens' context manager, with names checked and points that fire on request switched on."""
+        """TransformerLens' context manager: names and what hooks give are checked, points on request switched on."""
         forward, backward = (
             [(name, hook) for names, hook in pairs for name in self.hook_names(names)]
             for pairs in (fwd_hooks, bwd_hooks)
@@ -110,7 +110,8 @@ class HookedMachine(HookedRootModule):
         for flag in saved:
             setattr(self.runtime, flag, True)
         try:
-            with super().hooks(forward, backward, reset_hooks_end, clear_contexts):
+            fitting = [(name, _fitting(name, hook)) for name, hook in forward]
+            with super().hooks(fitting, backward, reset_hooks_end, clear_contexts):
                 yield self
         finally:
             for flag, value in saved.items():
@@ -174,13 +175,20 @@ class HookedMachine(HookedRootModule):
         return sha.hexdigest()
 
 
-def _check_given(given: Any, activation: Tensor, name: str) -> None:
-    """Refuse what a hook gives in the place of an activation that it does not fit."""
-    require(
-        isinstance(given, Tensor) and given.shape == activation.shape,
-        f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)}, or None to change nothing; it "
-        f"gave {shown(given)}",
-    )
+def _fitting(name: str, function: HookFunction) -> HookFunction:
+    """A hook that is refused when it gives what does not fit in the place of the activation."""
+
+    def checked(activation: Tensor, hook: Any) -> Tensor | None:
+        given = function(activation, hook=hook)
+        if given is not None and given is not activation:
+            require(
+                isinstance(given, Tensor) and given.shape == activation.shape,
+                f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)}, or None to change "
+                f"nothing; it gave {shown(given)}",
+            )
+        return given
+
+    return checked
 
 
 class FiringCounter:
@@ -194,10 +202,7 @@ class FiringCounter:
     def _counting(self, i: int, function: HookFunction) -> HookFunction:
         def counted(activation: Tensor, hook: Any) -> Tensor | None:
             self.fired[i] += 1
-            given = function(activation, hook)
-            if given is not None and given is not activation:
-                _check_given(given, activation, self.names[i])
-            return given
+            return function(activation, hook)
 
         return counted
 
