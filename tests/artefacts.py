@@ -82,7 +82,7 @@ def write_from_python(folder: Path) -> None:
     clean, corrupted = task.corruption("flip-vote").build(base, round=3, expert=1)
     many = [experts.sample(64, 10, 4, seed=seed) for seed in (3, 4)]
     algorithm, run = experts.algorithms.weighted_majority(0.5), interp.rollout(model, base)
-    target = probes.targets.log_weights(base)
+    wired, target = interp.load("wma-handwired", n_experts=4), probes.targets.log_weights(base)
     frames = {
         "patching": patching.sweep(model, clean, corrupted, 3),
         "map": patching.round_map(model, clean, corrupted, "latent"),
@@ -91,14 +91,14 @@ def write_from_python(folder: Path) -> None:
         "mediation": mediation.mediate(model, base, source, "latent", "z[0.0]@p?", n_random=2),
         "effects": mediation.effect_map(model, base, source, "latent"),
         "attribution": attribution.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
-        "steering": steering.steer(model, base, 3, np.eye(4)[0], algorithm, doses=(1.0,), n_random=2),
+        "steering": steering.steer(wired, base, 3, np.eye(4)[0], algorithm, doses=(1.0,), n_random=2),
         "probe": probes.fit(run, target),
         "choices": explain_choices(base, base.labels, families=list(task.rivals().values())[:2]),
         "regret": regret.score(run.predictions, base),
     }
     for name, found in frames.items():
         write_csv(folder / "frames" / f"{name}.csv", found.to_frame())
-    seen = interp.rollout(interp.load("wma-handwired"), base, names_filter=lambda hook: hook.endswith("pattern"))
+    seen = interp.rollout(wired, base, names_filter=lambda hook: hook.endswith("pattern"))
     write_text(folder / "attention.html", attention.show(seen).html())
     held = algorithm.run(base)
     write_csv(folder / "algorithm.csv", pd.DataFrame({key: [str(one.tolist())] for key, one in held.items()}))

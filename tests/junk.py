@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 import numpy as np
 import pandas as pd
@@ -195,7 +195,12 @@ def _fitting(function: Callable[..., Any], name: str) -> tuple[Any, ...]:
     kind = kind_of(annotation, known)
     if name in right() and fitted(kind, right()[name]) is not NO:
         return (right()[name],)
-    return () if kind in FREE else tuple(one for one in _pool() if fitted(kind, one) is not NO)
+    called = get_origin(kind) is Callable  # many records can be called, too
+    return (
+        ()
+        if kind in FREE
+        else tuple(one for one in _pool() if fitted(kind, one) is not NO and (not called or inspect.isfunction(one)))
+    )
 
 
 @cache

@@ -175,7 +175,7 @@ class HookedMachine(HookedRootModule):
         return sha.hexdigest()
 
 
-def _fitting(name: str, function: HookFunction) -> HookFunction:
+def _fitting(name: str, function: Any) -> Any:
     """A hook that is refused when it gives what does not fit in the place of the activation."""
 
     def checked(activation: Tensor, hook: Any) -> Tensor | None:

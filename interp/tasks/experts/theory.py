@@ -28,7 +28,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy import special
 
-from interp.checks import checked, integer
+from interp.checks import checked, integer, refuse_beyond_machine
 from interp.errors import require
 from interp.provenance import provenance
 
@@ -61,6 +61,7 @@ def sample_latent_expert(
     sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts, "n_outcomes": n_outcomes}
     for name, size in sizes.items():
         integer(name, size, 1)
+    refuse_beyond_machine("these distributions", 16.0 * n_episodes * n_rounds * n_experts * n_outcomes)
     require(concentration > 0, f"concentration must be > 0, got {concentration}")
     prior = np.random.default_rng([seed, 0]).dirichlet(np.ones(n_experts))
     experts = np.random.default_rng([seed, 1]).choice(n_experts, size=n_episodes, p=prior)
@@ -164,9 +165,11 @@ def every_history(
     >>> episodes.outcomes.shape, float(probabilities.sum().round(12))
     ((16, 4), 1.0)
     """
+    n_histories = float(n_outcomes) ** min(n_rounds, 64)
+    require(
+        n_histories <= 2**16, f"{n_rounds} rounds have {n_histories:.3g} histories, at most 65,536 are gone through"
+    )
     drawn = sample_latent_expert(1, n_rounds, n_experts, n_outcomes, seed=seed)
-    n_histories = n_outcomes**n_rounds
-    require(n_histories <= 2**16, f"{n_rounds} rounds have {n_histories:,} histories, at most 65,536 are gone through")
     outcomes = np.stack(np.meshgrid(*[np.arange(n_outcomes)] * n_rounds, indexing="ij"), axis=-1).reshape(-1, n_rounds)
     forecasts = drawn.distributions.repeat(len(outcomes), axis=0)
     episodes = LatentExpertEpisodes(forecasts, outcomes, np.full(len(outcomes), -1), drawn.prior, seed)
