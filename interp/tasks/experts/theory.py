@@ -165,10 +165,9 @@ def every_history(
     >>> episodes.outcomes.shape, float(probabilities.sum().round(12))
     ((16, 4), 1.0)
     """
-    n_histories = float(n_outcomes) ** min(n_rounds, 64)
-    require(
-        n_histories <= 2**16, f"{n_rounds} rounds have {n_histories:.3g} histories, at most 65,536 are gone through"
-    )
+    integer("n_outcomes", n_outcomes, 1)
+    many = f"{n_outcomes} outcomes in {n_rounds} rounds have more histories than the 65,536 that are gone through"
+    require(n_rounds * np.log2(n_outcomes) <= 16, many)
     drawn = sample_latent_expert(1, n_rounds, n_experts, n_outcomes, seed=seed)
     outcomes = np.stack(np.meshgrid(*[np.arange(n_outcomes)] * n_rounds, indexing="ij"), axis=-1).reshape(-1, n_rounds)
     forecasts = drawn.distributions.repeat(len(outcomes), axis=0)
