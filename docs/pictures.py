@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from circuits.compare.question import at_most
 from interp.files import read_json, write_csv, write_figure
+from interp.library import models
 from reports.side_by_side import machines, verdicts
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -23,14 +25,18 @@ SHOWN = "wma-learned"
 
 
 def saved(folder: Path) -> pd.DataFrame:
-    """The verdicts of the comparisons below a folder, one row each."""
+    """The verdicts of the comparisons below a folder, one row each; a share of rounds apart is turned."""
     rows = []
-    for path in sorted(folder.rglob("comparison.json")):
+    for path in folder.rglob("comparison.json"):
         about = read_json(path, "model", "reference", "verdicts")
         for said in about["verdicts"]:
-            numbers = {key: said[key] for key in ("verdict", "value", "low", "high", "threshold")}
-            rows.append({"model": about["model"], "question": said["question"], **numbers})
-    return pd.DataFrame(rows)
+            numbers = {key: said[key] for key in ("value", "low", "high", "threshold")}
+            if at_most(said["decided by"]):
+                turned = (1 - said[key] for key in ("value", "high", "low", "threshold"))
+                numbers = dict(zip(numbers, turned, strict=True))
+            rows.append({"model": about["model"], "question": said["question"], "verdict": said["verdict"], **numbers})
+    order = [record.name for record in models()]
+    return pd.DataFrame(rows).round(3).sort_values("model", key=lambda names: names.map(order.index), kind="stable")
 
 
 def between_seeds() -> pd.DataFrame:

@@ -8,7 +8,7 @@ from circuits import compare, known
 from circuits.known import scores
 from tests.compare.calibrate_algorithm import MACHINES, answer
 
-SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, untrained=1)
+SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=48, edits=240, untrained=1)
 SOME = {
     "by algorithm": "behaviour state update algorithm",
     "handmade GRU": "behaviour state update algorithm",

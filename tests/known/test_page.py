@@ -49,6 +49,15 @@ def test_the_rules_err_as_the_page_says(machines):
     assert "No word of the four verdicts was wrong" in PAGE
 
 
+def test_intervals_cover_as_the_page_says_at_full_size():
+    told = pd.read_csv(DOCS / "verdicts" / "deciding.csv")
+    assert f"At full size, .83 to .98 of {told.n.unique().item()} comparisons" in PAGE
+    assert [told.coverage.min().round(2), told.coverage.max().round(2)] == [0.83, 0.98]
+    short = told[told.coverage <= 0.9].sort_values("coverage")
+    assert list(short.number) == ["off the manifold, 1 on", "on the manifold, 1 on"]
+    assert list(short.coverage.round(2)) == [0.83, 0.9] and (short[["truth_below", "truth_above"]] >= 0.05).all(None)
+
+
 def test_intervals_cover_as_the_page_says():
     told = pd.read_csv(DOCS / "verdicts" / "deciding-quick.csv")
     said = re.search(r"they hold it in (\S+) to (\S+) of (\d+) comparisons", PAGE)
