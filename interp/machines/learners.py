@@ -130,7 +130,7 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
     said = Said(layout)
     heads = max(n for n in (1, 2, 4) if width % n == 0)
     sizes: dict[str, Any] = {"n_embd": width, "n_layer": n_layers, "n_head": heads, "n_positions": 3 * n_rounds}
-    # GPT-2's own .02 suits widths of 768: in a narrow one heads begin so even that a training long stays at the vote.
+    # As the house's transformers begin; GPT-2's own .02 is for widths of 768.
     sizes |= {"initializer_range": 0.08}
     # Every batch is new, so there is nothing to overfit, and a count that is to be exact suffers from noise.
     silent = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
