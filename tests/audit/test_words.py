@@ -255,6 +255,19 @@ def test_stays_at_rest(monkeypatch, frames, word, regime):
         assert line.control == max(frame["before"].iloc[0] for frame in frames.values())
 
 
+def test_rest_is_judged_in_the_regime_of_the_largest_mean_and_the_others_are_told(monkeypatch):
+    monkeypatch.setattr(timing, "after_rest", lambda subject: subject)
+    wide = rested(0.4)
+    wide["moved"] += np.repeat(0.9 * SPREAD, 2)  # a larger mean, a lower low end
+    line = timing.stays({"even": rested(0.3), "wide": wide})
+    assert "Regime 'wide'" in line.note and line.note.count("wide") == 1
+    assert "Elsewhere: even 0.3 [0.3, 0.3]." in line.note
+    assert "Elsewhere" not in timing.stays({"even": rested(0.3)}).note
+    at = {"stays": Threshold(0.25, "a number without rounding")}
+    monkeypatch.setattr(timing, "THRESHOLDS", at)
+    assert timing.stays({"a": rested(0.0, before=0.25)}).word == UNDECIDED
+
+
 def test_movement_says_what_an_untrained_copy_does(monkeypatch):
     channels = SimpleNamespace(channels=())
     own, blank = (
