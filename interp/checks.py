@@ -364,7 +364,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     if isinstance(given, int) and not -(2**63) <= given < 2**63:
         raise InputError(f"{name} must be an integer of at most 64 bits, got {shown(value)}")
     if name == "level":
-        within = isinstance(given, int | float) and 0 < given < 1
+        within = isinstance(given, int | float) and 0 < given <= 1
         require(within, f"level is between 0 and 1, got {shown(given)}")
     if name == "n_jobs" and given == 0:
         raise InputError("n_jobs must be the number of workers, or -1 for one per core, got 0")

@@ -100,7 +100,7 @@ def write_from_python(folder: Path) -> None:
     for name, found in frames.items():
         write_csv(folder / "frames" / f"{name}.csv", found.to_frame())
     seen = interp.rollout(wired, base, names_filter=lambda hook: hook.endswith("pattern"))
-    write_text(folder / "attention.html", attention.show(seen).html())
+    write_text(folder / "attention.html", attention.show(seen).html("a"))
     held = algorithm.run(base)
     write_csv(folder / "algorithm.csv", pd.DataFrame({key: [str(one.tolist())] for key, one in held.items()}))
     config = TrainingConfig("experts", [{"n_rounds": 4, "steps": 20}], batch_size=32, precision="float32")

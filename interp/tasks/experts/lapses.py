@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from interp.algorithm import Algorithm, Values, Variable
-from interp.checks import checked, number
+from interp.checks import checked
 from interp.errors import require
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.algorithms import LABEL, PER_EXPERT, VOTES
@@ -37,7 +37,7 @@ def _check_whole(name: str, value: int, least: int = 1) -> None:
 
 
 def _check_rounds(name: str, value: float) -> None:
-    number(name, value, 1, 10**6)
+    require(1 <= value <= 10**6, f"{name} must be a number of rounds >= 1, got {value}")
 
 
 # What counts is late.

@@ -73,7 +73,7 @@ def test_the_corollary_over_every_history_and_not_for_the_reversed_divergence():
         assert excess == pytest.approx(divergence, abs=1e-13) and (excess > 1e-3) == (rate != 1.0)
         reverse = (forecasts * np.log(forecasts / best)).sum((1, 2)) @ probabilities
         assert rate == 1.0 or abs(reverse - excess) > 1e-4
-    with pytest.raises(InputError, match="17 rounds have 131,072 histories, at most 65,536"):
+    with pytest.raises(InputError, match="2 outcomes in 17 rounds have more histories than the 65,536"):
         theory.every_history(n_rounds=17)
 
 
