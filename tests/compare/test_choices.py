@@ -49,6 +49,12 @@ def test_a_player_that_departs_in_one_round_of_five_is_not_named() -> None:
         (False, True, OFTEN, LESS, MORE, "none"),
         (False, True, OFTEN, MORE, PERHAPS, "undecided"),
         (False, True, OFTEN, MORE, LESS, "none"),
+        (False, True, OFTEN, MORE, Interval(-0.1, -0.2, 0.0), "none"),
+        (False, True, OFTEN, Interval(-0.1, -0.2, 0.0), MORE, "none"),
+        (False, True, Interval(0.8, 0.7, AGREES), MORE, MORE, "undecided"),
+        (False, True, Interval(0.9, AGREES, 0.95), MORE, MORE, "named"),
+        (False, True, OFTEN, Interval(0.1, 0.0, 0.2), MORE, "undecided"),
+        (False, True, OFTEN, MORE, Interval(0.1, 0.0, 0.2), "undecided"),
     ],
 )
 def test_the_rule(memoryless: bool, alone: bool, telling: Any, lead: Any, floor: Any, verdict: str) -> None:
