@@ -304,8 +304,16 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is
     if sides:
         worst = min(sides, key=lambda key: sides[key])
         assert f"Against rule {worst}, on {N} of 99" in line.note and line.control == pytest.approx(0.4)
-        assert line.number.estimate == sides[worst] and ("Others" in line.note)
+        assert line.number.estimate == sides[worst]
+        others = line.note.partition("Others: ")[2]
+        assert f"rule {worst}" not in others and all(f"rule {key}" in others for key in sides if key != worst)
+        assert ("without its state" in line.note) == (word == "inputs")
         assert shortcuts.side(SimpleNamespace(heuristics={"none": 1}), None, is_used).word == UNDECIDED
+
+
+@pytest.mark.parametrize("number", [(0.8, 0.7, 0.9), (0.2, 0.1, 0.3), (0.75, 0.75, 0.75), (0.25, 0.25, 0.25)])
+def test_no_side_is_taken_where_the_interval_holds_the_threshold(number):
+    assert shortcuts._word(Interval(*number), 0.75, "used", 0.5) == UNDECIDED
 
 
 def test_a_shortcut_is_not_asked_without_heuristics(monkeypatch):
