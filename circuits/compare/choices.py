@@ -46,7 +46,7 @@ from circuits.compare.fitting import Distributions, checked_distributions, said,
 from interp import tasks
 from interp.algorithm import Family
 from interp.checks import array_of, checked, unique
-from interp.errors import require
+from interp.errors import InputError, require
 from interp.statistics import Interval, ratio_interval
 
 Array = NDArray[np.float64]
@@ -247,7 +247,8 @@ def explain_choices(
     machines = {}
     for name, given in (beside or {}).items():
         trained, blank = (None if p is None else checked_distributions(p, episodes)[rows] for p in given)
-        assert trained is not None, "only an untrained copy may be missing"
+        if trained is None:
+            raise InputError(f"{name!r} has no predictions; only those of its untrained copy may be None")
         machines[name] = _beside(game, part, trained, blank, seed)
     return replace(part, beside=machines)
 

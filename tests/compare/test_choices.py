@@ -108,6 +108,8 @@ def test_a_player_is_held_against_a_machine() -> None:
     assert found["with"].verdict == "different"
     with pytest.raises(InputError, match="probabilities that sum to 1"):
         explain_choices(EPISODES, likeliest, families=asked, beside={"odd": (2 * bayes, None)})
+    with pytest.raises(InputError, match="'none' has no predictions"):
+        explain_choices(EPISODES, likeliest, families=asked, beside={"none": (None, blank)})
 
 
 def test_intervals_cover_where_a_parameter_moves_choices_one_by_one() -> None:
