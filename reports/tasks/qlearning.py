@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -242,8 +243,13 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
 
 
 def _scores(played: _Played, seed: int) -> pd.DataFrame:
-    results = [(name, returns.normalised_score(episodes, seed=seed)) for name, episodes in played.agents.values()]
-    rows = [(played.world, name, result.earned, result.score) for name, result in results]
+    rows: list[tuple[Any, ...]] = []
+    for name, episodes in played.agents.values():
+        if episodes.n_actions == 1:  # every policy is the same: no score exists
+            rows.append((played.world, name, mean_interval(episodes.rewards.sum(1), seed=seed), None))
+        else:
+            result = returns.normalised_score(episodes, seed=seed)
+            rows.append((played.world, name, result.earned, result.score))
     return pd.DataFrame(rows, columns=["world", "agent", "earned", "normalised score"])
 
 
