@@ -81,6 +81,9 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     for what, result in differences:
         where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
         caption = f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
+        if result.gap == 0:
+            blocks.append(Prose(f"**{what}.** This changes nothing that is read: there is no difference to restore."))
+            continue
         if plain:
             blocks += _draw_points(what, caption, result.to_frame())
             continue
