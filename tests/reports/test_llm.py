@@ -57,7 +57,7 @@ def test_the_page_has_both_worlds_and_the_paper(traces: Path, tmp_path: Path) ->
     for text in ("wma-handwired", "DeepSeek-V3 (paper)", "Qwen-3-14B (paper)", "built-in wording, version 1", "served"):
         assert text in html
     assert "You take part in an online prediction task" in html and "Notes of the first instance of each group" in html
-    assert html.count(">flat, weather framing</text>") == 2 and "Paper, figures 4 and 15. counter: mean over" in html
+    assert html.count(">flat, weather framing</text>") == 2 and "(Paper, figures 4 and 15.)" in html
     assert build(traces, ["wma-handwired"], tmp_path / "again").read_text("utf-8") == html, "same traces, same page"
 
 
