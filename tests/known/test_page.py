@@ -49,6 +49,16 @@ def test_the_rules_err_as_the_page_says(machines):
     assert "No word of the four verdicts was wrong" in PAGE
 
 
+def test_seeds_agree_as_the_page_says():
+    told = pd.read_csv(DOCS / "verdicts" / "stability-quick.csv")
+    said = {"behaviour": ".586 to .593", "state": ".998", "update": ".996 to .997", "circuit": ".002 to .004"}
+    for question, of_one in told.groupby("question"):
+        ends = [f"{end:.3f}"[1:] for end in (of_one.value.min(), of_one.value.max())]
+        assert " to ".join(dict.fromkeys(ends)) == said[question] and said[question] in PAGE
+        assert len(of_one) == 8 and of_one.verdict.nunique() == 1
+        assert of_one.low.max() < of_one.high.min()
+
+
 def test_intervals_cover_as_the_page_says_at_full_size():
     told = pd.read_csv(DOCS / "verdicts" / "deciding.csv")
     assert f"At full size, .83 to .98 of {told.n.unique().item()} comparisons" in PAGE
