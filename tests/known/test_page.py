@@ -49,6 +49,22 @@ def test_the_rules_err_as_the_page_says(machines):
     assert "No word of the four verdicts was wrong" in PAGE
 
 
+def test_some_machines_were_compared_at_full_size_as_the_page_says(machines):
+    told = pd.read_csv(DOCS / "verdicts" / "machines.csv", keep_default_na=False)
+    quick = machines.set_index(["task", "key"])
+    assert f"{len(told)} machines of expert advice were run, {told.held_out.sum()} of them held out" in PAGE
+    assert f"The other {len(machines) - len(told)} were not run" in PAGE and set(told.task) == {"experts"}
+    assert f"{told.cpu_seconds.median():.0f} CPU seconds for the median one" in PAGE
+    for row in told.to_dict("records"):
+        for question in ("behaviour", "state", "update"):
+            right = quick.loc[(row["task"], row["key"])][f"{question}_right"]
+            assert row[f"{question}_right"] == right
+            assert row[f"{question}_mark"] == scores.mark(row[question], right or None) != "wrong"
+    assert list(told[told.algorithm_mark == "wrong"].key) == ["unlearns once in 240"]
+    late = told[told.key.isin(["one round late", "one round late, by algorithm", "inverted once in 240"])]
+    assert len(late) == 3 and (late[["behaviour", "update"]] == "different").all(None)
+
+
 def test_seeds_agree_as_the_page_says():
     told = pd.read_csv(DOCS / "verdicts" / "stability-quick.csv")
     said = {"behaviour": ".586 to .593", "state": ".998", "update": ".996 to .997", "circuit": ".002 to .004"}
