@@ -101,7 +101,21 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
         "beside the algorithms that solve the task, and transformers whose only memory is a latent.",
         sections,
         settings,
+        sentence=_sentence(acts) if acts else "",
     )
+
+
+def _sentence(acts: Sequence[Behaviour]) -> str:
+    """Of each model, what it is named to play like most often; all groups that are not named, as one number."""
+    named = [one for one in acts if one.found and one.found.verdict == "named"]
+    told = []
+    for model in dict.fromkeys(one.model for one in named):
+        answer, n = Counter(one.answer for one in named if one.model == model).most_common(1)[0]
+        told.append(f"{model} plays like {answer} in {n} of {sum(one.model == model for one in acts)} groups")
+    if len(named) < len(acts):
+        told.append(f"no algorithm is named for {len(acts) - len(named)} of {len(acts)} groups of runs")
+    said = "; ".join(told)
+    return f"{said[:1].upper()}{said[1:]}." if said.startswith("no ") else f"{said}."
 
 
 def _facts(runs: Sequence[LLMRun], acts: Sequence[Behaviour]) -> dict[str, Any]:

@@ -94,7 +94,8 @@ def spoiled(name: str, draw: Random) -> list[str]:
                 words.append(key if draw.random() < 0.8 else f"{key}={value}")
             elif not (key in _STARTING and value.isdigit()):
                 words += draw.choice(([key, value], [f"{key}={value}"], [key, value, draw.choice(TEXTS)], [key]))
-    return [*words, "--json"] if draw.random() < 0.5 else words
+    # Before all options: one that lacks its value would take it.
+    return [*words[:n_named], "--json", *words[n_named:]] if draw.random() < 0.5 else words
 
 
 def fault(words: list[str]) -> str:
@@ -143,7 +144,7 @@ def _ended(words: list[str]) -> str:
         return "refused without a word"
     if "\x1b" in done.output:
         return f"a command for the terminal: {done.output[-300:]!r}"
-    if words[-1] == "--json" and "--help" not in words and not _is_object(done.stdout):
+    if "--json" in words and "--help" not in words and not _is_object(done.stdout):
         return f"no JSON object: {done.stdout[-300:]!r} {done.stderr[-300:]!r}"
     return ""
 

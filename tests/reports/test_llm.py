@@ -58,6 +58,7 @@ def test_the_page_has_both_worlds_and_the_paper(traces: Path, tmp_path: Path) ->
         assert text in html
     assert "You take part in an online prediction task" in html and "Notes of the first instance of each group" in html
     assert html.count(">flat, weather framing</text>") == 2 and "(Paper, figures 4 and 15.)" in html
+    assert 'class="sentence">No algorithm is named for ' in html and "groups of runs.</p>" in html
     assert build(traces, ["wma-handwired"], tmp_path / "again").read_text("utf-8") == html, "same traces, same page"
 
 

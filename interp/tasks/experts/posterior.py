@@ -228,6 +228,8 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
 @checked
 def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int) -> tuple[Predictions, States]:
     """P(y=1) and posterior mean accuracies when known accuracies rotate to a new order every ``every`` rounds."""
+    if len(slots) != episodes.n_experts:
+        raise InputError(f"slots must be the accuracies of {episodes.n_experts} experts, got {len(slots)}")
     if any(low < high for low, high in slots):
         raise InputError(f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}")
     kinds, orders = different_orders(slots)
