@@ -31,7 +31,7 @@ BUDGET = {
     "interp/tasks": 9107,  # the corollary over every history (issue 44); families for players (43)
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
     "probes": 3145,  # places of any machine; tables made part by part; scores that lean low are told (issue 36)
-    "reports": 3758,  # a sentence for language models (39); interval plots, a sentence on every page, folds, a list with thumbnails (issue 39)
+    "reports": 3758,  # interval plots, a sentence on every page, that of language models too, folds, thumbnails (39)
     # Overview, patching and interchange of machines that are no transformers; circuits without edges; a metric by the
     # kind of prediction; comparisons of what one of the two lacks; no learning curves, no other direction.
     "reports/parts": 1995,  # the battery on a page (38); every finding says its number and its bound (39)
