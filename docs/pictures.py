@@ -20,6 +20,7 @@ from reports.side_by_side import machines, verdicts
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
 SEEDS = Path(__file__).parent / "seeds"
+SAID = ("question", "verdict", "value", "low", "high", "threshold")
 SHOWN = "wma-learned"
 """The model that is drawn beside its handwired one."""
 
@@ -30,23 +31,26 @@ def saved(folder: Path) -> pd.DataFrame:
     for path in folder.rglob("comparison.json"):
         about = read_json(path, "model", "reference", "verdicts")
         for said in about["verdicts"]:
-            numbers = {key: said[key] for key in ("value", "low", "high", "threshold")}
-            if at_most(said["decided by"]):
-                turned = (1 - said[key] for key in ("value", "high", "low", "threshold"))
-                numbers = dict(zip(numbers, turned, strict=True))
-            rows.append({"model": about["model"], "question": said["question"], "verdict": said["verdict"], **numbers})
+            rows.append({"model": about["model"], "by": said["decided by"], **{key: said[key] for key in SAID}})
+    frame = pd.DataFrame(rows)
+    frame = _turned(frame, frame["by"].map(at_most)).drop(columns="by").round(3)
     order = [record.name for record in models()]
-    return pd.DataFrame(rows).round(3).sort_values("model", key=lambda names: names.map(order.index), kind="stable")
+    return frame.sort_values("model", key=lambda names: names.map(order.index), kind="stable")
 
 
 def between_seeds() -> pd.DataFrame:
     """The verdicts between the seeds of trained models, one row each; what says how far two are apart is turned."""
     frame = pd.concat([pd.read_csv(path) for path in sorted(SEEDS.glob("*-between.csv"))], ignore_index=True)
     called = frame["what"].str.extract(r"as (?P<other>.*): (?P<question>.*)")
-    apart = frame["by"].str.endswith("apart by")
-    alike = frame[["value", "high", "low"]].rsub(1).set_axis(["value", "low", "high"], axis="columns")
-    frame.loc[apart, ["value", "low", "high"]] = alike[apart]
-    return frame.assign(model=frame["model"] + " as " + called["other"], question=called["question"], threshold=np.nan)
+    frame = frame.assign(model=frame["model"] + " as " + called["other"], question=called["question"], threshold=np.nan)
+    return _turned(frame, frame["by"].str.endswith("apart by"))
+
+
+def _turned(frame: pd.DataFrame, apart: pd.Series) -> pd.DataFrame:
+    """The rows that say how far two are ``apart`` say how far they are alike, as all others do."""
+    numbers = ["value", "low", "high", "threshold"]
+    alike = frame[["value", "high", "low", "threshold"]].rsub(1).set_axis(numbers, axis="columns")
+    return frame.assign(**{name: frame[name].mask(apart, alike[name]) for name in numbers})
 
 
 def draw() -> list[Path]:

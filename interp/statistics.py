@@ -59,6 +59,27 @@ class Interval:
         return f"{self.estimate:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
+NO_NUMBER = Interval(float("nan"), float("nan"), float("nan"))
+"""Of what was not asked, or has no number."""
+
+
+@checked
+def exact_share(hits: ArrayLike) -> Interval:
+    """The share of independent ``hits [one]`` with its exact 95 % interval (Clopper and Pearson); NaN of none.
+
+    >>> print(exact_share([True] * 11))
+    1 [0.7151, 1]
+    """
+    from scipy.stats import binomtest
+
+    found = np.asarray(hits, dtype=bool)
+    require(found.ndim == 1, f"hits must be [one], got shape {found.shape}")
+    if not len(found):
+        return NO_NUMBER
+    bounds = binomtest(int(found.sum()), len(found)).proportion_ci()
+    return Interval(float(found.mean()), float(bounds.low), float(bounds.high))
+
+
 @checked
 def percentile_bounds(
     samples: ArrayLike, level: float = 0.95, axis: int = 0
@@ -140,7 +161,7 @@ def ratio_interval(
     )
     parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
     if parts[:, 1].sum() == 0:
-        return Interval(float("nan"), float("nan"), float("nan"))
+        return NO_NUMBER
     sums = (resample_weights(len(parts), n_resamples, seed) if weights is None else weights) @ parts
     samples = sums[sums[:, 1] != 0]
     return Interval.of_samples(samples[:, 0] / samples[:, 1], parts[:, 0].sum() / parts[:, 1].sum(), level)

@@ -23,7 +23,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray as Array
-from scipy.stats import binomtest
 
 import interp.tasks
 from interp import calibration
@@ -35,6 +34,7 @@ from interp.library import load
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
 from interp.progress import bar
+from interp.statistics import exact_share
 from interp.workers import each, share
 from probes.fit import fit_targets
 from probes.linear import cross_validate
@@ -177,10 +177,10 @@ def _nulls_summary(frame: pd.DataFrame) -> str:
     """How many nulls were called represented, with the exact binomial interval, and the verdicts by kind."""
     lines = []
     for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
-        wrong, n = int((frame[column] == "represented").sum()), len(frame)
-        bounds = binomtest(wrong, n).proportion_ci()
-        share = f"{wrong / n:.1%} [{bounds.low:.1%}, {bounds.high:.1%}]"
-        lines.append(f"{what}: {wrong} of {n} nulls represented ({share})")
+        wrong = frame[column] == "represented"
+        rate = exact_share(wrong)
+        said = f"{rate.estimate:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
+        lines.append(f"{what}: {wrong.sum()} of {len(wrong)} nulls represented ({said})")
     return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
 
 

@@ -14,14 +14,14 @@ BUDGET = {
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
-    "interp": 4240,  # looks (39); records checked (41); the contract of a machine; foreign text, stores, bounds
+    "interp": 4260,  # one exact interval of a share; looks (39); records checked (41); the contract of a machine; foreign text, stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
     "interp/cli": 1700,  # shares of work (42); edits of notes, players (43); JSON by a schema (39); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.
     "interp/interventions": 5330,  # steering at every dose (39); masks, scores and pairs that do not fit (41)
-    "interp/llm": 5150,  # notes edited and gone on from, budgets, embedded answers, Inspect (43); bounded answers (41)
+    "interp/llm": 5141,  # notes edited and gone on from, budgets, embedded answers, Inspect (43); bounded answers (41)
     # Machines of others (issue 37): an adapter for each kind of model that carries a state, and learners of each kind.
     "interp/machines": 1060,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are

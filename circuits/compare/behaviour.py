@@ -48,7 +48,7 @@ from circuits.compare.question import Compared, Question, Subject, Verdict, Word
 from circuits.compare.response import Cell, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Predicted
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER, Interval
 
 ALIKE = 0.95
 """Average. Handwired against itself 1; Weighted Majority against the Bayes predictor .3 to .7."""
@@ -163,8 +163,7 @@ def compare(compared: Compared) -> Behaviour:
     if reference is None:
         closest = explained.algorithm
         if closest is None:
-            nothing = Interval(float("nan"), float("nan"), float("nan"))
-            return Behaviour(Agreement(explained.explained, nothing, ()))
+            return Behaviour(Agreement(explained.explained, NO_NUMBER, ()))
         found, _ = _agreement(compared, model, closest)
         plain = Agreement(explained.explained, found.apart, found.cells)
         return Behaviour(plain, untrained=_untrained(compared, closest))

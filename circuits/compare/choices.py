@@ -47,7 +47,7 @@ from interp import tasks
 from interp.algorithm import Family
 from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
-from interp.statistics import Interval, ratio_interval
+from interp.statistics import NO_NUMBER, Interval, ratio_interval
 
 Array = NDArray[np.float64]
 TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0)
@@ -538,8 +538,7 @@ def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, 
     best = min((one.losses for one in part.scores.values()), key=lambda losses: float(losses.sum()))
     counted = game.known & (prefers >= 0) & (prefers != floor.prefers)
     telling = ratio_interval((counted & (prefers == game.choices)).sum(1), counted.sum(1), seed=seed)
-    nothing = Interval(float("nan"), float("nan"), float("nan"))
-    over_untrained = nothing
+    over_untrained = NO_NUMBER
     if blank is not None:
         over_untrained = ratio_interval(_held_out(game, lambda use: blank)[0] - lost, rounds, seed=seed)
     over_floor = ratio_interval(floor.losses - lost, rounds, seed=seed)

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
 from circuits.compare.effects import effects
 from circuits.compare.question import FULL, QUICK, Effort, Samples, Subject, bounds
@@ -30,6 +29,7 @@ from circuits.compare.variants import noisy
 from interp.library import load
 from interp.machine import Machine
 from interp.session import session
+from interp.statistics import exact_share
 
 LARGE, N_LARGE, N_SMALL = 7, 4, {True: 12, False: 60}
 """How many times as many episodes a large comparison has; how many large ones; how many small ones, by quick."""
@@ -102,13 +102,13 @@ def covered(frame: pd.DataFrame) -> pd.DataFrame:
     ``high`` are the exact 95 % bounds of the coverage. ``of_large`` is the share of intervals that hold the mean of the
     large comparisons (``large``).
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for key, group in frame.groupby(["machine", "question", "number", "effort"], sort=False):
         small, large = group[group["size"] == "small"], group[group["size"] == "large"]
         n, mean, most = len(small), float(small["value"].mean()), float(large["value"].mean())
         truth = (n * mean - small["value"]) / (n - 1)  # of each small one, the mean of the others
         below, above = (int(side.sum()) for side in (truth < small["low"], truth > small["high"]))
-        sure = binomtest(n - below - above, n).proportion_ci()
+        sure = exact_share((small["low"] <= truth) & (truth <= small["high"]))
         held = float(((small["low"] <= most) & (most <= small["high"])).mean())
         named = dict(zip(("machine", "question", "number", "effort"), key, strict=True))
         shares = {"coverage": 1 - (below + above) / n, "truth_below": below / n, "truth_above": above / n}

@@ -36,7 +36,7 @@ from interp.decoder import RIDGE, Decoder
 from interp.interventions.moves import Writer
 from interp.model.run import Rollout
 from interp.session import once
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER, Interval
 
 N_FOLDS = 5
 """As many as probes are fitted in (:mod:`interp.refit`)."""
@@ -61,7 +61,7 @@ def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
     lost, given = np.asarray(missed, dtype=np.float64), np.asarray(asked, dtype=np.float64)
     n, loss, reference = len(lost), float(lost.sum()), float(given.sum())
     if not np.isfinite(loss) or not np.isfinite(reference) or reference == 0:
-        return Interval(float("nan"), float("nan"), float("nan"))
+        return NO_NUMBER
     if loss == 0:
         return Interval(1.0, 1.0, 1.0)
     contributions = n * (lost / loss - given / reference)

@@ -33,7 +33,7 @@ from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.session import once
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER, Interval
 from interp.task import Task
 
 Word = Literal["same", "different", "undecided", "not applicable"]
@@ -357,8 +357,7 @@ class NotApplicable:
 
     def verdict(self, question: str) -> Verdict:
         """The verdict on the question that cannot be asked."""
-        nothing = Interval(float("nan"), float("nan"), float("nan"))
-        return Verdict(question, "not applicable", self.note, "", nothing, float("nan"))
+        return Verdict(question, "not applicable", self.note, "", NO_NUMBER, float("nan"))
 
 
 def bounds(value: Interval | None, prefix: str = "") -> dict[str, float]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from scipy.stats import binomtest
 
 from circuits import compare
 from circuits.known.specimen import Specimen
 from interp.checks import checked
 from interp.machine import Machine
+from interp.statistics import exact_share
 
 QUESTIONS = ("behaviour", "state", "update", "circuit")
 SCORED = (*QUESTIONS, "algorithm")
@@ -73,10 +73,10 @@ def rules(frame: pd.DataFrame) -> pd.DataFrame:
                 if one == "algorithm" and word == "same":
                     continue
                 asked = marks.isin(MARKS) if one == "algorithm" else marks.isin(MARKS) & (right == word)
-                n, wrong = int(asked.sum()), int((marks[asked] == "wrong").sum())
-                most = float(binomtest(wrong, n).proportion_ci().high) if n else float("nan")
+                wrong = marks[asked] == "wrong"
                 told = {"held out": "yes" if held_out else "no", "question": one, "error": error}
-                rows.append({**told, "wrong": wrong, "of": n, "at_most": most})
+                counted = {"wrong": int(wrong.sum()), "of": len(wrong)}
+                rows.append({**told, **counted, "at_most": exact_share(wrong).high})
     return pd.DataFrame(rows)
 
 

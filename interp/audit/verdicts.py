@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER, Interval
 
 UNDECIDED, NOT_APPLICABLE = "undecided", "not applicable"
 
@@ -116,7 +116,7 @@ def to_frame(verdicts: tuple[Verdict, ...]) -> pd.DataFrame:
     """A row for each line."""
     rows = []
     for line in verdicts:
-        number = line.number or Interval(float("nan"), float("nan"), float("nan"))
+        number = line.number or NO_NUMBER
         rows.append(
             {
                 "key": line.key,

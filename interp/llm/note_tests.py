@@ -39,7 +39,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from interp.checks import checked
 from interp.display import Tabled
@@ -54,7 +53,7 @@ from interp.llm.runner import run
 from interp.llm.schemes import Condition, Prompt
 from interp.llm.trace import instance_of, read_lines, replay, session_from
 from interp.provenance import provenance
-from interp.statistics import Interval
+from interp.statistics import Interval, exact_share
 
 HALF = 0.5
 """Least share of telling rounds that are followed: a coin with either note follows one of four, a player that departs
@@ -289,7 +288,7 @@ def _judged(model: str, condition: str, asked: Sequence[_Asked], folder: Path, s
         own, changed = said[one.own.place][0], said[one.job.place][0]
         notes, note = stirred["edit" if one.edit in EDITS else "control"], one.job.instance.name
         notes[note] = notes.get(note, False) or bool(own != changed and not np.isnan(own + changed))
-    shares = {kind: share(np.array(list(notes.values()))) for kind, notes in stirred.items()}
+    shares = {kind: exact_share(np.array(list(notes.values()))) for kind, notes in stirred.items()}
     return NoteTest(model, condition, _verdict(table, shares), table, settings)
 
 
@@ -308,16 +307,8 @@ def _row(name: str, lag: int, here: Sequence[_Asked], said: Mapping[Path, NDArra
         "notes": len(here),
     }
     row |= {"given": sum(one.given for one in here), "missing": int((~known).sum()), "telling": int(telling.sum())}
-    row |= share(follows[telling]).columns("follows")
-    return row | share((own != changed)[telling if name in EDITS else known]).columns("moved")
-
-
-def share(hits: NDArray[np.bool_]) -> Interval:
-    """The share of ``hits`` with its exact 95 % interval; NaN of none."""
-    if not len(hits):
-        return Interval(float("nan"), float("nan"), float("nan"))
-    bounds = binomtest(int(hits.sum()), len(hits)).proportion_ci()
-    return Interval(float(hits.mean()), float(bounds.low), float(bounds.high))
+    row |= exact_share(follows[telling]).columns("follows")
+    return row | exact_share((own != changed)[telling if name in EDITS else known]).columns("moved")
 
 
 def _verdict(table: pd.DataFrame, stirred: Mapping[str, Interval]) -> str:

@@ -180,13 +180,12 @@ def _fitting(name: str, function: Any) -> Any:
 
     def checked(activation: Tensor, hook: Any) -> Tensor | None:
         given = function(activation, hook=hook)
-        if given is not None and given is not activation:
-            require(
-                isinstance(given, Tensor) and given.shape == activation.shape,
-                f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)}, or None to change "
-                f"nothing; it gave {shown(given)}",
-            )
-        return given
+        if given is None or given is activation or (isinstance(given, Tensor) and given.shape == activation.shape):
+            return given
+        raise InputError(
+            f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)}, or None to change nothing; "
+            f"it gave {shown(given)}"
+        )
 
     return checked
 

@@ -15,11 +15,11 @@ from interp.llm.agents import AGENTS, evidence_in
 from interp.llm.backend import AgentBackend, Settings
 from interp.llm.loading import load, read
 from interp.llm.note_edits import CONTROLS, EDITS, edited, renamed
-from interp.llm.note_tests import HALF, UNUSED, _verdict, share, try_edits
+from interp.llm.note_tests import HALF, UNUSED, _verdict, try_edits
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.statistics import Interval
+from interp.statistics import Interval, exact_share
 
 NOTE, NOTE_ONLY = Condition("weather", "note"), Condition("online", "note-only")
 COUNTER = "A:5/9, B:3/9, C:8/9, D:2/9"
@@ -120,8 +120,8 @@ def _table(follows: int, moved: int, control: int, n: int = 12) -> pd.DataFrame:
         ("control", "reorder", control),
     ):
         row = {"kind": kind, "change": name, "round": 1, "notes": n, "telling": n if kind == "edit" else 0}
-        row |= share(np.arange(n) < (follows if name == "swap two players" else n)).columns("follows")
-        rows.append(row | share(np.arange(n) < hits).columns("moved"))
+        row |= exact_share(np.arange(n) < (follows if name == "swap two players" else n)).columns("follows")
+        rows.append(row | exact_share(np.arange(n) < hits).columns("moved"))
     return pd.DataFrame(rows)
 
 
@@ -146,7 +146,7 @@ def _table(follows: int, moved: int, control: int, n: int = 12) -> pd.DataFrame:
 def test_the_rule_of_the_verdict(follows: int, moved: int, control: int, n: int, said: str) -> None:
     """The worst edit and the worst control decide, by exact intervals: on each side of every bound."""
     table = _table(follows, moved, control, n)
-    stirred = {"edit": share(np.arange(n) < moved), "control": share(np.arange(n) < control)}
+    stirred = {"edit": exact_share(np.arange(n) < moved), "control": exact_share(np.arange(n) < control)}
     if said == "the note is not used" or moved <= 1:
         table.loc[table["change"] == "permute names", ["follows", "follows_low", "follows_high"]] = [0.0, 0.0, 0.3]
     assert _verdict(table, stirred) == said
@@ -156,7 +156,7 @@ def test_the_rule_of_the_verdict(follows: int, moved: int, control: int, n: int,
 
 def test_a_share_has_its_exact_interval() -> None:
     """0 of 11 leaves at most .285 (1 - .025^(1/11)), the fewest below :data:`UNUSED`; 6 of 6 is more than half."""
-    none = share(np.zeros(11, bool))
-    assert none.high == pytest.approx(1 - 0.025 ** (1 / 11)) and none.high < UNUSED <= share(np.zeros(10, bool)).high
-    assert share(np.ones(6, bool)).low > HALF > share(np.ones(5, bool)).low
-    assert isinstance(none, Interval) and np.isnan(share(np.zeros(0, bool)).low)
+    none, fewer = exact_share(np.zeros(11, bool)), exact_share(np.zeros(10, bool))
+    assert none.high == pytest.approx(1 - 0.025 ** (1 / 11)) and none.high < UNUSED <= fewer.high
+    assert exact_share(np.ones(6, bool)).low > HALF > exact_share(np.ones(5, bool)).low
+    assert isinstance(none, Interval) and np.isnan(exact_share(np.zeros(0, bool)).low)

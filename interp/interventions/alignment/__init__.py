@@ -55,7 +55,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.session import once
-from interp.statistics import Interval, ratio_interval
+from interp.statistics import NO_NUMBER, Interval, ratio_interval
 
 __all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "align"]
 
@@ -116,7 +116,7 @@ class AlignmentResult(Tabled):
         for condition in self.hits:
             every, informative = self.interval(condition, informative=False), self.interval(condition)
             if condition == ARBITRARY:  # an arbitrary label is no counterfactual: no pair of it is informative
-                informative = Interval(float("nan"), float("nan"), float("nan"))
+                informative = NO_NUMBER
             scores = [x for each in (every, informative) for x in (each.estimate, each.low, each.high)]
             of = self.variable, self.site, self.rank, condition
             rows.append((*of, *scores, self.train_accuracy[condition], int(self.informative.sum())))

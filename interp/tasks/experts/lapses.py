@@ -37,7 +37,7 @@ def _check_whole(name: str, value: int, least: int = 1) -> None:
 
 
 def _check_rounds(name: str, value: float) -> None:
-    require(1 <= value <= 10**6, f"{name} must be a number of rounds >= 1, got {value}")
+    require(1 <= value <= 10**6, f"{name} must be a number of rounds >= 1, got {value}; at most 1,000,000 are kept")
 
 
 # What counts is late.

@@ -11,7 +11,6 @@ on a model's own predictions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import nan
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, joined,
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER
 from interp.tasks.experts import regret, theory
 from interp.tasks.experts.episodes import sample
 from interp.tasks.experts.evaluation import by_regime
@@ -138,7 +137,7 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     (first, *late), n_rounds = WINDOWS, WINDOWS[-1][1]
     long, said = None, lacks_room(model, n_rounds)
     if said:
-        claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", Interval(nan, nan, nan), said))
+        claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, said))
     else:
         long = by_regime.over_lengths(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
     for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
