@@ -14,7 +14,7 @@ BUDGET = {
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
-    "interp": 4260,  # one exact interval of a share; looks (39); records checked (41); the contract of a machine; foreign text, stores, bounds
+    "interp": 4260,  # one exact interval of a share; looks (39); records checked (41); machines; stores
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
     "interp/cli": 1700,  # shares of work (42); edits of notes, players (43); JSON by a schema (39); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place

@@ -42,34 +42,38 @@ def _open_model(
     regime: Annotated[str, typer.Option(help="Expert regime.")] = "stratified",
     episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
     rounds: Annotated[int, options.number("Rounds per episode")] = 10,
-    condition: Annotated[str, typer.Option(help="online-no-note or weather-no-note.")] = "online-no-note",
+    condition: Annotated[str, typer.Option(help="Notes, where it has them, are right counts.")] = "online-no-note",
     every: Annotated[int, options.number("Look after every so many blocks")] = 1,
-    expert: Annotated[int, options.number("The expert whose vote is patched in the last round, counted from 0", 0)] = 2,
+    expert: Annotated[int, options.number("Whose vote, and count, is patched in the last round, from 0", 0)] = 2,
     device: options.Device = "cpu",
     batch: Annotated[int, options.number("Episodes at a time")] = 8,
     seed: options.Seed = 0,
 ) -> None:
-    """Open a chat model while it learns: probe each expert's record, patch one vote; tables as CSV."""
+    """Open a chat model while it learns: probe each expert's record, patch one vote, and in notes the counts."""
     import pandas as pd
 
     import probes
-    from interp.llm.opened import Opened, sample
+    from interp.llm.opened import ANSWER, Opened, sample
 
     played = sample(episodes, rounds, regime, seed)
     folder_to_write(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)
         names = opened.residuals(every)
+        patches = [opened.patch_vote(played, expert, rounds - 1, names, batch)]
+        if opened.condition.has_note:
+            patches.append(opened.patch_count(played, expert, rounds - 1, names, batch))
         run = opened.play(played, names, batch)
-        patched = opened.patch_vote(played, expert, rounds - 1, names, batch)
         blank = Opened.load(model, device, untrained=seed, condition=condition).play(played, names, batch)
-        target = probes.targets.get("counts")(played, "before")
-        fitted = [
-            probes.fit(run.at(name), target, untrained=blank.at(name), seed=seed).to_frame().assign(site=name)
-            for name in names
-        ]
-    tables = {"probe": pd.concat(fitted), "patch": patched.to_frame()}
-    for name, table in tables.items():
+        fitted, record = [], probes.targets.get("counts")(played, "before")
+        for name in names:
+            for at in (ANSWER, *run.count_positions):
+                first = int(at != ANSWER)  # the first round has no note
+                own, drawn = (one.at(name, at)[:, first:] for one in (run, blank))
+                found = probes.fit(own, record.rounds(first, rounds), untrained=drawn, seed=seed)
+                fitted.append(found.to_frame().assign(site=name, position=at))
+    patched = pd.concat([one.to_frame().assign(of=one.settings["of"]) for one in patches])
+    for name, table in {"probe": pd.concat(fitted), "patch": patched}.items():
         say.table(table, name, name)
         say.wrote([write_csv(out / f"{name}.csv", table)])
 

@@ -1,4 +1,4 @@
-"""A language model opened while it learns: a session without notes over a TransformerLens bridge.
+"""A language model opened while it learns: a session over a TransformerLens bridge, with notes or without.
 
 The model plays on, and in every round its activations at chosen hook points are kept at chosen token positions: at the
 vote of each expert ("Expert_A", ...: the last token of its 0 or 1, rainy or sunny), and at the token before the answer
@@ -13,12 +13,18 @@ The prediction is read off the two answers' first differing tokens, P(1) = softm
 the conversation, whatever else the model might have written: a forced format, as ``response_format="grammar"`` forces
 it. The keys and values of what was read stay cached from round to round.
 
+In a condition with notes, each note is a right count ("A:3/9, B:8/9, ...") in place of the model's own: what it says is
+then known, and it stands in the same place for all episodes. The last token of each count is a position, too
+("count_A", ...), from the second round on; the first has no note. Whether a model's own notes are used is asked by
+:mod:`interp.llm.note_tests`.
+
 A *patch* puts the activation that one expert's vote has when it is the opposite (same history) in place of its own at
 one hook point, and asks how much of the full effect of the opposite vote on the answer that restores: 1 where the
-answer reads the vote through that place, 0 where it has been read before or is read elsewhere.
+answer reads the vote through that place, 0 where it has been read before or is read elsewhere. A patch of a count does
+the same with another count in the note: as many digits, and as far from its own as they allow.
 
-Scope: what is decoded need not be used; a patch says where the vote of *this* round is read, and nothing of how
-reliability is kept. Rounds must be equally many tokens for all episodes, which holds where 0 and 1 are one token.
+Scope: what is decoded need not be used; a patch says where the vote or count of *this* round is read. Rounds must be
+equally many tokens for all episodes, which holds where 0 and 1 are one token, and counts before the eleventh round.
 """
 
 from __future__ import annotations
@@ -35,8 +41,9 @@ import pandas as pd
 from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.llm.local import answers, load_model, prompt_ids
+from interp.llm.note_counts import write_counts
 from interp.llm.protocol import Session
-from interp.llm.schemes import Condition, built_in, expert_keys, label_words
+from interp.llm.schemes import Condition, Message, built_in, expert_keys, expert_letters, label_words, read_message
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks import experts
@@ -50,6 +57,8 @@ if TYPE_CHECKING:
 CONDITION = "online-no-note"
 """What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
+_ROUNDING = 1e-5
+"""Logits of 32 bits differ by this much, in nats, where nothing is read."""
 
 
 @checked
@@ -65,7 +74,8 @@ class OpenedRollout:
     Attributes:
         predictions: Float[episode, round], P(1).
         cache: hook point -> Float[episode, round, position, ...].
-        positions: the labels of the position axis: "answer", then "Expert_A", ...
+        positions: the labels of the position axis: "answer", "Expert_A", ..., and with notes "count_A", ..., which is
+            NaN in the first round.
     """
 
     predictions: Tensor
@@ -73,6 +83,11 @@ class OpenedRollout:
     positions: tuple[str, ...]
     episodes: ExpertEpisodes
     settings: dict[str, Any] = field(repr=False)
+
+    @property
+    def count_positions(self) -> tuple[str, ...]:
+        """The positions of counts; none in a condition without notes."""
+        return self.positions[1 + self.episodes.n_experts :]
 
     def at(self, name: str, position: str = ANSWER) -> Tensor:
         """Float[episode, round, ...]: one hook point at one position, for ``probes.fit``."""
@@ -82,16 +97,18 @@ class OpenedRollout:
 
 
 @dataclass(frozen=True, eq=False)
-class VotePatch:
-    """The effect of patching one expert's vote at one round, by hook point.
+class Patch:
+    """The effect of patching one expert's vote, or its count in the note, at one round, by hook point.
 
     Attributes:
-        full: Float[episode], change of the logit difference (1 over 0) where the vote itself is the opposite.
-        patched: Float[hook point, episode], the change where only the activation at the vote is replaced.
-        control: the same difference of activations added at the vote of another expert.
+        before: Float[episode], the logit difference (1 over 0) without a patch.
+        full: Float[episode], its change where the vote is the opposite, or the count another one.
+        patched: Float[hook point, episode], the change where only the activation there is replaced.
+        control: the same difference of activations added at the vote, or the count, of another expert.
     """
 
     names: tuple[str, ...]
+    before: np.ndarray
     full: np.ndarray
     patched: np.ndarray
     control: np.ndarray
@@ -99,14 +116,20 @@ class VotePatch:
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each hook point: the share of the full effect that is restored, sum over sum, with its 95 %
-        interval over episodes, and the same of the control."""
+        interval over episodes (NaN where there is no effect), the share of choices that move, and the same of the
+        control; the mean size of the full effect in nats, and the share of choices that it moves."""
         table: dict[str, Any] = {"hook": self.names}
         scale = float(np.abs(self.full).mean())
+        scale = scale if scale > _ROUNDING else np.nan
         for label, effects in (("restored", self.patched), ("control", self.control)):
             shares = [bootstrap_mean(np.sign(self.full) * effect / scale) for effect in effects]
             for column, values in zip((label, f"{label}_low", f"{label}_high"), zip(*shares, strict=True), strict=True):
                 table[column] = np.array(values, dtype=np.float64)
-        return pd.DataFrame(table)
+            table[f"{label}_moves"] = [self._moves(effect) for effect in effects]
+        return pd.DataFrame(table).assign(full=np.abs(self.full).mean(), full_moves=self._moves(self.full))
+
+    def _moves(self, effect: np.ndarray) -> float:
+        return float(((self.before > 0) != (self.before + effect > 0)).mean())
 
 
 class Opened:
@@ -114,7 +137,7 @@ class Opened:
 
     def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = CONDITION):
         self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
-        self.condition = _without_notes(condition)
+        self.condition = Condition.parse(condition)
 
     @classmethod
     @checked
@@ -129,10 +152,10 @@ class Opened:
         """Open the model ``name`` (see :func:`interp.llm.local.load_model`).
 
         Args:
-            prompt: another system prompt than ours for the condition, "online-no-note" or "weather-no-note".
+            prompt: another system prompt than ours for the condition.
             untrained: a seed; the weights are then drawn as for a new model of the same shape, as a control.
         """
-        _without_notes(condition)
+        Condition.parse(condition)
         import torch
         from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -163,13 +186,34 @@ class Opened:
         cache = {
             name: torch.cat([torch.stack([kept[name] for _, kept in part], dim=1) for part in parts]) for name in names
         }
-        return OpenedRollout(predictions, cache, (ANSWER, *expert_keys(episodes.n_experts)), episodes, self._settings())
+        for kept in cache.values() if self.condition.has_note else ():
+            kept[:, 0, 1 + episodes.n_experts :] = torch.nan  # no count stands before the first round
+        positions = [ANSWER, *expert_keys(episodes.n_experts)]
+        positions += [f"count_{letter}" for letter in expert_letters(episodes.n_experts)] * self.condition.has_note
+        return OpenedRollout(predictions, cache, tuple(positions), episodes, self._settings())
 
     def patch_vote(
         self, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None = None, batch: int = 8
-    ) -> VotePatch:
+    ) -> Patch:
         """Patch the vote of ``expert`` in ``round`` (both from 0) at each of the hook points ``names``, by default
         :meth:`residuals`."""
+        return self._patch("vote", episodes, expert, round, names, batch)
+
+    def patch_count(
+        self, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None = None, batch: int = 8
+    ) -> Patch:
+        """Patch the count of ``expert`` in the note that ``round`` (1 or more) begins with, as :meth:`patch_vote`."""
+        require(
+            self.condition.has_note,
+            f"counts stand in notes, and {self.condition.name} has none; open the model in a condition with notes, "
+            "such as online-note-only",
+        )
+        require(round != 0, "the first round has no note; patch a count in round 1 or later")
+        return self._patch("count", episodes, expert, round, names, batch)
+
+    def _patch(
+        self, of: str, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None, batch: int
+    ) -> Patch:
         names = self.residuals() if names is None else names
         self._check(names)
         require(0 <= expert < episodes.n_experts, f"expert must be in [0, {episodes.n_experts - 1}], got {expert}")
@@ -178,10 +222,10 @@ class Opened:
         for told in self._batches(episodes, batch):
             for _ in range(round):
                 told.round(())
-            effects.append(told.patch(expert, names))
-        full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True))
-        settings = self._settings() | {"expert": expert, "round": round}
-        return VotePatch(tuple(names), full, patched, control, settings)
+            effects.append(told.patch(of, expert, names))
+        before, full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True))
+        settings = self._settings() | {"of": of, "expert": expert, "round": round}
+        return Patch(tuple(names), before, full, patched, control, settings)
 
     def _batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
         for start in range(0, len(episodes), batch):
@@ -194,15 +238,6 @@ class Opened:
 
     def _settings(self) -> dict[str, Any]:
         return provenance(model=self.name, condition=self.condition.name, forced_format=True)
-
-
-def _without_notes(name: str) -> Condition:
-    condition = Condition.parse(name)
-    require(
-        not condition.has_note,
-        f"a model is opened in a condition without notes: online-no-note or weather-no-note, got {name!r}",
-    )
-    return condition
 
 
 class _Conversations:
@@ -228,7 +263,10 @@ class _Conversations:
         """P(1) of each episode and the kept activations; the answers go into the conversations."""
         ids = self._conversations()
         self._read_shared(ids)
-        places = [[len(row) - 1, *self._votes(row)] for row in ids]
+        places = [[len(row) - 1, *self._places(row, "vote"), *self._counts(row)] for row in ids]
+        # A note may begin as the one before it: what is kept is read again, although the cache has it.
+        first = min(min(row) for row in places)
+        self.read = [row[:first] for row in self.read]
         kept: dict[str, Tensor] = {}
         logits = self._run(ids, {name: _keep(kept, name, self._after_cache(places, ids)) for name in names})
         missing = [name for name in names if name not in kept]
@@ -236,19 +274,31 @@ class _Conversations:
         shares = logits[:, list(self.choices)].float().softmax(dim=-1)[:, 1].cpu()
         for session, share in zip(self.sessions, shares.tolist(), strict=True):
             session.feed(self.texts[int(share > 0.5)])
+            if session.condition.has_note:
+                t = len(session.predictions)
+                right = (session.advice[:t] == session.labels[:t, None]).sum(0)
+                session.feed(json.dumps({"note": write_counts(right.tolist(), t)}))
         return shares, kept
 
-    def patch(self, expert: int, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The full effect of the opposite vote, and that of its activation in place and at another expert's vote."""
+    def _counts(self, row: list[int]) -> list[int]:
+        """Where the counts of the note stand; the last token in their place in the first round, which has no note."""
+        one = self.sessions[0]
+        if not one.condition.has_note:
+            return []
+        return self._places(row, "count") if one.predictions else [len(row) - 1] * self.n_experts
+
+    def patch(self, of: str, expert: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
+        """The logit difference, the full effect of the other vote or count on it, and that of its activation in place
+        and at another expert's."""
         ids = self._conversations()
         self._read_shared(ids)
-        opposite, other = self._conversations(opposite=expert), (expert + 1) % self.n_experts
+        opposite, other = self._conversations((of, expert)), (expert + 1) % self.n_experts
         here, elsewhere = [], []
         for row, swapped in zip(ids, opposite, strict=True):
-            votes = self._votes(row)
-            n = 1 + votes[expert] - next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
-            here.append([votes[expert] - i for i in range(n)])  # all tokens of the word that differ or follow
-            elsewhere.append([votes[other] - i for i in range(n)])
+            places = self._places(row, of)
+            n = 1 + places[expert] - next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
+            here.append([places[expert] - i for i in range(n)])  # all tokens of the word that differ or follow
+            elsewhere.append([places[other] - i for i in range(n)])
         before = min(place for row in (*here, *elsewhere) for place in row)
         self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
         own: dict[str, Tensor] = {}
@@ -262,17 +312,17 @@ class _Conversations:
             at = self._after_cache(target, ids)
             runs = [self._run(ids, {name: _add(new[name] - own[name], at)}, stay=True) for name in names]
             effects.append(np.stack([self._difference(logits) - base for logits in runs]))
-        return full, effects[0], effects[1]
+        return base, full, effects[0], effects[1]
 
-    def _conversations(self, opposite: int | None = None) -> list[list[int]]:
-        """The tokens of every conversation, or of what it would be with the opposite vote of one expert."""
+    def _conversations(self, changed: tuple[str, int] | None = None) -> list[list[int]]:
+        """The tokens of every conversation, or of what it would be with another vote or count of one expert."""
         rows = []
         for session in self.sessions:
             if (request := session.next()) is None:
                 raise InputError("the episodes are over")
             messages = list(request.messages)
-            if opposite is not None:
-                messages[-1] = {**messages[-1], "content": self._swapped(messages[-1]["content"], opposite)}
+            if changed is not None:
+                messages[-1] = self._changed(messages[-1], *changed)
             rows.append(prompt_ids(self.tokenizer, messages) + self.begin)
         require(
             len({len(row) for row in rows}) == 1,
@@ -280,20 +330,37 @@ class _Conversations:
         )
         return rows
 
-    def _votes(self, row: list[int]) -> list[int]:
-        """Where the votes of the last message stand: the last token of the word after each expert's key."""
+    def _places(self, row: list[int], of: str) -> list[int]:
+        """Where the votes of the last message, or the counts of its note, stand: the last token of each."""
         decode = self.tokenizer.decode
         start = next(i for i in range(len(row) - 1, -1, -1) if '"turn_type"' in decode(row[i:]))
         texts = [decode(row[start : i + 1]) for i in range(start, len(row))]
-        words = "|".join(re.escape(word.rstrip('"')) for word in self.words)
-        keys = [re.compile(rf'"{key}": ?(?:{words})\Z') for key in expert_keys(self.n_experts)]
-        return [start + next(i for i, text in enumerate(texts) if key.search(text)) for key in keys]
+        if of == "vote":
+            words = "|".join(re.escape(word.rstrip('"')) for word in self.words)
+            ends = [re.compile(rf'"{key}": ?(?:{words})\Z') for key in expert_keys(self.n_experts)]
+            return [start + next(i for i, text in enumerate(texts) if end.search(text)) for end in ends]
+        counts = [re.compile(rf"\b{letter}: ?\d+/") for letter in expert_letters(self.n_experts)]
+        slashes = [next(i for i, text in enumerate(texts) if count.search(text)) for count in counts]
+        # A token may hold the last digit and the slash.
+        return [start + i - texts[i - 1][-1].isdigit() for i in slashes]
 
-    def _swapped(self, content: str, expert: int) -> str:
-        """A message with the opposite vote of one expert."""
-        zero, one = self.words
-        key = expert_keys(self.n_experts)[expert]
-        return re.sub(rf'("{key}": )({zero}|{one})', lambda m: m[1] + (one if m[2] == zero else zero), content)
+    def _changed(self, message: Message, of: str, expert: int) -> Message:
+        """A message with the opposite vote of one expert, or another count of it in the note."""
+        if of == "vote":
+            zero, one = self.words
+            old = rf'("{expert_keys(self.n_experts)[expert]}": )({zero}|{one})'
+            new = {zero: one, one: zero}
+            content = re.sub(old, lambda m: m[1] + new[m[2]], message["content"])
+        else:
+            letter = expert_letters(self.n_experts)[expert]
+            old = rf"(\b{letter}:)(\d+)/(\d+)"
+            content = re.sub(old, lambda m: f"{m[1]}{_far(m[2], m[3])}/{m[3]}", message["content"])
+            require(
+                content != message["content"],
+                f"the note {read_message(message)['note']!r} has no other count of as many digits for expert {letter}; "
+                "patch a count in another round",
+            )
+        return {**message, "content": content}
 
     def _common(self, ids: list[list[int]]) -> int:
         """How many tokens of every row are in the cache already."""
@@ -343,6 +410,16 @@ class _Conversations:
     def _difference(self, logits: Tensor) -> np.ndarray:
         pair = logits[:, list(self.choices)].double().cpu().numpy()
         return np.asarray(pair[:, 1] - pair[:, 0])
+
+
+def _far(count: str, out_of: str) -> int:
+    """The count of as many digits that is farthest from ``count``.
+
+    >>> _far("7", "9"), _far("2", "9"), _far("30", "60")
+    (0, 9, 60)
+    """
+    lowest, highest = (10 ** (len(count) - 1) if len(count) > 1 else 0), min(10 ** len(count) - 1, int(out_of))
+    return max(lowest, highest, key=lambda other: abs(other - int(count)))
 
 
 def _alike(one: list[int], other: list[int]) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from interp.llm.schemes import Message, read_message
@@ -165,6 +166,7 @@ def main() -> None:
     parser.add_argument("--unseen", action="store_true")
     parser.add_argument("--coverage", type=int, default=0, help="Repetitions of the coverage of eta.")
     parser.add_argument("--only", nargs="+", default=None)
+    parser.add_argument("--out", default=None, help="A CSV file for the table.")
     parser.add_argument("--machine", default=None, help="Instead: does each player choose as this model does?")
     given = parser.parse_args()
     if given.coverage:
@@ -172,19 +174,21 @@ def main() -> None:
     players = UNSEEN if given.unseen else SEEN
     if given.machine:
         return alike(given.machine, {name: players[name] for name in given.only or players}, given)
+    rows = []
     for name in given.only or players:
         for n in given.instances:
             for regime in given.regimes:
                 player, start = players[name], time.process_time()
                 found = judged(player, sample(n, 100, 4, regime=regime, seed=7))
-                eta = found.intervals.get("gain", "")
-                print(  # noqa: T201
-                    f"{name:32} {n:3} {regime:12} {is_right(player, found):10} {found.verdict:10} {found.closest:24}"
-                    f"next {found.runner_up:22} nats {found.nats.estimate:.3f} (floor {found.floor_nats.estimate:.3f})"
-                    f" lead {found.lead.estimate:.3f} [{found.lead.low:.3f}] telling {found.telling} gain {eta} "
-                    f"{time.process_time() - start:.1f} s",
-                    flush=True,
-                )
+                rows.append({"player": name, "instances": n, "regime": regime, "is": is_right(player, found)})
+                rows[-1] |= {"verdict": found.verdict, "closest": found.closest, "runner_up": found.runner_up}
+                rows[-1] |= {"nats": found.nats.estimate, "floor": found.floor_nats.estimate}
+                rows[-1] |= found.lead.columns("lead") | found.telling.columns("telling")
+                if "gain" in found.intervals:
+                    rows[-1] |= found.intervals["gain"].columns("gain")
+                print(*rows[-1].values(), f"{time.process_time() - start:.1f} s", flush=True)  # noqa: T201
+                if given.out:
+                    pd.DataFrame(rows).to_csv(given.out, index=False, float_format="%.4g")
     return None
 
 

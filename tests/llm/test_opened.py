@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import probes
+from interp.cli import app
 from interp.errors import InputError
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.opened import CONDITION, Opened, OpenedRollout
@@ -17,7 +20,7 @@ from interp.llm.protocol import Session
 from interp.llm.schemes import Condition
 from interp.tasks import experts
 from probes import targets
-from tests.llm.tiny import write_tiny_chat
+from tests.llm.tiny import byte_tokenizer, write_count_reader, write_tiny_chat
 
 EPISODES = experts.sample(6, 5, 4, regime="uniform", seed=3)
 HOOKS = ["blocks.0.hook_out", "blocks.1.hook_out"]
@@ -95,10 +98,88 @@ def test_votes_that_are_words_are_patched_whole(folder: Path) -> None:
     assert table["restored"].tolist() == pytest.approx([1, 0], abs=1e-3)
 
 
+NOTES = experts.sample(24, 9, 4, regime="uniform", seed=5)
+COUNTS = targets.get("counts")(NOTES, "before").values
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that reads the count of expert C in every note, wherever notes begin with "A:3/9, B:8/9, "."""
+    tokenizer, note = byte_tokenizer(), "A:3/9, B:8/9, C:7/9, D:2/9"
+    condition = Condition.parse("online-note-only")
+    request = Session(condition, "Predict.", NOTES.advice[0], NOTES.labels[0], note=note).next()
+    assert request is not None
+    ids = prompt_ids(tokenizer, request.messages) + answers(tokenizer, condition)[0]
+    # One token is one byte, but for the marks of a message.
+    place = next(i for i in range(len(ids)) if tokenizer.decode(ids[: i + 1]).endswith("C:7"))
+    return write_count_reader(tmp_path_factory.mktemp("reader") / "model", place, len(ids) - 1)
+
+
+def test_a_model_that_reads_one_count_of_its_note_is_seen_to(reader: Path) -> None:
+    """A planted reader of C's count: probes find that count at its token and, after the block that reads it, at the
+    answer, and no other count there; a patch of it moves the choice until it has been read, a patch of A's never."""
+    opened = Opened.load(str(reader), prompt="Predict.", condition="online-note-only")
+    run = opened.play(NOTES, names := opened.residuals())
+    assert run.count_positions == ("count_A", "count_B", "count_C", "count_D")
+    assert run.at(names[0], "count_C")[:, 0].isnan().all(), "the first round has no note"
+    assert np.array_equal(run.predictions[:, 1:].numpy() > 0.5, COUNTS[:, 1:, 2] > 4.5)
+    counts = targets.get("counts")(NOTES, "before").rounds(8, 9)
+    for hook, place, read in ((names[1], "count_C", True), (names[1], "answer", False), (names[2], "answer", True)):
+        fitted = probes.fit(run.at(hook, place)[:, 8:], counts)
+        a, b, c, d = (score.estimate for score in fitted.by_output.values())
+        assert (c > 0.9) == read and (read or c < 0.2) and max(a, b, d) < 0.2, (hook, place, fitted.by_output)
+    table = opened.patch_count(NOTES, expert=2, round=8).to_frame()
+    assert table["restored"].tolist() == pytest.approx([1, 1, 0], abs=1e-3)
+    moved = (COUNTS[:, 8, 2] != 4).mean()  # 4 of 8 becomes 0 of 8, which is on the same side
+    assert (
+        moved > 0.7 and table["restored_moves"].tolist() == [moved, moved, 0] and (table["full_moves"] == moved).all()
+    )
+    assert table["control"].abs().max() < 1e-3 and (table["control_moves"] == 0).all()
+    unread = opened.patch_count(NOTES, expert=0, round=8).to_frame()
+    assert unread["full"].max() < 1e-6 and unread["restored"].isna().all() and (unread["full_moves"] == 0).all()
+
+
+def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) -> None:
+    """With its history, too, an opened model is the plain one that reads each conversation with right counts in it."""
+    condition, few = Condition.parse("online-note"), EPISODES.select(slice(0, 2))
+    run = Opened.load(str(folder), prompt="Predict.", condition=condition.name).play(few, HOOKS[:1])
+    model, tokenizer = load_model(str(folder))
+    begin, choices, texts = answers(tokenizer, condition)
+    for episode, counts in enumerate(targets.get("counts")(few, "before").values.astype(int)):
+        session = Session(condition, "Predict.", few.advice[episode], few.labels[episode])
+        for t in range(3):
+            request = session.next()
+            assert request is not None
+            ids = prompt_ids(tokenizer, request.messages) + begin
+            with torch.no_grad():
+                out = model(torch.tensor([ids]), output_hidden_states=True)
+            share = out.logits[0, -1, list(choices)].softmax(0)[1]
+            assert torch.allclose(share, run.predictions[episode, t], atol=1e-5)
+            for letter, count in zip("ABCD", counts[t], strict=True):
+                text = tokenizer.decode(ids)
+                before = text[: text.rindex(f"{letter}:{count}/{t}") + 2] if t else ""
+                place = len(tokenizer(before, add_special_tokens=False)["input_ids"])
+                seen = run.at(HOOKS[0], f"count_{letter}")[episode, t]
+                assert torch.allclose(out.hidden_states[1][0, place], seen, atol=1e-4) if t else seen.isnan().all()
+            session.feed(texts[int(share > 0.5)])
+            right = (few.advice[episode] == few.labels[episode][:, None])[: t + 1].sum(0)
+            said = ", ".join(f"{letter}:{n}/{t + 1}" for letter, n in zip("ABCD", right, strict=True))
+            session.feed(f'{{"note": "{said}"}}')
+
+
+def test_the_command_opens_a_condition_with_notes(folder: Path, tmp_path: Path) -> None:
+    options = ["--episodes", "10", "--rounds", "3", "--condition", "online-note-only", "--every", "2"]
+    result = CliRunner().invoke(app, ["llm", "open", str(folder), *options, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert set(pd.read_csv(tmp_path / "patch.csv")["of"]) == {"vote", "count"}
+    assert {"answer", "count_A", "count_D"} < set(pd.read_csv(tmp_path / "probe.csv")["position"])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda o: Opened.load("nowhere", condition="weather-note"), "a condition without notes"),
+        (lambda o: Opened.load("nowhere", condition="weather-notes"), "unknown condition 'weather-notes'"),
+        (lambda o: o.patch_count(EPISODES, 0, 1), "counts stand in notes, and online-no-note has none"),
         (lambda o: o.play(EPISODES, ["blocks.9.hook_out"]), "unknown hook point 'blocks.9.hook_out'"),
         (lambda o: o.patch_vote(EPISODES, 4, 0), r"expert must be in \[0, 3\], got 4"),
         (lambda o: o.patch_vote(EPISODES, 0, 5), r"round must be in \[0, 4\], got 5"),

@@ -1,8 +1,9 @@
-"""A chat model of the Llama architecture with random weights and a byte vocabulary: real inference, no knowledge."""
+"""Chat models with a byte vocabulary: one has random weights (real inference, no knowledge), one reads a count."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,9 +13,9 @@ TEMPLATE = (
 )
 
 
-def write_tiny_chat(folder: Path, seed: int = 0) -> Path:
+def byte_tokenizer() -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     special = ["<|im_start|>", "<|im_end|>"]
     words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *special]
@@ -25,8 +26,15 @@ def write_tiny_chat(folder: Path, seed: int = 0) -> Path:
         tokenizer_object=inner, eos_token=special[1], pad_token=special[1], additional_special_tokens=special[:1]
     )
     tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def write_tiny_chat(folder: Path, seed: int = 0) -> Path:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = byte_tokenizer()
     config = LlamaConfig(
-        vocab_size=len(words),
+        vocab_size=len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
@@ -34,11 +42,56 @@ def write_tiny_chat(folder: Path, seed: int = 0) -> Path:
         num_key_value_heads=2,
         max_position_embeddings=4096,
         initializer_range=0.2,
-        eos_token_id=len(words) - 1,
+        eos_token_id=tokenizer.eos_token_id,
         tie_word_embeddings=True,
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_count_reader(folder: Path, count: int, answer: int) -> Path:
+    """A GPT-2 that says 1 where the digit at token ``count`` is 5 or more, and 0 where it is less.
+
+    A digit's embedding holds it in dimension 0. Only the second block does anything: at token ``answer`` (marked in
+    dimension 2) its head reads token ``count`` (marked in dimension 1) and writes what it holds to dimension 3, which
+    is the difference of 1 and 0. So that no layer norm changes anything, dimensions 4 to 7 are those negated, and the
+    last two are large and constant.
+    """
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    tokenizer, width, large = byte_tokenizer(), 10, 1000.0
+    ends = tokenizer.eos_token_id
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=512,
+        n_embd=width,
+        n_layer=2,
+        n_head=1,
+        bos_token_id=ends,
+        eos_token_id=ends,
+    )
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.zero_()
+        digits = [tokenizer(str(digit), add_special_tokens=False)["input_ids"][0] for digit in range(10)]
+        words, places = model.transformer.wte.weight, model.transformer.wpe.weight
+        words[digits, 0] = (torch.arange(10.0) - 4.5) / 4.5
+        words[digits[:2], 3] = torch.tensor([-1.0, 1.0])
+        places[count, 1], places[answer, 2] = 1, 1
+        places[:, 8], places[:, 9] = large, -large
+        for norm in (model.transformer.h[1].ln_1, model.transformer.ln_f):
+            norm.weight.fill_(large * (2 / width) ** 0.5)
+        reads = model.transformer.h[1].attn
+        reads.c_attn.weight[2, 0] = 100  # query
+        reads.c_attn.weight[1, width] = 1  # key
+        reads.c_attn.weight[0, 2 * width] = 1  # value
+        reads.c_proj.weight[0, 3] = 1
+        for weight in (words, places, reads.c_proj.weight):
+            weight[:, 4:8] = -weight[:, :4]
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
