@@ -45,10 +45,10 @@ PAIRS = (
 )
 _TWO_NUMBERS = re.compile(r"\d\D{1,40}\d")  # what every fraction and pair holds: asked first, it is cheap
 _PERCENT = re.compile(r"(?<![\d.])\d+(?:\.\d+)?\s*%")
-# Not "wrong: 4, 7", which lists rounds, and not "right in rounds 2".
+# Not "wrong: 4, 7", which lists rounds, not "right in rounds 2", and not "predicted 0 correctly".
 _VERDICT_COUNT = re.compile(
     rf"(?<![a-z])(?:{GOOD}|{BAD})(?:\s+on)?\s*[:=]?\s*{_NUMBER}\s*(?:x\b|times?)?(?!\s*(?:[/.\d]|,\s*\d|and\s+\d|-\s*\d))"
-    rf"|(?<!\d,)(?<!\d, )(?<!\dand ){_NUMBER}\s*(?:x\b|times?)?\s*(?:{GOOD}|{BAD})(?![a-z])",
+    rf"|(?<!\d,)(?<!\d, )(?<!\dand )(?<!said )(?<!predicted ){_NUMBER}\s*(?:x\b|times?)?\s*(?:{GOOD}|{BAD})(?![a-z])",
     re.IGNORECASE,
 )
 _BARE = re.compile(

@@ -53,7 +53,7 @@ _NUMBER_LIST = re.compile(
 _BRACED = re.compile(r"(?<![A-Za-z])[A-Z]\s*[{\[]\s*\d+(?:\s*,\s*\d+)+\s*[}\]]")
 _LABEL = re.compile(r"\b(?:true_?|actual_?)?(?:label|truth|outcome|y)\s*(?:is|was|[=:])?\s*[01](?!\d)", re.IGNORECASE)
 _LABELS = re.compile(
-    rf"\b(?:labels?|truth|true|actual|outcomes?|history|y)\b[^\d:=]{{0,12}}[:=]?\s*(?:[01]{{3,}}(?!\d)"
+    rf"\b(?:labels?|truth|true|actual|outcomes?|days|weather|history|y)\b[^\d:=]{{0,12}}[:=]?\s*(?:[01]{{3,}}(?!\d)"
     rf"|(?:{_WORD}|[01SR])(?:[,\s]+(?:{_WORD}|[01SR])(?![\w/.%])){{2,}})",
     re.IGNORECASE,
 )
@@ -71,7 +71,7 @@ _SAID = re.compile(rf"\b(?:said|predicted|forecast(?:ed)?|announced)\W+(?:(?:it|
 _CONDITION = re.compile(
     r"(?P<one>\bsun(?:ny)?\b|\bS(?=[ :=(]{0,2}\d+\s*[/%]))|(?P<zero>\brain(?:y)?\b|\bR(?=[ :=(]{0,2}\d+\s*[/%]))"
     r"|(?:\b(?:label|y|truth|outcome|says?|saying|gives?|predict(?:s|ing)?|forecasts?|on|for|when|if [A-Z]|\| ?[A-Z])"
-    r"\s*(?:is|says?|[=:])?\s*|(?<![A-Za-z])[A-Z]\()(?P<bit>[01])(?![\d/.%])"
+    r"\s*(?:is|says?|[=:])?\s*|(?<![A-Za-z])[A-Z]\(|(?:\A|(?<=[.;|] ))(?=[01]:))(?P<bit>[01])(?![\d/.%])"
     r"|(?<![\d/.])(?P<arrow>[01])(?:\s*(?:->|→)\s*(?=\d+\s*/)|s\b)",
     re.IGNORECASE,
 )
@@ -178,7 +178,7 @@ def _marks(note: str, letters: str) -> tuple[int, int, bool]:
 
 def _enumerated(note: str, letters: str) -> int:
     """How many rounds are numbered without a word: "1) 1010->1 2) ...", "1: B,C. 2: A,B."; 0 for a ranking."""
-    content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all"
+    content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all|{_WORD}"
     entry = re.compile(
         rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_WORD}))", re.IGNORECASE
     )
