@@ -7,39 +7,51 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interp.llm import notes
 from interp.llm.note_counts import check_counts, read_counts, write_counts
 from interp.llm.notes import FORMATS, classify
+from tests.llm.note_rules import LABELLED, table
 
-LABELLED = pd.read_json(Path(__file__).with_name("notes.jsonl"), lines=True, dtype=False)
 FOUND = [classify(note).format for note in LABELLED["note"]]
 
 
 def test_the_labelled_set_covers_every_format_in_every_part() -> None:
-    """398 notes, 384 of them our own; of each format at least 10 in each part."""
-    assert len(LABELLED) == 398 and (LABELLED["source"] == "ours").sum() == 384 and LABELLED["note"].is_unique
+    """542 notes, 528 of them our own; of each format at least 10 in each part."""
+    assert len(LABELLED) == 542 and (LABELLED["source"] == "ours").sum() == 528 and LABELLED["note"].is_unique
     counts = LABELLED.groupby(["split", "format"]).size()
-    assert counts.min() >= 10 and len(counts) == 3 * len(FORMATS)
+    assert counts.min() >= 10 and len(counts) == 5 * len(FORMATS)
 
 
-def test_the_rules_are_right_on_all_notes_but_five() -> None:
+def test_the_rules_are_right_on_all_notes_but_eleven() -> None:
     """All 14 quoted by the paper; of ours, all but these. A change of the rules that moves one must say so here."""
     wrong = LABELLED.assign(found=FOUND)[lambda rows: rows["found"] != rows["format"]]
     assert not (wrong["source"] == "paper").any()
     assert sorted(zip(wrong["format"], wrong["found"], wrong["note"].str[:29], strict=True)) == [
+        ("conditional counter", "other", "Accuracy by weather - A: sunn"),
         ("counter", "last-step", "Number of days correct: A ten"),
         ("counter", "last-step", "Out of 15 days A was correct "),
         ("counter", "other", "A: |||| (4), B: |||| ||| (8),"),
         ("last-step", "other", "A good, B bad, C good, D good"),
         ("last-step", "other", "It rained. A and D had said s"),
+        ("last-step", "other", "Truth was sunny: A yes, B yes"),
+        ("round list", "counter", "1 A B, 2 B C, 3 B D, 4 A B C;"),
+        ("round list", "counter", "D1:S A,C; D2:R B; D3:R B,D; D"),
+        ("round list", "counter", "R1-R4 all label 1; A,B right "),
+        ("round list", "last-step", "Wrong rounds - A: 2,5,6; B: n"),
     ]
 
 
-@pytest.mark.parametrize("split", ["development", "held out", "after the rules"])
+def test_the_readme_holds_the_table_of_notes_that_no_rule_was_changed_for() -> None:
+    """Precision and recall of each format with exact intervals, on notes written after the rules."""
+    readme = Path(notes.__file__).with_name("README.md").read_text(encoding="utf-8")
+    assert table("second held out") in readme
+
+
+@pytest.mark.parametrize("split", ["development", "held out", "after the rules", "second held out"])
 def test_precision_and_recall_of_every_format(split: str) -> None:
     """Each at least .85 on each part."""
     part = (LABELLED["split"] == split).to_numpy()
