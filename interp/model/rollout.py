@@ -34,6 +34,9 @@ from interp.model.run import Commit, Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.session import once
 
+CHUNK = 256
+"""Episodes run at once on a CPU."""
+
 
 @checked
 def rollout(
@@ -121,16 +124,17 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
         raise InputError(f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
     layout = model.layout.fit(worlds)
     interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
-    initial = model.initial(len(worlds), layout)
-    steps: list[Step] = []
+    latents, choice = model.initial(len(worlds), layout), None
+    record = _Record(latents, n_rounds)
     with torch.no_grad():
-        step = model.stepper()
+        stepper = model.stepper()
         while not interaction.done:
-            latents, choice = (steps[-1].latents, steps[-1].choice.cpu().numpy()) if steps else (initial, None)
             encoded = model.prepare(layout.encode(interaction.step(choice)))
-            steps.append(run_round(model, encoded.at(0), latents, layout, "own", (), step))
+            step = run_round(model, encoded.at(0), latents, layout, "own", (), stepper)
+            latents, choice = step.latents, step.choice.cpu().numpy()
+            record.add(step)
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
-    return interaction.episodes(), _collect(steps, initial, layout, "own", settings)
+    return interaction.episodes(), record.rollout(layout, "own", settings)
 
 
 def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> None:
@@ -208,28 +212,37 @@ def _sequential(
     first = min(hooks, default=0)
     counters = {t: FiringCounter(pairs) for t, pairs in hooks.items()}
     latents = model.initial(n_episodes, layout)
-    steps: list[Step] = []
+    record = _Record(latents, n_rounds)
     with torch.no_grad():
         stepper = model.stepper()
         for t in range(n_rounds):
             if clean is not None and (t < first or (hold and t not in hooks)):
-                steps.append(_taken_from(clean, t))
-                continue
-            read = steps[-1].latents if steps else latents
-            pairs = counters[t].hooks if t in counters else ()
-            step = run_round(model, encoded.at(t), read, layout, commit, pairs, stepper)
-            steps.append(replace(step, latents=clean.latents[:, t + 1]) if hold and clean is not None else step)
+                step = _taken_from(clean, t)
+            else:
+                pairs = counters[t].hooks if t in counters else ()
+                step = run_round(model, encoded.at(t), latents, layout, commit, pairs, stepper)
+            latents = clean.latents[:, t + 1] if hold and clean is not None else step.latents
+            record.add(replace(step, latents=latents))
     for counter in counters.values():
         counter.check()
     settings = {**_settings(model, commit), "propagate": not hold, "hooked_rounds": sorted(hooks)}
-    return _collect(steps, latents, layout, commit, settings)
+    return record.rollout(layout, commit, settings)
 
 
 def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
-    """All rounds in order, without hooks; once a session where nothing of the model was hooked by hand."""
+    """All rounds in order, without hooks; once a session where nothing of the model was hooked by hand.
+
+    On a CPU :data:`CHUNK` episodes run at a time: the activations of one round of more than that leave its caches.
+    """
 
     def run() -> Rollout:
-        return _sequential(model, encoded, layout, commit, {}, None)
+        if encoded.tokens.device.type != "cpu" or len(encoded.tokens) <= CHUNK:
+            return _sequential(model, encoded, layout, commit, {}, None)
+        starts = range(0, len(encoded.tokens), CHUNK)
+        parts = [encoded.each(lambda held, start=start: held[start : start + CHUNK]) for start in starts]
+        runs = [_sequential(model, part, layout, commit, {}, None) for part in parts]
+        joined = {name: torch.cat([getattr(run, name) for run in runs]) for name in ("predictions", "latents")}
+        return replace(runs[0], **joined, fed=EncodedRounds.joined([run.fed for run in runs]))
 
     with torch.no_grad():
         if not model.is_quiet():
@@ -242,11 +255,37 @@ def _taken_from(clean: Rollout, t: int) -> Step:
     return Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], clean.fed.at(t))
 
 
-def _collect(steps: list[Step], initial: Tensor, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
-    predictions = torch.stack([step.prediction for step in steps], 1)
-    latents = torch.stack([initial.detach(), *(step.latents for step in steps)], 1)
-    fed = EncodedRounds.stacked([step.fed for step in steps], 1)
-    return Rollout(predictions, latents, fed, layout, commit, settings=settings)
+class _Record:
+    """What the rounds of a run gave, each written to its place in tensors that hold all of them.
+
+    A list of each round's small tensors would leave one between the large ones of every round, whose memory could then
+    not be used again: 300 MiB in 200 rounds of 256 episodes.
+    """
+
+    def __init__(self, initial: Tensor, n_rounds: int) -> None:
+        self.n_rounds, self.n_done = n_rounds, 0
+        self.latents = self._all(initial, n_rounds + 1)
+        self.latents[:, 0] = initial.detach()
+
+    def add(self, step: Step) -> None:
+        """The next round."""
+        given = {"predictions": step.prediction, **step.fed.tensors()}
+        if not self.n_done:
+            self.fed, self.held = step.fed, {name: self._all(value, self.n_rounds) for name, value in given.items()}
+        for name, value in given.items():
+            self.held[name][:, self.n_done] = value
+        self.n_done += 1
+        self.latents[:, self.n_done] = step.latents
+
+    def rollout(self, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
+        """All rounds."""
+        predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
+        return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
+
+    @staticmethod
+    def _all(one: Tensor, n_rounds: int) -> Tensor:
+        """Room for ``n_rounds`` tensors like ``one``, along a second axis."""
+        return one.new_empty((len(one), n_rounds, *one.shape[1:]))
 
 
 def _cached(

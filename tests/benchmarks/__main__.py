@@ -1,4 +1,4 @@
-"""Run the benchmarks that are named, or all of them."""
+"""Run the benchmark that is named, with the rows that are named after it, or all of them."""
 
 import importlib
 import pkgutil
@@ -10,8 +10,9 @@ NAMES = sorted(
     found.name for found in pkgutil.iter_modules(tests.benchmarks.__path__) if not found.name.startswith("_")
 )
 
-for name in sys.argv[1:] or NAMES:
-    if name not in NAMES:
-        sys.exit(f"no benchmark {name!r}; there are {', '.join(NAMES)}")
+asked, *rows = sys.argv[1:] or [""]
+if asked and asked not in NAMES:
+    sys.exit(f"no benchmark {asked!r}; there are {', '.join(NAMES)}")
+for name in [asked] if asked else NAMES:
     print(f"\n== {name}", flush=True)
-    importlib.import_module(f"tests.benchmarks.{name}").main()
+    importlib.import_module(f"tests.benchmarks.{name}").main(*rows)

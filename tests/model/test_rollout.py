@@ -30,6 +30,18 @@ def q_case():
 
 
 @pytest.mark.parametrize("case", [expert_case, q_case])
+def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
+    model, episodes = case()
+    whole = rollout(model, episodes)
+    monkeypatch.setattr("interp.model.rollout.CHUNK", 3)
+    parts = rollout(model, episodes)
+    for part, fed in zip(parts.fed.tensors().values(), whole.fed.tensors().values(), strict=True):
+        assert torch.equal(part, fed)
+    torch.testing.assert_close(parts.predictions, whole.predictions, rtol=0, atol=1e-12)
+    torch.testing.assert_close(parts.latents, whole.latents, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", [expert_case, q_case])
 @pytest.mark.parametrize("commit", ["own", "target"])
 def test_replay_equals_the_sequential_pass(case, commit):
     model, episodes = case()
