@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -238,11 +239,12 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
     def run() -> Rollout:
         if encoded.tokens.device.type != "cpu" or len(encoded.tokens) <= CHUNK:
             return _sequential(model, encoded, layout, commit, {}, None)
-        starts = range(0, len(encoded.tokens), CHUNK)
-        parts = [encoded.each(lambda held, start=start: held[start : start + CHUNK]) for start in starts]
+        chunks = torch.arange(len(encoded.tokens)).split(CHUNK)
+        parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks]
         runs = [_sequential(model, part, layout, commit, {}, None) for part in parts]
-        joined = {name: torch.cat([getattr(run, name) for run in runs]) for name in ("predictions", "latents")}
-        return replace(runs[0], **joined, fed=EncodedRounds.joined([run.fed for run in runs]))
+        predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
+        fed = EncodedRounds.joined([run.fed for run in runs])
+        return replace(runs[0], predictions=predictions, latents=latents, fed=fed)
 
     with torch.no_grad():
         if not model.is_quiet():
