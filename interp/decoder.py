@@ -54,12 +54,12 @@ RANK = 1e-10
 
 @dataclass(frozen=True)
 class Affine:
-    """``y = (x - centre) slopes + middle``; ``covariance`` is that of ``x``."""
+    """``y = (x - centre) slopes + middle``; ``along`` is the covariance of ``y``, as read, with ``x``."""
 
     centre: Float[Tensor, " feature"]
     middle: Float[Tensor, " output"]
     slopes: Float[Tensor, "feature output"]
-    covariance: Float[Tensor, "feature feature"]
+    along: Float[Tensor, "output feature"]
 
     @classmethod
     def fit(cls, x: Float[Tensor, "sample feature"], y: Float[Tensor, "sample output"], ridge: float = 0.0) -> Affine:
@@ -71,19 +71,16 @@ class Affine:
         x, y = x.double(), y.double()
         centre, middle = x.mean(0), y.mean(0)
         features, outputs = x - centre, y - middle
-        covariance = features.T @ features / max(len(features), 1)
-        square = covariance * len(features)
-        if not ridge or not square.any():  # features that never vary say nothing, and slopes are 0
+        if not ridge:
             # Features may have any rank. Solvers on accelerators take none but the full one, and the CPU's default
             # ("gelsy") reads uninitialised memory and then finds too low a rank (pytorch/pytorch#71222).
-            slopes = torch.linalg.lstsq(features.cpu(), outputs.cpu(), rcond=RANK, driver="gelsd").solution
-            return cls(centre, middle, slopes.to(x.device), covariance)
-        penalty = ridge * square.diagonal().mean() * torch.eye(len(square)).to(square)
-        try:
-            slopes = torch.linalg.solve(square + penalty, features.T @ outputs)
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise InputError(f"ridge={ridge:g} leaves no one solution ({error}); give 0, or more") from error
-        return cls(centre, middle, slopes, covariance)
+            solved = torch.linalg.lstsq(features.cpu(), outputs.cpu(), rcond=RANK, driver="gelsd").solution
+            slopes = solved.to(x.device)
+        elif is_wide(features):
+            slopes = features.T @ wide_weights(features @ features.T, outputs, features.shape[1], ridge)
+        else:
+            slopes = _penalised(features.T @ features, features.T @ outputs, features.shape[1], ridge)
+        return cls(centre, middle, slopes, (features @ slopes).T @ features / max(len(features), 1))
 
     def __call__(self, x: Float[Tensor, "... feature"]) -> Float[Tensor, "... output"]:
         return (x - self.centre) @ self.slopes + self.middle
@@ -94,8 +91,33 @@ class Affine:
 
         Outputs that only vary together (numbers that are centred, say) move together as far as they can.
         """
-        along = self.slopes.T @ self.covariance
-        return torch.linalg.pinv(along @ self.slopes, rtol=RANK, hermitian=True) @ along
+        return torch.linalg.pinv(self.along @ self.slopes, rtol=RANK, hermitian=True) @ self.along
+
+
+def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
+    """Whether features outnumber samples: a map without a penalty fits anything, and the dual form is the short one."""
+    return features.shape[1] > features.shape[0]
+
+
+def wide_weights(
+    products: Float[Tensor, "sample sample"], outputs: Float[Tensor, "sample output"], n_features: int, ridge: float
+) -> Float[Tensor, "sample output"]:
+    """The ridge regression of :meth:`Affine.fit` in its dual form: its slopes are ``features.T @ weights``.
+
+    ``products`` are those of the samples' features, ``features @ features.T``; these, and ``outputs``, are centred.
+    """
+    return _penalised(products, outputs, n_features, ridge)
+
+
+def _penalised(square: Tensor, product: Tensor, n_features: int, ridge: float) -> Tensor:
+    """Both forms have one trace, so that the penalty is the same: ``ridge`` times the mean square of a feature."""
+    if not square.any():  # features that never vary say nothing
+        return torch.zeros_like(product)
+    penalty = ridge * square.trace() / n_features * torch.eye(len(square)).to(square)
+    try:
+        return torch.linalg.solve(square + penalty, product)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise InputError(f"ridge={ridge:g} leaves no one solution ({error}); give 0, or more") from error
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ BUDGET = {
     "circuits/benchmark": 3055,  # inert edges; answers of any kind; machines as subjects; questions of results checked
     "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, errors
     # Choices in place of probabilities, and language models as subjects (43); the old analysis in interp/llm went.
-    "circuits/compare": 5215,  # players beside machines (43); sides of thresholds; rival updates; responses
+    "circuits/compare": 5240,  # maps of wide latents (37); players beside machines (43); rival updates; responses
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
-    "interp": 4260,  # one exact interval of a share; looks (39); records checked (41); machines; stores
+    "interp": 4285,  # wide maps (37); an exact share; looks (39); records checked (41); foreign text, stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
     "interp/cli": 1700,  # shares of work (42); edits of notes, players (43); JSON by a schema (39); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place

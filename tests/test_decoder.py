@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp.decoder import RIDGE, Affine, Decoder, cross_fitted
+from interp.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, wide_weights
 from interp.errors import InputError
 
 
@@ -50,7 +50,7 @@ def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
     exact, halved = Affine.fit(x, 2 * x + 5), Affine.fit(x, 2 * x + 5, ridge=1.0)
     assert exact(x).dtype is torch.float64
     for read, ends in ((exact, [7, 11]), (halved, [8, 10])):
-        assert (read.centre.item(), read.middle.item(), read.covariance.item()) == (2, 9, 1)
+        assert (read.centre.item(), read.middle.item()) == (2, 9) and read.along.item() == read.slopes.item()
         assert read(x.double()).ravel().tolist() == pytest.approx(ends)
     assert Affine.fit(x, x, ridge=RIDGE).slopes.item() == pytest.approx(1 / 1.001)
 
@@ -68,7 +68,21 @@ def test_a_penalty_is_in_units_of_the_mean_variance_of_a_feature():
     x = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]]) + torch.tensor([3.0, 7.0])
     read = Affine.fit(x, x @ torch.tensor([[5.0], [17.0]]), ridge=0.1)
     assert read.slopes.ravel().tolist() == pytest.approx([4, 16])
-    assert read.covariance.ravel().tolist() == pytest.approx([1, 0, 0, 4])
+    assert read.along.ravel().tolist() == pytest.approx([4 * 1, 16 * 4])
+
+
+def test_wide_features_give_the_map_that_narrow_ones_do():
+    """Ten samples of six features, and the same features turned into forty dimensions."""
+    generator = torch.Generator().manual_seed(0)
+    x, y, z = (torch.randn(n, k, generator=generator, dtype=torch.float64) for n, k in ((10, 6), (10, 3), (5, 6)))
+    turn = torch.linalg.qr(torch.randn(40, 6, generator=generator, dtype=torch.float64))[0].T
+    narrow, wide = Affine.fit(x, y, ridge=RIDGE), Affine.fit(x @ turn, y, ridge=RIDGE * 40 / 6)
+    assert not is_wide(x) and is_wide(x @ turn)
+    torch.testing.assert_close(wide(z @ turn), narrow(z))
+    torch.testing.assert_close(wide.steps, narrow.steps @ turn)
+    products = (x - x.mean(0)) @ (x - x.mean(0)).T
+    weights = wide_weights(products, y - y.mean(0), 6, RIDGE)
+    torch.testing.assert_close((x - x.mean(0)).T @ weights, narrow.slopes)
 
 
 CROSS = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)

@@ -7,14 +7,11 @@ method over episodes, with the quantile of Student's t:
 
     q exp(+-h),   h = a . t(n - 1) . sd(z) / sqrt(n),   z = n (missed / sum missed - asked / sum asked)
 
-The estimand is the score, on new episodes, of maps that are fitted to as many episodes as the folds leave. Where a map
-minimises nearly what is scored, the luck of its fit enters in second order only: as a bias, and hardly as a spread. The
-best affine map scores more: on a noisy machine by a fifth of an interval, but on ``wma-learned`` by more than one
-(update .9974 at quick effort and .9981 with 7 times the episodes; the second lies above the interval in 59 of 60 small
-comparisons): intervals say nothing about maps of more episodes. The allowance a is
-:data:`ALLOWANCE`, and not the sqrt(1 + K / (K - 1)) of :mod:`interp.refit`, which covered every number in each of 60
-small comparisons, with intervals of up to 1.6 times the width that they need. Coverage is measured: the table
-"deciding" of :mod:`circuits.compare.coverage`.
+The estimand is the score, on new episodes, of maps that are fitted to as many episodes as the folds leave. The best
+affine map scores more: on a noisy machine by a fifth of an interval, but on ``wma-learned`` by more than one (update
+.9974 at quick effort and .9981 with 7 times the episodes; the second lies above the interval in 59 of 60 small
+comparisons): intervals say nothing about maps of more episodes. The allowance a is :data:`ALLOWANCE`. Coverage is
+measured: the table "deciding" of :mod:`circuits.compare.coverage`.
 """
 
 from __future__ import annotations
@@ -40,9 +37,10 @@ from interp.statistics import NO_NUMBER, Interval
 
 N_FOLDS = 5
 """As many as probes are fitted in (:mod:`interp.refit`)."""
-ALLOWANCE = sqrt(1 + 1 / (N_FOLDS - 1))
-"""Widens intervals by 12 %, for the luck of the fit and its bias: 60 small comparisons of a noisy machine at quick
-effort covered .917 to .967 of nominal 95 % without it, by number, and .933 to .983 with it."""
+ALLOWANCE = sqrt(2)
+"""Widens intervals as though the luck of the fit were as large as that of the episodes scored. It covers .95 to 1 of 60
+small comparisons of ``wma-learned``, nominally .95, by number; sqrt(1.25), which was enough at quick effort, .83 to .98
+of those at full effort."""
 
 
 def folds(n_episodes: int) -> NDArray[np.int64]:
@@ -56,7 +54,7 @@ def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
     Where nothing is missed the score is 1 exactly; where nothing is asked, or a sum is not finite, all three are NaN.
 
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
-    0.75 [0.4832, 0.8791]
+    0.75 [0.3735, 0.9002]
     """
     lost, given = np.asarray(missed, dtype=np.float64), np.asarray(asked, dtype=np.float64)
     n, loss, reference = len(lost), float(lost.sum()), float(given.sum())

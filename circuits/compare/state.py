@@ -23,8 +23,9 @@ a good map can add up): "same" needs a score above theirs in either direction. T
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,9 +37,10 @@ from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, best, bounds, controlled
 from interp.algorithm import Predicted
-from interp.decoder import RIDGE, Affine
+from interp.decoder import RIDGE, Affine, is_wide, wide_weights
 from interp.interventions.sites import row_widths
 from interp.interventions.steps import run_on
+from interp.session import once
 from interp.statistics import Interval
 
 _HELP = ("round",)
@@ -147,10 +149,13 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
 def _penalty(source: Subject, target: Subject, own: Array, cut: Array, effort: Effort) -> float:
     """The penalty of the maps of one direction, for its controls, too: :data:`RIDGE`, or none where that adds .01.
 
-    A machine that is not handwired can vary only where its state is written, too, and then needs none.
+    A machine that is not handwired can vary only where its state is written, too, and then needs none. Where latents
+    are wider than there are rounds, as a cache is, a map without a penalty fits anything.
     """
     if source.model.is_handwired:
         return 0.0
+    if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
+        return RIDGE
     lost = {
         ridge: _missed(target, _stitched(source, target, effort, _HELP, ridge), own, effort, slice(None)).sum()
         for ridge in (RIDGE, 0.0)
@@ -189,7 +194,8 @@ def _stitched(
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         others, own = fold != k, fold == k
-        mapped[own] = _mapped(x[others], y[others], x[own][:, effort.at], effort.at, supplied, ridge)
+        products = partial(once, ("products", k, supplied), source.model, source.samples.known)
+        mapped[own] = _mapped(x[others], y[others], x[own][:, effort.at], effort.at, supplied, ridge, products)
     mapped = mapped.unflatten(-1, goal.shape[-2:])
     return torch.where(_held(target, mapped), mapped, goal[:, effort.at].to(mapped))
 
@@ -216,17 +222,30 @@ def _trajectory(source: Subject, target: Subject, mapped: Tensor, effort: Effort
 
 
 def _mapped(
-    known: Tensor, goal: Tensor, test: Tensor, at: Sequence[int], supplied: tuple[str, ...], ridge: float
+    known: Tensor,
+    goal: Tensor,
+    test: Tensor,
+    at: Sequence[int],
+    supplied: tuple[str, ...],
+    ridge: float,
+    products: Callable[..., Tensor],
 ) -> Tensor:
     """The affine map of ``known`` to ``goal``, ``[episode, round, ...]``, at ``test [episode, start, ...]``.
 
-    Where the round is supplied the map has an offset of its own at every round.
+    Where the round is supplied the map has an offset of its own at every round. ``products`` keeps those of the samples
+    of wide latents, which serve every goal (:func:`~interp.decoder.wide_weights`): neither a map nor a square of
+    thousands of numbers is made.
     """
     x, y, z = known.double(), goal.double(), test.double()
-    if "round" not in supplied:
-        return Affine.fit(x.flatten(0, 1), y.flatten(0, 1), ridge)(z)
-    slopes = Affine.fit((x - x.mean(0)).flatten(0, 1), (y - y.mean(0)).flatten(0, 1), ridge)
-    return slopes(z - x.mean(0)[list(at)]) + y.mean(0)[list(at)]
+    about = (0,) if "round" in supplied else (0, 1)
+    centre, middle = x.mean(about, keepdim=True), y.mean(about, keepdim=True)
+    features, outputs = (x - centre).flatten(0, 1), (y - middle).flatten(0, 1)
+    rounds = list(at) if "round" in supplied else [0]
+    moved, middle = z - centre[:, rounds], middle[:, rounds]
+    if not ridge or not is_wide(features):
+        return Affine.fit(features, outputs, ridge)(moved) + middle
+    weights = wide_weights(products(make=lambda: features @ features.T), outputs, features.shape[1], ridge)
+    return moved @ features.T @ weights + middle
 
 
 def _run(target: Subject, latents: Tensor, starts: Sequence[int], horizon: int, episodes: slice) -> Array:

@@ -13,7 +13,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
+from circuits.compare.algorithm import RESPONDS, _responding
 from circuits.compare.fitting import Distributions, asked_rounds, divergence, predictor
+from circuits.compare.response import Edits, cells, responses
 from interp import tasks
 from interp.algorithm import Family, Searched
 from interp.errors import InputError
@@ -102,6 +104,18 @@ def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
     assert part.closest == "weighted_majority" and part.family == family
     assert part.explained.low > 0.95 and part.ratio.high < 0.25
     assert part.apart.estimate == pytest.approx(lapses / 1800)
+
+
+@pytest.mark.parametrize(("gain", "named"), [(0.5, True), (0.4, True), (0.2, False)])
+def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named):
+    """Weighted Majority of gain .2 responds .7 like that of .5; lower ends decide, also where others reach higher."""
+    family = asked("experts", "weighted_majority", coarse=False)
+    part = explain(experts.weighted_majority(0.5), TASK, sets, seed=0, families=family)
+    edits = Edits.of(TASK, sample(24, 12, 3, seed=0), 24 * 44)
+    found = _responding(part, experts.weighted_majority(gain), edits)
+    assert (found.family == "weighted_majority") == named == (found.response.alike.low >= RESPONDS)
+    every = cells(edits, *(responses(experts.weighted_majority(each), edits) for each in (gain, 0.5)))
+    assert found.response.alike.low == min(cell.alike.low for cell in every)
 
 
 def test_a_machine_without_a_memory_is_none_of_these(sets):

@@ -33,12 +33,12 @@ def pair():
 
 def test_the_interval_is_that_of_the_log_of_the_ratio():
     """Of four episodes that miss 1, 2, 3 and 2 of 8 each: contributions -.5, 0, .5 and 0."""
-    half = math.sqrt(1.25) * t.ppf(0.975, 3) * math.sqrt(0.5 / 3) / 2
+    half = math.sqrt(2) * t.ppf(0.975, 3) * math.sqrt(0.5 / 3) / 2
     found = scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0])
     expected = (0.75, 1 - 0.25 * math.exp(half), 1 - 0.25 * math.exp(-half))
     assert (found.estimate, found.low, found.high) == pytest.approx(expected)
     weighed = scored([1.0, 4.0], [8.0, 16.0])  # contributions 2 (1/5 - 1/3) and its opposite
-    half = math.sqrt(1.25) * t.ppf(0.975, 1) * (4 / 15 * math.sqrt(2)) / math.sqrt(2)
+    half = math.sqrt(2) * t.ppf(0.975, 1) * (4 / 15 * math.sqrt(2)) / math.sqrt(2)
     assert weighed.low == pytest.approx(1 - 5 / 24 * math.exp(half))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -76,19 +75,15 @@ def test_seeds_agree_as_the_page_says():
         assert of_one.low.max() < of_one.high.min()
 
 
-def test_intervals_cover_as_the_page_says_at_full_size():
-    told = pd.read_csv(DOCS / "verdicts" / "deciding.csv")
-    assert f"At full size, .83 to .98 of {told.n.unique().item()} comparisons" in PAGE
-    assert [told.coverage.min().round(2), told.coverage.max().round(2)] == [0.83, 0.98]
-    short = told[told.coverage <= 0.9].sort_values("coverage")
-    assert list(short.number) == ["off the manifold, 1 on", "on the manifold, 1 on"]
-    assert list(short.coverage.round(2)) == [0.83, 0.9] and (short[["truth_below", "truth_above"]] >= 0.05).all(None)
+@pytest.mark.parametrize(("size", "said"), [("-quick", "At quick size they hold it"), ("", "At full size,")])
+def test_intervals_cover_as_the_page_says(size, said):
+    told = pd.read_csv(DOCS / "verdicts" / f"deciding{size}.csv")
+    low, high, n = told.coverage.min().round(2), told.coverage.max().round(2), told.n.unique().item()
+    assert f"{said} in {low:.2f}".replace("0.", ".") + f" to {high:.1f} of {n} comparisons" in PAGE
+    assert low >= 0.92 and (told.high >= 0.95).all()
 
 
-def test_intervals_cover_as_the_page_says():
+def test_maps_of_more_episodes_may_score_more_as_the_page_says():
     told = pd.read_csv(DOCS / "verdicts" / "deciding-quick.csv")
-    said = re.search(r"they hold it in (\S+) to (\S+) of (\d+) comparisons", PAGE)
-    assert said and [float(x) for x in said.groups()[:2]] == [told.coverage.min().round(2), told.coverage.max()]
-    assert set(told.n) == {int(said[3])} and (told.high >= 0.95).all()
     few = told[told.of_large < 0.6]
     assert f"in {len(few)} of the {len(told)} numbers" in PAGE

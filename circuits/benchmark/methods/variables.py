@@ -80,10 +80,10 @@ def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Ans
     subspaces = {}
     for key, site in material.items("subspace"):
         fitted, _ = _probed(material, key, site, False)
-        decoded = fitted.slopes.T @ fitted.covariance @ fitted.slopes
+        decoded = fitted.along @ fitted.slopes
         sizes, axes = torch.linalg.eigh(decoded)
         axes = axes[:, sizes > 1e-9 * sizes.max()].flip(1)
-        columns = (fitted.covariance @ fitted.slopes if pattern else fitted.slopes) @ axes
+        columns = (fitted.along.T if pattern else fitted.slopes) @ axes
         subspaces[key, site] = torch.linalg.qr(columns)[0]
     return Answer({}, subspaces=subspaces)
 
