@@ -29,19 +29,29 @@ calls: Counter[CodeType] = Counter()
 def shaped(made: Any) -> Any:
     """A function, or a dataclass as it is made, whose first calls in each test are checked."""
     if not isinstance(made, type):
-        return _counted(made, jaxtyped(made, typechecker=check))
+        return _counted(made, lambda: jaxtyped(made, typechecker=check))
     plain = made.__dict__.get("__init__")
     always: Any = jaxtyped(made, typechecker=check)
     if plain is not None:
-        always.__init__ = _counted(plain, always.__init__)
+        always.__init__ = _counted(plain, lambda checks=always.__init__: checks)
     return always
 
 
-def _counted(plain: Callable[..., Any], always: Callable[..., Any]) -> Callable[..., Any]:
+def _counted(plain: Callable[..., Any], checking: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """``plain``, in its first calls ``checking()``, which is made when it is first needed."""
+    code = plain.__code__
+    if calls[code] >= N_CHECKED:  # a function that every call of another one defines anew
+        return plain
+    held: list[Callable[..., Any]] = []
+
     @wraps(plain)
     def run(*args: Any, **kwargs: Any) -> Any:
-        calls[plain.__code__] += 1
-        return (always if calls[plain.__code__] <= N_CHECKED else plain)(*args, **kwargs)
+        calls[code] += 1
+        if calls[code] > N_CHECKED:
+            return plain(*args, **kwargs)
+        if not held:
+            held.append(checking())
+        return held[0](*args, **kwargs)
 
     return run
 
