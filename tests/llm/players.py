@@ -1,10 +1,12 @@
 """Simulated players whose algorithm is known, through the protocol of the language models, and what is said of them.
 
-    python -m tests.llm.players [--instances 10 30 90] [--unseen] [--coverage 60]
+    python -m tests.llm.players [--instances 10 30 90] [--unseen] [--coverage 60] [--table]
 
 prints one row for each player, regime and number of instances: what it is called, whether that is right, its held-out
 loss and agreement, and eta with its interval. The first twelve were looked at while thresholds were chosen; the six
-``UNSEEN`` were not. ``--coverage`` prints how often the interval of eta holds the true one.
+``UNSEEN`` were not. ``--table`` prints a row for each player from ``docs/players.csv``, which these commands made; its
+column "before" is what the analysis that :mod:`circuits.compare.players` replaced (at 15495d8^) called closest on the
+same choices. ``--coverage`` prints how often the interval of eta holds the true one.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,6 +160,18 @@ def is_right(player: Player, found: Any) -> str:
     return "undecided" if found.verdict != "named" else "right" if found.family in player.right else "wrong"
 
 
+def table() -> str:
+    """A row for each player, in Markdown: what it is called on 10 instances of each regime."""
+    found = pd.read_csv(Path(__file__).parents[2] / "docs" / "players.csv")
+    found = found[found["instances"] == 10]
+    called = found["closest"].str.replace("_", " ").where(found["verdict"] == "named", found["verdict"])
+    lines = ["| player | before | now |", "| --- | --- | --- |"]
+    for player, rows in found.assign(now=called).groupby("player", sort=False):
+        cells = (rows[column] if rows[column].nunique() > 1 else rows[column].head(1) for column in ("before", "now"))
+        lines.append(f"| {player} | {' | '.join(', '.join(cell) for cell in cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     from interp.tasks.experts import sample
 
@@ -168,7 +183,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=None)
     parser.add_argument("--out", default=None, help="A CSV file for the table.")
     parser.add_argument("--machine", default=None, help="Instead: does each player choose as this model does?")
+    parser.add_argument("--table", action="store_true", help="Print docs/players.csv in short, and play nothing.")
     given = parser.parse_args()
+    if given.table:
+        return print(table())  # noqa: T201
     if given.coverage:
         return coverage(given.coverage, given.instances[0])
     players = UNSEEN if given.unseen else SEEN

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from circuits.compare.players import FEWEST, behaviour
 from interp.errors import InputError
+from interp.llm import notes
 from interp.llm.agents import AGENTS
 from interp.llm.backend import Connection, Settings
 from interp.llm.loading import load
@@ -26,6 +28,7 @@ from interp.llm.tables import note_table
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from interp.tasks.experts.regret import expert_mistakes, regret
+from tests.llm import players as known
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
 
@@ -229,3 +232,20 @@ def test_baselines_on_fresh_instances_are_near_the_papers() -> None:
             ends = played[name, regime]
             assert abs(ends.mean() - value) <= 3 * ends.std() * (1 / 30 + 1 / 60) ** 0.5, (name, regime, ends.mean())
     assert np.array_equal(played["ours", "flat"], played["Bayes predictor, the regime's own prior", "flat"])
+
+
+def test_the_readme_holds_the_table_of_known_players() -> None:
+    """What is said of twelve players and of six that no threshold was chosen on; one row is played again."""
+    found = pd.read_csv(Path(known.__file__).parents[2] / "docs" / "players.csv")
+    large, found = found.query("instances == 30"), found.query("instances == 10")
+    assert large.query("`is` == 'wrong'")[["player", "regime"]].to_numpy().tolist() == [["noisy WM .5", "stratified"]]
+    assert (large[large["player"].isin(["WM .3", "WM .5", "noisy WM .5"])]["is"] == "right").sum() == 8
+    assert known.table() in (Path(notes.__file__).parent / "README.md").read_text(encoding="utf-8")
+    said = found.groupby(found["player"].isin(list(known.SEEN)))["is"].value_counts()
+    assert said.to_dict() == {(True, "right"): 32, (True, "undecided"): 4, (False, "right"): 18}
+    often = found[found["player"] == "WM .5, one round of five wrong"]
+    assert len(often) == 3 and (often["verdict"] == "none").all() and often["telling"].between(0.73, 0.76).all()
+    row = found.query("player == 'coin' and regime == 'flat'").iloc[0]
+    again = known.judged(known.SEEN["coin"], sample(10, 100, 4, regime="flat", seed=7))
+    assert (again.verdict, again.closest) == (row["verdict"], row["closest"])
+    assert again.nats.estimate == pytest.approx(row["nats"], rel=1e-3)
