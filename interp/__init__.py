@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from interp.model.rollout import play, rollout
     from interp.model.run import Rollout
     from interp.model.task_checks import check_task
+    from reports.explore.server import explore
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "adapt",
     "check_machine",
     "check_task",
+    "explore",
     "load",
     "models",
     "play",
@@ -69,5 +71,6 @@ __getattr__, __dir__ = facade(
         "interp.model.rollout": "play rollout",
         "interp.model.task_checks": "check_task",
         "interp.model.run": "Rollout",
+        "reports.explore.server": "explore",
     },
 )

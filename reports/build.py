@@ -89,11 +89,11 @@ def write_report(
 ) -> Written:
     """:func:`build`, saying which parts failed instead of warning; see :class:`~reports.part.Context` for the rest."""
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
-    import interp
+    from interp.library import load
     from reports.part import Context
     from reports.tasks import parts_for
 
-    source, model = (subject, interp.load(subject)) if isinstance(subject, str) else (source, subject)
+    source, model = (subject, load(subject)) if isinstance(subject, str) else (source, subject)
     task = tasks.of(model)
     rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
     n_rounds = min([task.at_most(20 if quick else 100), *rooms]) if n_rounds is None else n_rounds

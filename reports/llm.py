@@ -63,14 +63,15 @@ def build(
 def transformer(name: str) -> Predictor:
     """A model of ours as a predictor: episodes to P(y=1) [episode, round]."""
     import circuits
-    import interp
+    from interp.library import load
+    from interp.model.rollout import rollout
 
-    task = interp.load(name).layout.task
+    task = load(name).layout.task
     require(task == "experts", f"{name!r} is a model of {task}; the comparison needs a model of expert advice")
 
     def predict(episodes: ExpertEpisodes) -> NDArray[np.float64]:
         sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if name in circuits.models() else {}
-        run = interp.rollout(interp.load(name, **sizes), episodes)
+        run = rollout(load(name, **sizes), episodes)
         return run.predictions.double().numpy(force=True)
 
     return predict

@@ -18,7 +18,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import interp
 from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from interp import tasks
@@ -27,6 +26,7 @@ from interp.checks import checked_fields
 from interp.display import lacks
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
+from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.tasks import Task
 from interp.training.runs import shipped_curves
@@ -172,12 +172,12 @@ class Context:
         """The model run over the episodes, with attention patterns and values of the round looked at, if it has any."""
         seen = [self.model.points[key] for key in ("pattern", "v") if key in self.model.points]
         hooks = [kind.hook.format(layer=layer) for kind in seen for layer in range(kind.n_layers)]
-        return interp.rollout(self.model, self.episodes, names_filter=hooks or None, rounds=[self.looked_at])
+        return rollout(self.model, self.episodes, names_filter=hooks or None, rounds=[self.looked_at])
 
     @cached_property
     def blank_run(self) -> Rollout:
         """An untrained copy of the model run over the episodes: the control of what is decoded."""
-        return interp.rollout(self.model.fresh(self.seed), self.episodes)
+        return rollout(self.model.fresh(self.seed), self.episodes)
 
     @cached_property
     def algorithm(self) -> Algorithm:

@@ -22,6 +22,7 @@ RIGHT = {
     **COMMANDS,
     "audit": ["audit", "wma-handwired", "--quick", "--experts", "2"],
     "models": ["models"],
+    "explore": ["explore", "nothing"],
     "curves": ["curves", "folder"],
     "llm open": ["llm", "open", "nothing"],
     "llm demo": ["llm", "demo"],

@@ -5,7 +5,21 @@ Every other file holds commands, thin ones: what they do is in the rooms. Bad in
 error and exits with 2; a check that fails exits with 1. A command is imported without torch.
 """
 
-from interp.cli import audit, benchmark, calibrate, compare, evaluate, llm, models, patch, probe, report, train, verify  # noqa: F401
+from interp.cli import (  # noqa: F401
+    audit,
+    benchmark,
+    calibrate,
+    compare,
+    evaluate,
+    explore,
+    llm,
+    models,
+    patch,
+    probe,
+    report,
+    train,
+    verify,
+)
 from interp.cli.command import app, llm_app
 
 __all__ = ["app"]

@@ -13,11 +13,11 @@ import pandas as pd
 from einops import einsum
 from numpy.typing import NDArray
 
-import interp
 from circuits.circuit import Circuit
 from circuits.registry import build
 from interp.interventions.attribution import strongest_reads
 from interp.library import handwired_models
+from interp.model.rollout import rollout
 from reports import arrows
 from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, show, spread, unnumbered
 from reports.blocks import Figure, Prose, Table, joined
@@ -50,7 +50,7 @@ def _attend(context: Context) -> AttentionView:
     rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
     kind = context.model.points["pattern"]
     names = [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
-    run = interp.rollout(context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds)
+    run = rollout(context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds)
     first = (0, rounds.index(context.looked_at))
     return replace(show(run, context.heads), episodes=tuple(episodes), first=first, opened=False)
 
@@ -98,7 +98,7 @@ def _read(context: Context) -> pd.DataFrame:
     """The reads of one round: all that wrote something, of a circuit wired by hand; else the strongest."""
     if context.handwired:
         return _written(context)
-    run = interp.rollout(context.model, context.pairs[0])
+    run = rollout(context.model, context.pairs[0])
     model: Any = context.model
     reads = strongest_reads(model, run, context.looked_at, k=_SHOWN, seed=context.seed)
     heads = [list(names) for names in context.heads]

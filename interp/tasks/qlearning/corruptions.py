@@ -23,11 +23,11 @@ def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
 
 
 @checked
-def change_reward(episodes: MDPEpisodes, round: int) -> _Pair:
-    """Move the reward of one round by a half, round the unit interval: ``r -> (r + 1/2) mod 1``, never the same."""
+def change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> _Pair:
+    """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
     t = corrupted_round(episodes, round)
     rewards = episodes.rewards.copy()
-    rewards[:, t] = (rewards[:, t] + 0.5) % 1.0
+    rewards[:, t] = (rewards[:, t] + 0.5) % 1.0 if reward is None else reward
     return episodes, episodes.relearned(transitions={"rewards": rewards})
 
 

@@ -1,0 +1,297 @@
+"""What edits do: a machine's run without and with them, the algorithm's, and random changes of equal size.
+
+Rounds before the first edit are taken from the run without edits; only those after it run again. The control of an edit
+inside the machine is a random change at the same place and round, as large as the edit's; that of a changed input, for
+which nothing is as large as another input, is a random change of what its round reads, as large as the change that the
+input makes in what is carried. Controls run in one batch. The algorithm follows edits of inputs and of its own state;
+an ablation has no counterpart in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.errors import require
+from interp.interventions.sites import Site, resolve, row_widths, write
+from interp.model.hooked import Hooks
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
+from reports.explore.bench import Bench
+from reports.explore.edits import Written
+from reports.explore.view import View
+
+N_CONTROLS = 4
+"""Random changes of equal size; their range is shown."""
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A machine's view of one episode.
+
+    Attributes:
+        before, after: the run without and with the edits.
+        read: what every round reads of what is carried, with the edits, ``[1, round, row, width]``.
+        hooks: of every round in which edits act inside the machine.
+        controls: ``[control, round, outcome]``; empty without edits.
+        followed: how many of the edits the algorithm follows.
+        values_before, values_after: what the algorithm holds, ``[1, round, ...]``.
+    """
+
+    bench: Bench
+    view: View
+    before: Rollout
+    after: Rollout
+    read: Tensor
+    hooks: Mapping[int, Hooks]
+    controls: Array
+    followed: int
+    values_before: Mapping[str, Array]
+    values_after: Mapping[str, Array]
+
+    @cached_property
+    def machine(self) -> tuple[Array, Array]:
+        """The machine's predictions without and with the edits, ``[round, outcome]``."""
+        told = (self.bench.layout.distribution(run.predictions)[0] for run in (self.before, self.after))
+        first, second = (x.double().numpy(force=True) for x in told)
+        return first, second
+
+    @cached_property
+    def algorithm(self) -> tuple[Array, Array]:
+        """The algorithm's predictions without and with the edits, ``[round, outcome]``."""
+        first, second = (
+            np.asarray(self.bench.algorithm.distribution(v)[0]) for v in (self.values_before, self.values_after)
+        )
+        return first, second
+
+    @cached_property
+    def decoded(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The state as decoded from what each round reads, ``[round, ...]``, without and with the edits."""
+        if self.bench.unreadable:
+            return {}, {}
+        latents = (self.before.latents[:, :-1], self.read)
+        first, second = ({k: v[0] for k, v in self.bench.writer.read(x).items()} for x in latents)
+        return first, second
+
+    @cached_property
+    def outcome(self) -> int:
+        """The outcome that is drawn: the one asked for, else the one that edits move most, or that varies most."""
+        names = self.bench.layout.outcomes
+        require(self.view.outcome < len(names), f"outcome {self.view.outcome} does not exist: 0 to {len(names) - 1}")
+        if self.view.outcome >= 0:
+            return self.view.outcome
+        before, after = self.machine
+        moved = np.abs(after - before).max(0)
+        return int((moved if moved.max() > 1e-6 else before.std(0) + 1e-9 * np.arange(len(names))).argmax())
+
+    def differences(self) -> dict[str, Array]:
+        """How far predictions move, by round: half the summed change of probabilities, or the change of a mean."""
+        before, after = self.machine
+        moved = {"machine": _moved(before, after, self.classes), "algorithm": _moved(*self.algorithm, self.classes)}
+        if len(self.controls):
+            random = _moved(before, self.controls, self.classes)
+            moved |= {"control_mean": random.mean(0), "control_low": random.min(0), "control_high": random.max(0)}
+        return moved
+
+    @property
+    def classes(self) -> bool:
+        """Whether outcomes have probabilities."""
+        return self.bench.layout.kind == "classes"
+
+    @cached_property
+    def truth(self) -> list[str]:
+        """The outcomes that the task's loss likes best in every round, as the edited inputs have it."""
+        layout, names = self.bench.layout, self.bench.layout.outcomes
+        if not self.classes:
+            return [""] * self.bench.n_rounds
+        sure = torch.eye(len(names), dtype=torch.float64)[:, None, None].expand(-1, 1, self.bench.n_rounds, -1)
+        episodes = edited(self.bench, self.view)
+        losses = self.bench.task.data.losses(layout.prediction(sure), episodes, slice(0, self.bench.n_rounds))
+        best = losses[:, 0] <= losses[:, 0].min(0).values + 1e-9
+        return [" or ".join(n for n, b in zip(names, best[:, t], strict=True) if b) for t in range(best.shape[1])]
+
+    def frame(self) -> pd.DataFrame:
+        """A row for every round and outcome: what is drawn, as data."""
+        n, names = self.bench.n_rounds, self.bench.layout.outcomes
+        columns: dict[str, Any] = {"round": np.repeat(np.arange(n), len(names)), "outcome": list(names) * n}
+        columns |= {"truth": np.repeat(self.truth, len(names))}
+        for name, pair in (("model", self.machine), ("algorithm", self.algorithm)):
+            columns |= {f"{name}_before": pair[0].ravel(), f"{name}_after": pair[1].ravel()}
+        if len(self.controls):
+            columns |= {"control_low": self.controls.min(0).ravel(), "control_high": self.controls.max(0).ravel()}
+        columns |= {f"moved_{k}": np.repeat(v, len(names)) for k, v in self.differences().items()}
+        return pd.DataFrame(columns)
+
+
+def edited(bench: Bench, view: View) -> Any:
+    """The one episode of the view with the edits of its inputs."""
+    episodes = bench.episodes
+    for edit in view.edits:
+        episodes = edit.inputs(bench, episodes)
+    return episodes.select([view.episode])
+
+
+def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
+    """Run the edits of a view.
+
+    Args:
+        whole: also edits of places inside the machine, which a reference of other places is not given.
+    """
+    n, most = bench.n_rounds, len(bench.episodes)
+    require(view.episode < most, f"episode {view.episode} does not exist: there are episodes 0 to {most - 1}")
+    require(view.round < n, f"round {view.round} is out of range: the episodes have rounds 0 to {n - 1}")
+    before, episodes = bench.alone(view.episode), edited(bench, view)
+    inside = [edit for edit in view.edits if whole or edit.kind in ("input", "move")]
+    writes = [written for edit in inside if (written := edit.written(bench)) is not None]
+    changed = _changed(bench, before, episodes)
+    sizes: dict[tuple[int, int], float] = {}
+    read = before.latents[:, :-1].clone()
+    hooks, latent = _hooks(bench, writes, sizes), resolve("latent", bench.model, bench.layout)
+    for t in {*changed, *hooks}:
+        hooks[t].append((latent.hook, _kept(read, t)))  # rounds that run again, and what they read
+    after = before
+    if hooks:
+        clean = _spliced(bench, before, episodes, min(hooks))
+        after = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
+        for t in set(range(n)) - set(hooks):
+            read[:, t] = (before if view.hold else after).latents[:, t]
+    values, followed = _follow(bench, view, episodes)
+    controls = _controls(bench, view, before, after, writes, sizes, changed) if hooks else np.zeros((0, n, 1))
+    alone = {key: value[[view.episode]] for key, value in bench.values.items()}
+    return Answer(bench, view, before, after, read, hooks, controls, followed, alone, values)
+
+
+def _changed(bench: Bench, before: Rollout, episodes: Any) -> list[int]:
+    """The rounds whose inputs differ from those of the run; a choice that the machine makes itself is none."""
+    fed, choice = bench.model.prepare(bench.layout.encode(episodes)), bench.layout.choice_position
+    differ = torch.zeros(bench.n_rounds, dtype=torch.bool)
+    for name, tensor in fed.tensors().items():
+        apart = (tensor != before.fed.tensors()[name])[0].reshape(bench.n_rounds, -1)
+        if name == "tokens" and choice is not None:
+            apart[:, choice] = False
+        differ |= apart.any(-1).cpu()
+    return [int(t) for t in differ.nonzero()]
+
+
+def _spliced(bench: Bench, before: Rollout, episodes: Any, first: int) -> Rollout:
+    """The run without edits, fed the edited rounds from ``first`` on: what a run of them may take its rounds from."""
+    fed = bench.model.prepare(bench.layout.encode(episodes))
+    parts = {n: torch.cat([before.fed.tensors()[n][:, :first], x[:, first:]], 1) for n, x in fed.tensors().items()}
+    return replace(before, fed=replace(fed, **parts))
+
+
+def _kept(read: Tensor, t: int) -> Any:
+    def keep(activation: Tensor, hook: object) -> None:
+        read[:, t] = activation[:1]
+
+    return keep
+
+
+def _hooks(bench: Bench, writes: list[Written], sizes: dict[tuple[int, int], float]) -> dict[int, list[Any]]:
+    """The hooks of every round that writes act in; how far each moves an activation is entered in ``sizes``."""
+    hooks: dict[int, list[Any]] = defaultdict(list)
+
+    def writing(i: int, one: Written, t: int) -> Any:
+        def act(activation: Tensor, hook: object) -> Tensor:
+            own = one.site.read(activation, bench.layout)
+            new = one.new(own, t)
+            moved = torch.nan_to_num((new - own).double(), 0.0, 0.0, 0.0)
+            sizes[i, t] = float(moved.norm())
+            return write(activation, one.site, bench.layout, new)
+
+        return act
+
+    for i, one in enumerate(writes):
+        for t in one.values:
+            hooks[t].append((one.site.hook, writing(i, one, t)))
+    return hooks
+
+
+def _controls(
+    bench: Bench,
+    view: View,
+    before: Rollout,
+    after: Rollout,
+    writes: list[Written],
+    sizes: Mapping[tuple[int, int], float],
+    changed: list[int],
+) -> Array:
+    """Predictions under random changes of equal size, ``[control, round, outcome]``."""
+    draw = torch.Generator().manual_seed(view.seed)
+    hooks: dict[int, list[Any]] = defaultdict(list)
+
+    def moving(site: Site, size: float) -> Any:
+        def act(activation: Tensor, hook: object) -> Tensor:
+            own = site.read(activation, bench.layout)
+            noise = torch.randn(own.shape, generator=draw, dtype=torch.float64).to(own.device) * _free(bench, site, own)
+            long = noise.flatten(1).norm(dim=1).clamp_min(1e-30).reshape(-1, *[1] * (own.ndim - 1))
+            return write(activation, site, bench.layout, own + (noise / long * size).to(own))
+
+        return act
+
+    latent = resolve("latent", bench.model, bench.layout)
+    for t in changed:
+        apart = (after.latents - before.latents)[:, [t, t + 1]].double().flatten(2).norm(dim=-1)
+        hooks[t].append((latent.hook, moving(latent, float(apart.max()))))
+    for (i, t), size in sizes.items():
+        hooks[t].append((writes[i].site.hook, moving(writes[i].site, size)))
+    rows = [0] * N_CONTROLS
+    clean = replace(
+        before,
+        predictions=before.predictions[rows],
+        latents=before.latents[rows],
+        fed=before.fed.each(lambda part: part[rows]),
+    )
+    episodes = bench.episodes.select([view.episode] * N_CONTROLS)
+    run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
+    return bench.layout.distribution(run.predictions).double().numpy(force=True)
+
+
+def _free(bench: Bench, site: Site, own: Tensor) -> Tensor:
+    """Which numbers at a site a random change may move: none that pads, masks, or counts how far a cache is written."""
+    if site.kind.axes == "latent":
+        widths = torch.tensor(row_widths(bench.model))[site.index(bench.layout)[1]].reshape(-1, 1)
+        held = torch.arange(own.shape[-1]) < widths
+        return held.reshape(own.shape[1:]).to(own.device, torch.float64)
+    seen = own.isfinite() if "pos" in site.kind.axes.split()[:1] or not site.kind.axes else own.isfinite() & (own != 0)
+    return seen.double()
+
+
+def _moved(before: Array, after: Array, classes: bool) -> Array:
+    apart = np.abs(after - before)
+    return apart.sum(-1) / 2 if classes else apart[..., 0]
+
+
+def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, Array], int]:
+    """Every variable of the algorithm under the edits that it follows, ``[1, round, ...]``, and how many these are."""
+    algorithm, acts = bench.algorithm, defaultdict(list)
+    state_of, followed = {k: bench.values[k][[view.episode]] for k in algorithm.state}, 0
+    for edit in view.edits:
+        if edit.kind == "input":
+            followed += 1
+        elif edit.kind == "move" or edit.on_state(bench, {k: v[:, 0] for k, v in state_of.items()}, 0) is not None:
+            followed += 1
+            for t in edit.rounds(bench):
+                acts[t].append(edit)
+    if not (acts or view.hold):
+        return algorithm.run(episodes), followed
+    state, inputs = algorithm.carried(episodes)
+    now, steps = {key: value[:, 0] for key, value in state.items()}, []
+    for t in range(bench.n_rounds):
+        now = {key: value[:, t] for key, value in state_of.items()} if view.hold else now
+        for edit in acts[t]:
+            now = edit.on_state(bench, now, t) or now
+        with np.errstate(all="ignore"):  # off the manifold an algorithm may have no answer, which is then NaN
+            now, values = algorithm.step(now, {key: value[:, t] for key, value in inputs.items()})
+        steps.append(values)
+    return {key: np.stack([np.asarray(step[key]) for step in steps], 1) for key in steps[0]}, followed

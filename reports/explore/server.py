@@ -1,0 +1,351 @@
+"""The page of a machine on this computer: a server on the loopback, whose every page says all of its state.
+
+A page is asked for with a token that is a part of its address; it is compared in constant time, and requests that name
+another host are refused, so that no page of another site reads one of these. Nothing that a page needs lies elsewhere,
+and its policy forbids to ask. Views are computed one at a time: hooks are the machine's.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache
+from typing import Any
+from urllib.parse import urlencode
+
+from interp import catalog
+from interp.checks import checked
+from interp.errors import InputError, require, require_known
+from interp.foreign import csv, one_line, svg
+from interp.library import load
+from interp.machine import Machine
+from reports.attention import library_script
+from reports.explore import page, parts
+from reports.explore.answer import Answer, answer
+from reports.explore.bench import N_EPISODES, Bench
+from reports.explore.edits import KINDS, Edit
+from reports.explore.python import script
+from reports.explore.view import LONGEST, View
+from reports.html import TEMPLATES, environment, stylesheet
+from reports.style import house_style, inline_svg
+
+ROUNDS = 30
+"""Rounds of an episode, where the task has so many that say something new."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+)
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_MISSING = "a live page needs the extra `explore`; run: pip install 'latent-context-interp[explore]'"
+
+
+@dataclass(eq=False)
+class Explorer:
+    """A machine that can be looked at, and perhaps another one beside it.
+
+    Attributes:
+        origin: Python that loads the machine, for the script of a view; empty where nobody knows.
+        command: the shell's words that start the page again.
+    """
+
+    model: Machine
+    reference: Machine | None = None
+    origin: str = ""
+    command: str = ""
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self._bench = lru_cache(maxsize=4)(self._setting)
+        self._answer = lru_cache(maxsize=64)(self._computed)
+
+    def bench(self, view: View) -> Bench:
+        """The machine on the episodes of a view."""
+        with self._lock:
+            return self._bench(view.regime, view.rounds, view.seed)[0]
+
+    def answer(self, view: View) -> tuple[Answer, Answer | None]:
+        """What the edits of a view do to the machine, and to the one beside it."""
+        with self._lock:
+            return self._answer(view)
+
+    def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
+        """The rows of a longer part, each computed when it is asked for."""
+        one = self.answer(view)[0]
+        rows = {"layers": parts.layers, "carriers": parts.carriers}[name](one)
+        while True:
+            with self._lock:
+                row = next(rows, None)
+            if row is None:
+                return
+            yield row
+
+    def _setting(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
+        task = catalog.of(self.model)
+        if regime:
+            require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
+        rooms = [channel.shape[0] // channel.grows for channel in self.model.channels if channel.grows]
+        n_rounds = rounds or min([task.at_most(ROUNDS), *rooms])
+        episodes = task.sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
+        first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
+        if self.reference is None:
+            return first, None
+        return first, Bench(self.reference.eval(), "", episodes, regime, seed)
+
+    def _computed(self, view: View) -> tuple[Answer, Answer | None]:
+        first, second = self._bench(view.regime, view.rounds, view.seed)
+        return answer(first, view), None if second is None else answer(second, view, whole=False)
+
+    # Pages.
+
+    def page(self, view: View) -> str:
+        """The page of a view."""
+        one, other = self.answer(view)
+        with self._lock:
+            drawn = page.figure(one, other)
+            shown = {
+                "picture": inline_svg(drawn, page.sentence(one), "timeline"),
+                "sentence": page.sentence(one),
+                "outcomes": page.outcomes(one, other),
+                "state": page.state(one),
+                "tokens": page.tokens(one),
+                "timeline": page.timeline(one),
+                "edits": page.edits(view),
+                "choices": page.choices(one.bench),
+                "python": script(one.bench, view),
+            }
+        usual = {"view": view, "bench": one.bench, "answer": one, "kinds": KINDS, "explorer": self}
+        return str(environment().get_template("explore.html.j2").render(**shown, **usual))
+
+    def part(self, name: str, view: View) -> Iterator[str]:
+        """A longer part of a page as it comes: each row when it is computed."""
+        template = environment().get_template("explore_part.html.j2")
+        if name == "attention":
+            one = self.answer(view)[0]
+            with self._lock:
+                views = [each.html(f"attention-{i}") for i, each in enumerate(parts.attention(one))]
+            return iter([str(template.render(name=name, view=view, views=views, rows=None))])
+        told = self.rows(name, view)
+        first = next(told, None)  # what is refused is refused before a page begins
+
+        def rows() -> Iterator[dict[str, Any]]:
+            if first is not None:
+                yield first
+            yield from told
+
+        return iter(template.generate(name=name, view=view, rows=rows(), views=None))
+
+    def added(self, query: str, given: dict[str, str]) -> View:
+        """A view with one edit more, as a form says it; refused where the edit is none of this machine's."""
+        view = View.of(query)
+        kind, at, on = given.get("kind", ""), given.get("at", ""), given.get("on", "")
+        what, value = given.get("what", "").strip(), given.get("value", "").strip() or "-"
+        if kind == "input":
+            what, _, options = what.partition(" ")
+            value = f"{options}{value}" if options.endswith("=") else options or "-"
+        edit = Edit.parse(f"{kind} {at}{'-' if on and kind != 'input' else ''} {what} {value}")
+        changed = replace(view, edits=(*view.edits, edit))
+        self.answer(changed)
+        return changed
+
+
+@cache
+def _assets() -> dict[str, tuple[str, str]]:
+    """What pages ask for beside themselves: name -> (text, kind)."""
+    own = {name: (TEMPLATES / name).read_text("utf-8") for name in ("explore.css", "explore.js", "attention.js")}
+    return {
+        "style.css": (f"{stylesheet()}\n{own['explore.css']}", "text/css"),
+        "explore.js": (own["explore.js"], "text/javascript"),
+        "attention.js": (own["attention.js"], "text/javascript"),
+        "circuitsvis.js": (library_script(), "text/javascript"),
+    }
+
+
+def app(explorer: Explorer, token: str) -> Any:
+    """The server of an explorer, as an ASGI application; every address of it begins with the token."""
+    try:
+        from starlette.applications import Starlette
+        from starlette.middleware import Middleware
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+        from starlette.requests import Request
+        from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+        from starlette.routing import Route
+    except ImportError as error:
+        raise InputError(_MISSING) from error
+
+    def refused(why: str, status: int, query: str = "") -> Response:
+        shown = {"why": why, "query": query, "command": explorer.command}
+        text = environment().get_template("explore_refused.html.j2").render(**shown)
+        return HTMLResponse(text, status, headers=_HEADERS)
+
+    def guarded(give: Callable[[Request], Response]) -> Callable[[Request], Response]:
+        def respond(request: Request) -> Response:
+            query = str(request.url.query)
+            if not hmac.compare_digest(str(request.path_params["token"]).encode(), token.encode()):
+                return refused("this address has no token, or that of another run", 403, query[:LONGEST])
+            try:
+                return give(request)
+            except InputError as error:
+                return refused(str(error), 400)
+
+        return respond
+
+    def of(request: Request) -> View:
+        return View.of(str(request.url.query))
+
+    def whole(request: Request) -> Response:
+        return HTMLResponse(explorer.page(of(request)), headers=_HEADERS)
+
+    def part(request: Request) -> Response:
+        name = str(request.path_params["name"])
+        require_known("part of a page", name, ("attention", "layers", "carriers"))
+        return StreamingResponse(explorer.part(name, of(request)), media_type="text/html", headers=_HEADERS)
+
+    def stopped(request: Request) -> Response:
+        return refused("the work was stopped; fold and open its box to begin again", 200)
+
+    def add(request: Request) -> Response:
+        given = dict(request.query_params)
+        view = explorer.added(given.pop("view", ""), given)
+        return RedirectResponse(f"./?{view.query()}", 303, headers=_HEADERS)
+
+    def look(request: Request) -> Response:
+        given = dict(request.query_params)
+        now = View.of(given.pop("view", ""))
+        asked = View.of(urlencode([(name, text) for name, text in given.items() if text]))
+        require(not asked.edits, "an edit is added by its own form")
+        changed = {name: getattr(asked, name) for name in given} | {"hold": asked.hold}
+        if (asked.rounds, asked.regime) != (now.rounds, now.regime):
+            changed["round"] = 0
+        return RedirectResponse(f"./?{now.query(**changed)}", 303, headers=_HEADERS)
+
+    def kept(request: Request) -> Response:
+        view, name = of(request), str(request.path_params["file"])
+        one, other = explorer.answer(view)
+        if name == "data.csv":
+            text, kind = csv(one.frame()), "text/csv"
+        elif name == "figure.svg":
+            with house_style():
+                text, kind = svg(page.figure(one, other)), "image/svg+xml"
+        else:
+            require_known("file of a view", name, ("data.csv", "figure.svg", "view.py"))
+            text, kind = script(one.bench, view), "text/x-python"
+        named = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(text, media_type=kind, headers={**_HEADERS, **named})
+
+    def asset(request: Request) -> Response:
+        name = str(request.path_params["file"])
+        require_known("asset", name, _assets())
+        text, kind = _assets()[name]
+        return Response(text, media_type=kind, headers={**_HEADERS, "Cache-Control": "private, max-age=3600"})
+
+    routes = {"/": whole, "/add": add, "/look": look, "/part/{name}": part, "/stopped": stopped}
+    routes |= {"/keep/{file}": kept, "/asset/{file}": asset}
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
+
+    def nothing(request: Request, error: Exception) -> Response:
+        return refused("there is no such page", 404)
+
+    def fault(request: Request, error: Exception) -> Response:
+        return refused(f"a fault of ours, not of the view: {type(error).__name__}: {one_line(error)}", 500)
+
+    listed = [Route(f"/{{token}}{path}", guarded(give)) for path, give in routes.items()]
+    return Starlette(routes=listed, middleware=[hosts], exception_handlers={404: nothing, Exception: fault})
+
+
+@dataclass(eq=False)
+class Served:
+    """A page that is being served; ``address`` opens it. :meth:`close` ends it, as the end of Python does."""
+
+    explorer: Explorer
+    port: int
+    view: View
+
+    def __post_init__(self) -> None:
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise InputError(_MISSING) from error
+        self.token = secrets.token_urlsafe(24)
+        self._socket = _loopback(self.port)
+        self.port = self._socket.getsockname()[1]
+        settings: dict[str, Any] = {"log_level": "error", "lifespan": "off", "access_log": False}
+        self._server = uvicorn.Server(uvicorn.Config(app(self.explorer, self.token), **settings))
+
+    def __repr__(self) -> str:
+        return f"{self.explorer.model.name} at {self.address}"
+
+    @cached_property
+    def address(self) -> str:
+        """Where the page is, with its token."""
+        query = self.view.query()
+        return f"http://127.0.0.1:{self.port}/{self.token}/" + (f"?{query}" if query else "")
+
+    def run(self) -> None:
+        """Serve until interrupted."""
+        self._server.run(sockets=[self._socket])
+
+    def start(self) -> Served:
+        """Serve beside what goes on, until :meth:`close`."""
+        self._thread = threading.Thread(target=self.run, daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.should_exit = True
+        self._thread.join()
+
+
+def _loopback(port: int) -> socket.socket:
+    """A socket that nothing beyond this computer reaches."""
+    require(0 <= port < 65536, f"a port is 0 for any free one, or up to 65535, got {port}")
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
+        bound.listen()  # whoever opens the address at once waits until it is served
+    except OSError as error:
+        bound.close()
+        raise InputError(f"port {port} cannot be used: {error.strerror}; leave it out for a free one") from error
+    return bound
+
+
+@checked
+def explore(model: Machine | str, reference: Machine | str | None = None, *, view: str = "", port: int = 0) -> Served:
+    """Serve a live page of a machine on this computer, beside what goes on; its ``address`` opens it.
+
+    Args:
+        model: a machine, or what :func:`interp.load` takes.
+        reference: another machine of the same task, run beside it on the same episodes and edits of inputs and state.
+        view: what the page shows first: the query of an address that was kept.
+        port: 0 for any free one.
+
+    Example:
+        >>> import interp
+        >>> page = interp.explore(interp.load("wma-handwired", n_experts=2))
+        >>> page.address.startswith("http://127.0.0.1:")
+        True
+        >>> page.close()
+    """
+    one, other = (load(m) if isinstance(m, str) else m for m in (model, reference)) if reference else (model, None)
+    one = load(one) if isinstance(one, str) else one
+    origin = f"interp.load({model!r})" if isinstance(model, str) else ""
+    command = f"interp explore {model}" if isinstance(model, str) else ""
+    return Served(explorer_of(one, other, origin, command), port, View.of(view)).start()
+
+
+def explorer_of(model: Machine, reference: Machine | None, origin: str, command: str) -> Explorer:
+    """An explorer of machines that fit together."""
+    if reference is not None:
+        tasks = [machine.layout.task for machine in (model, reference)]
+        require(tasks[0] == tasks[1], f"the machines are of different tasks, {tasks[0]!r} and {tasks[1]!r}")
+    return Explorer(model, reference, origin, command)

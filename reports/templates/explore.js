@@ -1,0 +1,57 @@
+"use strict";
+// Replaces the page's main part by that of the next view, without a reload. Without this script every link still works.
+(() => {
+  let asked = null;
+  const main = () => document.getElementById("main");
+  const copies = () => {
+    for (const button of document.querySelectorAll("[data-copy]")) {
+      button.hidden = false;
+      button.onclick = async () => {
+        await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+        button.textContent = "Copied";
+      };
+    }
+  };
+  const show = async (address, push) => {
+    asked?.abort();
+    const mine = asked = new AbortController();
+    const open = [...document.querySelectorAll("details[id]")].filter((one) => one.open).map((one) => one.id);
+    const shut = [...document.querySelectorAll("details[id]")].filter((one) => !one.open).map((one) => one.id);
+    const focus = document.activeElement?.id, label = document.activeElement?.closest("form")?.getAttribute("aria-label");
+    main().classList.add("busy");
+    try {
+      const answer = await fetch(address, { signal: mine.signal });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html"), next = page.getElementById("main");
+      if (!answer.ok) { location.assign(address); return; }
+      for (const id of open) { const one = next.querySelector(`details[id="${id}"]`); if (one) one.open = true; }
+      for (const id of shut) { const one = next.querySelector(`details[id="${id}"]`); if (one) one.open = false; }
+      const at = scrollY;
+      main().replaceWith(next);
+      document.title = page.title;
+      if (push) history.pushState(null, "", answer.url);
+      scrollTo({ top: at, behavior: "instant" });
+      const again = (focus && document.getElementById(focus)) || (label && document.querySelector(`form[aria-label="${CSS.escape(label)}"] button`));
+      again?.focus({ preventScroll: true });
+      copies();
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      main().classList.remove("busy");
+      document.getElementById("said").textContent = "The server does not answer. Start it again, and open its new address with the words behind the question mark.";
+    }
+  };
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='./?']");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    show(link.href, true);
+  });
+  document.addEventListener("submit", (event) => {
+    event.preventDefault();
+    show(`${event.target.action}?${new URLSearchParams(new FormData(event.target))}`, true);
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.closest("form[action='look']") && event.target.matches("select, [type=checkbox]")) event.target.form.requestSubmit();
+  });
+  addEventListener("popstate", () => show(location.href, false));
+  copies();
+})();

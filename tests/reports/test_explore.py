@@ -1,0 +1,252 @@
+"""A live page of a machine: what edits do, that a view's Python gives the same, and what its server refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import interp
+from interp.errors import InputError
+from reports.explore import Explorer, View, parts
+from reports.explore.python import script
+from reports.explore.server import app
+
+TOKEN = "a-token"
+INSIDE = ("patch 3 latent 5", "patch 2- latent 4", "mean 3 latent -", "zero 4 latent -")
+EXPERTS = ("input 3 flip-vote expert=1", "input 3 flip-vote -", "input 2 flip-label -", "input 4 exchange-history -")
+HEADS = ("zero 3 z[1.0]@p? -", "mean 2- z[0.1] -", "patch 3 resid_pre[1]@p? 2", "zero 3 pattern[0.1] -")
+POINTS = ("zero 3 reset -", "mean 2- update -", "patch 3 new 2", "patch 3- latent@h 2")
+MOVES = ("move 3 counts.1 2.5", "move 2- counts.0 -1")
+LABELS = ("remove-edges", "add-edge", "move-target", "change-root", "swap-candidates")
+TWELVE = {
+    "wma-handwired": (*EXPERTS, *HEADS[:2], *INSIDE, "move 3 log_weights.1 1.5", "move 2- log_weights.0 -90"),
+    "wma-gru": (*EXPERTS, *POINTS, *INSIDE[2:], *MOVES),
+    "wma-learned": (*EXPERTS[:3], *HEADS, *INSIDE[:3], *MOVES),
+    "qlearning-learned": (
+        *("input 3 change-reward -", "input 3 change-reward reward=0.9", "input 4 exchange-history -"),
+        *("zero 3 z[1.0]@Select -", "mean 2- z[0.1] -", "patch 3 resid_pre[1]@Select 2", "zero 3 pattern[0.1] -"),
+        *("move 3 table.1.2 0.5", "move 2- table.0.0 -3", *INSIDE[:3]),
+    ),
+    "reachability-learned": (*(f"input 1 {key} -" for key in LABELS), *HEADS, "move 2 reached.5 1", *INSIDE[:2]),
+}
+"""Twelve edits for a model of each kind, and for a machine without heads."""
+SLOW = pytest.mark.slow(reason="a model a kind, twelve edits by the page and by Python: a minute of one core in all")
+
+
+@cache
+def explorer(name: str) -> Explorer:
+    sizes = {"n_experts": 3} if name == "wma-handwired" else {}
+    origin = f"interp.load({name!r}{''.join(f', {k}={v}' for k, v in sizes.items())})"
+    return Explorer(interp.load(name, **sizes), origin=origin, command=f"interp explore {name}")
+
+
+def of(*edits: str, **more: Any) -> View:
+    query = View(**{"rounds": 6, "episode": 1, **more}).query()
+    return replace(View.of(query), edits=View.of(View().query(edits=edits)).edits)
+
+
+def python(name: str, view: View) -> np.ndarray:
+    scope: dict[str, Any] = {}
+    exec(script(explorer(name).bench(view), view), scope)
+    return scope["predictions"].double().numpy()
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("wma-handwired", "wma-gru") else pytest.param(n, marks=SLOW) for n in TWELVE]
+)
+def test_twelve_edits_are_what_their_python_gives(name: str) -> None:
+    assert len(set(TWELVE[name])) == 12
+    views = [of(edit) for edit in TWELVE[name]]
+    views += [of(TWELVE[name][0], TWELVE[name][-1]), of(TWELVE[name][0], TWELVE[name][-1], hold=True)]
+    moved = 0
+    for view in views:
+        one, _ = explorer(name).answer(view)
+        assert np.abs(one.machine[1] - python(name, view)).max() <= 1e-6, view
+        first = 0 if "history" in view.query() else min(edit.round for edit in view.edits)
+        assert np.array_equal(one.machine[0][:first], one.machine[1][:first]), view
+        moved += bool(one.differences()["machine"].max() > 1e-4)
+    assert moved >= 9
+
+
+def test_what_edits_do_is_said_with_the_algorithm_and_controls_of_equal_size() -> None:
+    """A handwired machine does as its algorithm under a moved state; random changes have the size of the edit's."""
+    one, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5"))
+    moved = one.differences()
+    assert np.allclose(one.machine[1], one.algorithm[1], atol=1e-9) and moved["machine"][3] > 0.01
+    assert one.controls.shape == (4, 6, 2) and one.followed == 1
+    before, after = (side["log_weights"] for side in one.decoded)
+    assert np.allclose(after[3:] - before[3:], [0, 1.5, 0], atol=1e-6) and np.allclose(after[:3], before[:3])
+    assert np.ptp(moved["control_high"] - moved["control_low"]) > 0 and not moved["control_high"][:3].any()
+    inputs, _ = explorer("wma-handwired").answer(of("input 3 flip-label -"))
+    assert inputs.machine[1][3] == pytest.approx(inputs.machine[0][3]) and inputs.differences()["machine"][4] > 0.01
+    assert inputs.truth[3] != one.truth[3] and [inputs.truth[t] == one.truth[t] for t in (0, 5)] == [True, True]
+    held, _ = explorer("wma-handwired").answer(of("move 3 log_weights.1 1.5", hold=True))
+    assert held.differences()["machine"][3] == moved["machine"][3] and not held.differences()["machine"][4:].any()
+    assert np.allclose(held.differences()["algorithm"], held.differences()["machine"], atol=1e-9)
+
+
+def test_an_edit_from_a_round_on_acts_in_every_later_one_and_ablations_have_no_counterpart() -> None:
+    one, _ = explorer("wma-gru").answer(of("zero 2- reset -"))
+    once, _ = explorer("wma-gru").answer(of("zero 2 reset -"))
+    assert sorted(one.hooks) == [2, 3, 4, 5] and sorted(once.hooks) == [2]
+    assert one.followed == 0 and not one.differences()["algorithm"].any()
+    swapped, _ = explorer("wma-gru").answer(of("patch 3 latent@h 5"))
+    bench = swapped.bench
+    assert swapped.followed == 1
+    assert np.array_equal(swapped.values_after["counts"][0, 3], bench.values["counts"][5, 3])
+    assert np.allclose(swapped.read[0, 3], bench.run.latents[5, 3], atol=1e-6)
+
+
+def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places() -> None:
+    both = Explorer(interp.load("wma-handwired", n_experts=4), interp.load("wma-gru"))
+    one, other = both.answer(of("input 3 flip-label -", "zero 4 z[1.0]@p? -"))
+    assert other is not None and other.differences()["machine"][4] > 0 and sorted(other.hooks) == [3]
+    assert "reference with" in both.page(one.view)
+    with pytest.raises(InputError, match="of different tasks, 'experts' and 'qlearning'"):
+        interp.explore(interp.load("wma-gru"), "qlearning-handwired")
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("x=1", "unknown part of a view 'x'"),
+        ("round=1&round=2", "a view has one round, got two"),
+        ("round=1.5", "round is a whole number, got '1.5'"),
+        ("round=99", "round 99 is out of range"),
+        ("episode=16", "there are episodes 0 to 15"),
+        ("rounds=201", "rounds is a number from 0 to 200, got 201"),
+        ("outcome=2", "outcome 2 does not exist: 0 to 1"),
+        ("regime=nothing", "unknown regime of 'experts' 'nothing'"),
+        ("round", "is no query of a view"),
+        ("%ff=1", "is no query of a view"),
+        ("seed=" + "9" * 5000, "at most 4000 characters, got 5005"),
+        ("&".join(["edit=input+1+flip-label+-"] * 25), "at most 24 edits, got 25"),
+        ("edit=foo", "'foo' is no edit; write KIND ROUND WHAT VALUE"),
+        ("edit=flip+1+a+b", "unknown kind of edit 'flip'"),
+        ("edit=input+1-+flip-label+-", "an input is changed in one round"),
+        ("edit=input+6+flip-label+-", "the rounds are 0 to 5"),
+        ("edit=input+1+flip-votes+-", "unknown corruption of experts episodes 'flip-votes'; did you mean 'flip-vote'"),
+        ("edit=input+1+flip-vote+expert", "'expert' in 'input 1 flip-vote expert' is no option"),
+        ("edit=input+1+flip-vote+round=3", "unknown option of 'flip-vote' 'round'"),
+        ("edit=input+1+flip-vote+expert=9", "expert 9 does not exist"),
+        ("edit=input+1+flip-vote+expert=0.5", "expert must be"),
+        ("edit=input+0+exchange-history+-", "round 0 has no history"),
+        ("edit=move+1+log_weights.9+1", "'log_weights.9' names no number: log_weights has the shape (3,)"),
+        ("edit=move+1+log_weights.²+1", "names no number"),
+        ("edit=move+1+log_weights+1", "write log_weights.0"),
+        ("edit=move+1+weights.0+1", "unknown variable that the decoder reads 'weights'"),
+        ("edit=move+1+log_weights.0+nan", "'nan' is no number that an edit takes"),
+        ("edit=move+1+log_weights.0+1e999", "'1e999' is no number that an edit takes"),
+        ("edit=move+1+log_weights.0+1e13", "'1e13' is no number that an edit takes"),
+        ("edit=move+1+log_weights.0+much", "the state moves by a number, got 'much'"),
+        ("edit=patch+1+latent+16", "a patch takes from an episode, 0 to 15, got '16'"),
+        ("edit=patch+1+latent+-1", "a patch takes from an episode, 0 to 15, got '-1'"),
+        ("edit=zero+1+latent+3", "takes no value; end it with '-'"),
+        ("edit=zero+1+z[9.0]+-", "site 'z[9.0]' does not exist"),
+        ("edit=zero+1+z[0.0]@nothing+-", "unknown position label 'nothing'"),
+        ("edit=mean+1+<script>+-", "is not a site"),
+    ],
+)
+def test_hostile_views_are_refused_in_a_sentence(client: TestClient, query: str, why: str) -> None:
+    query = query if "rounds" in query or len(query) > 500 else f"rounds=6&{query}"
+    with pytest.raises(InputError) as raised:
+        explorer("wma-handwired").answer(View.of(query))[0].outcome  # noqa: B018
+    assert why in str(raised.value)
+    answer = client.get(f"/{TOKEN}/?{query}")
+    assert answer.status_code == 400 and "Traceback" not in answer.text and "<script>" not in answer.text
+
+
+@pytest.fixture(scope="module")
+def client() -> TestClient:
+    made = app(explorer("wma-handwired"), TOKEN)
+    return TestClient(made, "http://127.0.0.1", follow_redirects=False, raise_server_exceptions=False)
+
+
+def test_a_page_is_given_for_its_token_and_host_alone(client: TestClient) -> None:
+    query = of("input 3 flip-vote expert=1", "move 4 log_weights.0 -2", round=4).query()
+    whole = client.get(f"/{TOKEN}/?{query}")
+    assert whole.status_code == 200 and "2 edits move the prediction by at most" in whole.text
+    assert "default-src 'none'; script-src 'self'" in whole.headers["content-security-policy"]
+    assert whole.headers["referrer-policy"] == "no-referrer" and "http" not in whole.text.replace("http-equiv", "")
+    for token in ("", "x", TOKEN[:-1], TOKEN + "x", "%00"):
+        assert client.get(f"/{token}/?{query}").status_code in (403, 404)
+    for host in ("evil.example", "127.0.0.1.evil.example", "", "127.0.0.1@evil.example"):
+        assert client.get(f"/{TOKEN}/?{query}", headers={"Host": host}).status_code == 400
+    assert client.get("/").status_code == 404 and client.post(f"/{TOKEN}/").status_code == 405
+    old = client.get(f"/old-token/?{query}")
+    assert old.status_code == 403 and "interp explore wma-handwired" in old.text and "flip-vote" in old.text
+
+
+def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
+    """Every state of the page is an address; what a form cannot add is refused before it is one."""
+    given = {"view": "rounds=6&round=3", "kind": "move", "at": "2", "what": "log_weights.1", "value": "1.5", "on": "1"}
+    added = client.get(f"/{TOKEN}/add", params=given)
+    assert added.headers["location"] == "./?round=3&rounds=6&edit=move+2-+log_weights.1+1.5"
+    page = client.get(f"/{TOKEN}/{added.headers['location']}").text
+    assert '<a href="./?round=3&amp;rounds=6" aria-label="Undo move 2- log_weights.1 1.5">undo</a>' in page
+    assert client.get(f"/{TOKEN}/add", params={**given, "what": "log_weights.7"}).status_code == 400
+    inputs = {**given, "kind": "input", "what": "flip-vote expert=1", "value": ""}
+    assert client.get(f"/{TOKEN}/add", params=inputs).headers["location"].endswith("edit=input+2+flip-vote+expert%3D1")
+    looked = {
+        "view": "rounds=6&round=5&hold=1",
+        "episode": "2",
+        "outcome": "-1",
+        "regime": "",
+        "rounds": "4",
+        "seed": "",
+    }
+    assert client.get(f"/{TOKEN}/look", params=looked).headers["location"] == "./?episode=2&rounds=4"
+    numbered = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=2))
+    asked = {"kind": "input", "at": "1", "what": "change-reward reward=", "value": "0.25"}
+    assert str(numbered.added("", asked).edits[0]) == "input 1 change-reward reward=0.25"
+
+
+def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
+    view = of("input 3 flip-vote expert=1")
+    kept = {name: client.get(f"/{TOKEN}/keep/{name}?{view.query()}") for name in ("data.csv", "figure.svg", "view.py")}
+    one, _ = explorer("wma-handwired").answer(view)
+    rows = [line.split(",") for line in kept["data.csv"].text.splitlines()]
+    after = np.array([float(row[rows[0].index("model_after")]) for row in rows[1:]]).reshape(6, 2)
+    assert np.allclose(after, one.machine[1]) and kept["figure.svg"].text.count("<svg") == 1
+    assert kept["view.py"].text == script(one.bench, view)
+    assert client.get(f"/{TOKEN}/keep/passwd").status_code == 400
+
+
+def test_layers_and_carriers_come_row_by_row_beside_an_untrained_copy(client: TestClient) -> None:
+    view = of("move 3 log_weights.1 1.5", round=4)
+    one, _ = explorer("wma-handwired").answer(view)
+    read = {row["place"]: row for row in parts.layers(one)}
+    last = read["resid_post[1]@p?"] if "resid_post[1]@p?" in read else list(read.values())[-1]
+    assert last["number"] and max(row["R2"] for row in read.values()) > 0.9
+    shares = {row["place"]: row["share"] for row in parts.carriers(one)}
+    assert shares["latent@<z>"] == pytest.approx(1) and shares["embed@y"] == 0 if "embed@y" in shares else True
+    assert min(shares.values()) == pytest.approx(0, abs=1e-9)
+    text = client.get(f"/{TOKEN}/part/carriers?{view.query()}").text
+    assert text.count("<tr") == 1 + len(shares) and "All rows are here" in text
+    assert client.get(f"/{TOKEN}/part/carriers?{of(round=4).query()}").status_code == 400
+    assert "data-control" in client.get(f"/{TOKEN}/part/attention?{view.query()}").text
+    rows = explorer("wma-handwired").rows("layers", view)
+    next(rows)
+    rows.close()  # as when a browser goes away: nothing is held
+    assert client.get(f"/{TOKEN}/?{view.query()}").status_code == 200
+
+
+def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
+    import urllib.error
+    import urllib.request
+
+    served = interp.explore(interp.load("wma-gru"), view="rounds=6&edit=input+3+flip-label+-")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        text = opener.open(served.address).read().decode()
+    finally:
+        served.close()
+    assert "The edit moves the prediction" in text and "the machine that was given" in text
+    assert served.address in repr(served)
+    with pytest.raises(urllib.error.URLError):
+        opener.open(served.address)
