@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -22,13 +23,15 @@ def explore(
     view: Annotated[str, typer.Option(help="What is shown first: the query of an address that was kept.")] = "",
     port: Annotated[int, options.number("Port of the page; any free one by default", 0, most=65535)] = 0,
     arguments: options.Set = None,
+    seed: options.Seed = 0,
     device: options.Device = "cpu",
 ) -> None:
     """Serve a live page of a model on this computer, print its address, and go on until interrupted."""
     from reports.explore.server import Served, explorer_of
     from reports.explore.view import View
 
-    shown, chosen = View.of(view), options.load(model, sizes, arguments, device)
+    shown = View.of(view)
+    shown, chosen = replace(shown, seed=seed or shown.seed), options.load(model, sizes, arguments, device)
     other = options.load(reference, {}, (), device).model if reference else None
     given = "".join(f", {name}={value!r}" for name, value in chosen.arguments.items())
     told = "".join(f" --{name} {value}" for name, value in sizes.items())

@@ -40,11 +40,9 @@ def layers(answer: Answer) -> Iterator[dict[str, Any]]:
     require(not bench.unreadable, f"no state is decoded: {bench.unreadable}")
     places, known = _vectors(bench), bench.algorithm.run(bench.known)
     blank = bench.model.fresh(view.seed)
-    machines = (
-        (bench.model, bench.known_run, bench.run),
-        (blank, *(rollout(blank, e) for e in (bench.known, bench.episodes))),
-    )
-    seen = [[_at(model, run, places) for run in runs] for model, *runs in machines]
+    blank_runs = [rollout(blank, episodes) for episodes in (bench.known, bench.episodes)]
+    own = [_at(bench.model, run, places) for run in (bench.known_run, bench.run)]
+    seen = (own, [_at(blank, run, places) for run in blank_runs])
     shown = [_at(bench.model, run, places, [t], inner) for run, inner in _sides(answer)]
     for site in places:
         for key in bench.writer.shapes:
