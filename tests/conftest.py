@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,6 +13,21 @@ from interp.workers import one_thread
 def in_one_thread() -> Iterator[None]:
     with one_thread(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@contextmanager
+def early() -> Iterator[None]:
+    """Fits of algorithms that stop early: they are half of a small comparison, and its words are the same ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("circuits.compare.fitting.STEPS_PER_PARAMETER", 8)
+        yield
+
+
+@pytest.fixture
+def few_steps() -> Iterator[None]:
+    """A test whose fits stop :func:`early`."""
+    with early():
         yield
 
 

@@ -12,6 +12,8 @@ from circuits.compare import driver
 from circuits.known import by_algorithm
 from interp.tasks.reachability.algorithms import breadth_first
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 
 def only(monkeypatch, *keys):
     monkeypatch.setattr(driver, "QUESTIONS", tuple(q for q in driver.QUESTIONS if q.key in keys))

@@ -27,6 +27,7 @@ SOME = {
 """Machines of expert advice, and what must be right about them at this size; nothing else may be wrong."""
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("key", SOME)
 def test_some_known_machines_get_the_right_words_at_small_size(key):
     """Positive: machines that are the same. Negative: untrained, another vote, another memory, a lapse."""

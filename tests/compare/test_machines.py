@@ -24,6 +24,7 @@ from interp.tasks.experts.families import fading_majority
 from reports import comparison
 from reports.parts.compared import _finding
 from tests import handmade, machines
+from tests.conftest import early
 
 SMALL = Effort(known=40, test=16, rounds=20, starts=3, horizon=4, battery=8, untrained=1)
 TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
@@ -160,7 +161,8 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
 
 @pytest.fixture(scope="module")
 def found():
-    return compare.run(handmade.majority(), WIRED, effort=SMALL)
+    with early():
+        return compare.run(handmade.majority(), WIRED, effort=SMALL)
 
 
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare(found):
@@ -204,6 +206,7 @@ def test_tables_json_and_pages_say_what_is_not_applicable_in_its_place(found, tm
     assert page.write(tmp_path / "page.html").read_text().count(">handmade has no attention heads<") == 2
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
     other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
@@ -214,6 +217,7 @@ def test_a_machine_is_a_reference_too():
     assert found.verdicts["state"].bound.low > 0.99 and found.reference == "handmade"
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_machine_without_a_reference_is_held_against_algorithms():
     """Two channels, random weights: no algorithm with a memory explains it."""
     found = compare.run(machines.lstm(), effort=TINY)

@@ -20,6 +20,7 @@ from interp.tasks import experts
 from reports import comparison
 from reports.build import build
 from reports.parts import compared, overview
+from tests.conftest import early
 from tests.test_json import SCHEMA, check
 
 SMALL = compare.Effort(known=24, test=12, rounds=14, starts=2, horizon=4, battery=8, untrained=1)
@@ -27,7 +28,8 @@ SMALL = compare.Effort(known=24, test=12, rounds=14, starts=2, horizon=4, batter
 
 @pytest.fixture(scope="module")
 def found():
-    return compare.run(interp.load("wma-learned"), "wma-handwired", effort=SMALL)
+    with early():
+        return compare.run(interp.load("wma-learned"), "wma-handwired", effort=SMALL)
 
 
 def test_the_learned_machine_has_the_handwired_state_and_update_another_output_and_another_circuit(found):
@@ -128,6 +130,7 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_parts_are_kept(tmp_path, monkeypatch):
     """Against algorithms alone; a run that was stopped goes on from its finished parts, which are gone at its end."""
     model = interp.load("wma-handwired", n_experts=2)

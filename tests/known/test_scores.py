@@ -81,6 +81,7 @@ def test_a_rule_errs_as_often_as_it_says_the_other_word_where_it_could():
 SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=4, untrained=1)
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_the_table_has_a_row_for_each_machine_that_says_what_was_said(tmp_path, monkeypatch):
     """One machine without a circuit, through `interp calibrate --table machines`, and it is made once."""
     monkeypatch.setattr(compare, "QUICK", SMALL)
