@@ -276,32 +276,8 @@ class Prompt:
 
 
 _WORDS = {
-    "online": {
-        "opening": "You take part in an online prediction task that runs for many rounds.",
-        "task": (
-            "Every round has a hidden binary outcome, 0 or 1. {n} experts, {names}, each announce a guess of it, "
-            "either 0 or 1. The experts are the same in all rounds, and some of them may be right more reliably "
-            "than others."
-        ),
-        "round": "round",
-        "choice": "0 or 1",
-        "turn_type": "prediction",
-        "truth": "the true label of the current round",
-        "truth_key": "true_label",
-    },
-    "weather": {
-        "opening": "You help to forecast the weather, one day after another.",
-        "task": (
-            'Every day turns out either "sunny" or "rainy". {n} weather experts, {names}, each announce a forecast, '
-            'either "sunny" or "rainy". The experts are the same every day and each works in their own way, so '
-            "some of them may be right more reliably than others."
-        ),
-        "round": "day",
-        "choice": '"sunny" or "rainy"',
-        "turn_type": "forecast",
-        "truth": "the actual weather of the current day",
-        "truth_key": "actual_weather",
-    },
+    "online": {"choice": "0 or 1", "turn_type": "prediction", "truth_key": "true_label"},
+    "weather": {"choice": '"sunny" or "rainy"', "turn_type": "forecast", "truth_key": "actual_weather"},
 }
 
 _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}
@@ -309,65 +285,20 @@ _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8:
 
 @checked
 def built_in(scheme: str, n_experts: int = 4) -> Prompt:
-    """Our prompt for ``scheme`` (one of :data:`SCHEMES`)."""
+    """Our prompt for ``scheme`` (one of :data:`SCHEMES`): the text in ``prompts`` beside this file, filled in."""
     require_known("scheme", scheme, SCHEMES)
-    framing, _, state = scheme.partition("-")
-    words, has_note = _WORDS[framing], state == "note"
-    rounds, now = f"{words['round']}s", f"the current {words['round']}"
+    choice = _WORDS[scheme.partition("-")[0]]["choice"]
     names = [f"Expert {letter}" for letter in expert_letters(n_experts)]
-    listed = f"{', '.join(names[:-1])} and {names[-1]}"
-    votes = dict.fromkeys(expert_keys(n_experts), words["choice"])
-    note = {"note": '"<short text>"'} if has_note else {}
-    asked = {"turn_type": json.dumps(words["turn_type"])} | note | votes
-    told = {"turn_type": '"feedback"'} | (note | votes if has_note else {}) | {words["truth_key"]: words["choice"]}
-    parts = [
-        words["opening"],
-        words["task"].format(n=_NUMBERS.get(n_experts, str(n_experts)), names=listed),
-        "Your task is to make a prediction of your own from what the experts announce, and to be right as often as "
-        f"you can over the whole series. Learn from the outcomes of earlier {rounds} which experts deserve your trust.",
-        "There are two kinds of turns.",
-        f"1. {words['turn_type'].capitalize()} turn",
-        (
-            f"You receive your note from earlier {rounds} and the experts' predictions for {now}. Use both to predict."
-            if has_note
-            else f"You receive the experts' predictions for {now}. Use them to predict."
-        ),
-        f"Input:\n{_shape(asked)}",
-        f"Output:\n{_shape({'prediction': words['choice']})}",
-        "2. Feedback turn",
-        (
-            f"You receive your previous note, the experts' predictions for {now} and {words['truth']}. Write a new "
-            f"short note for the {rounds} to come. Keep in it only what helps most to predict later."
-            if has_note
-            else f"You receive {words['truth']}. No output is expected in this turn; use what you learn in later "
-            "predictions."
-        ),
-        f"Input:\n{_shape(told)}",
-        *([f"Output:\n{_shape(note)}"] if has_note else []),
-        "Rules:",
-        "\n".join(f"- {rule}" for rule in _rules(has_note)),
-    ]
-    return Prompt("\n\n".join(parts) + "\n", _BUILT_IN)
-
-
-def _rules(has_note: bool) -> list[str]:
-    about_note = [
-        "The note is to be short and compact.",
-        f"The note may have {MAX_NOTE_WORDS} words at the very most.",
-        "The note is to hold nothing but what is most useful for later predictions.",
-        "The note is not to repeat the whole history.",
-    ]
-    return [
-        "Use no external tools.",
-        "Neither write nor run code.",
-        "Give no explanation and no steps of reasoning.",
-        *(about_note if has_note else []),
-        "Answer with valid JSON alone: no explanation, no reasoning, no text around it.",
-    ]
-
-
-def _shape(fields: Mapping[str, str]) -> str:
-    return "{\n" + ",\n".join(f'"{key}": {value}' for key, value in fields.items()) + "\n}"
+    text = (Path(__file__).parent / "prompts" / f"{scheme}.txt").read_text(encoding="utf-8")
+    told = {
+        "{n}": _NUMBERS.get(n_experts, str(n_experts)),
+        "{names}": f"{', '.join(names[:-1])} and {names[-1]}",
+        "{votes}": ",\n".join(f'"{key}": {choice}' for key in expert_keys(n_experts)),
+        "{words}": str(MAX_NOTE_WORDS),
+    }
+    for place, value in told.items():
+        text = text.replace(place, value)
+    return Prompt(text, _BUILT_IN)
 
 
 @checked

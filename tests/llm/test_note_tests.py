@@ -14,7 +14,7 @@ from interp.errors import InputError
 from interp.llm.agents import AGENTS, evidence_in
 from interp.llm.backend import AgentBackend, Settings
 from interp.llm.loading import load, read
-from interp.llm.note_edits import CONTROLS, EDITS, edited, renamed
+from interp.llm.note_edits import CONTROLS, EDITS, edited, renamed, same_state, says_anything
 from interp.llm.note_tests import HALF, UNUSED, _verdict, try_edits
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
@@ -39,6 +39,25 @@ def test_every_edit_of_a_counter_on_a_napkin() -> None:
         "reorder": "D:2/9, C:8/9, B:3/9, A:5/9",
         "an irrelevant sentence": f"{COUNTER}. The office moves to another building next month.",
     }
+
+
+def test_edits_and_controls_at_their_bounds() -> None:
+    """A raised count is one more than the best has, out of as many; a control that would say something else, or an
+    order that cannot be turned round, is left out; empty parts are no parts."""
+    texts = edited("A:5/9; B:3/9; C:6/9; D:2/9;", 4)
+    assert texts["edit one count"] == "A:5/9; B:3/9; C:6/9; D:7/9;"
+    assert texts["reorder"] == "D:2/9; C:6/9; B:3/9; A:5/9"
+    assert "reorder" not in edited("A:5/9 B:3/9 C:6/9 D:2/9", 4)
+
+
+def test_what_two_notes_say_is_compared() -> None:
+    counts, others, last, first = (
+        evidence_in(note, 4) for note in (COUNTER, "A:5/9, B:3/9, C:7/9, D:2/9", "A,B correct", "A correct")
+    )
+    assert same_state(counts, counts) and not same_state(counts, others) and not same_state(counts, last)
+    assert same_state(last, last) and not same_state(last, first)
+    assert says_anything(COUNTER, 4) and says_anything("A,B correct; C,D wrong", 4)
+    assert not any(says_anything(note, 4) for note in ("", "A,B,C,D correct", "A:2/9, B:2/9, C:2/9, D:2/9"))
 
 
 @pytest.mark.parametrize(
