@@ -26,8 +26,10 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.task import Task
 
-N_EPISODES, N_KNOWN = 16, 1440
-"""Episodes that can be looked at, and rounds of others that decoders are fitted on."""
+N_EPISODES = 16
+"""Episodes that can be looked at."""
+N_KNOWN, N_EXACT = 1440, 240
+"""Rounds of others that decoders are fitted on; fewer where the state is there exactly, as in a handwired machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,10 +71,11 @@ class Bench:
         """The machine's run over every episode."""
         return rollout(self.model, self.episodes)
 
-    @property
+    @cached_property
     def layout(self) -> RoundLayout:
         """The layout of its rounds."""
-        return self.run.layout
+        layout: RoundLayout = self.model.layout.fit(self.episodes)
+        return layout
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a bench lives as long as its page)
     def alone(self, episode: int) -> Rollout:
@@ -80,9 +83,10 @@ class Bench:
         return rollout(self.model, self.episodes.select([episode]))
 
     @lru_cache(maxsize=64)  # noqa: B019
-    def activations(self, hook: str, rounds: tuple[int, ...]) -> Tensor:
-        """What every episode has at a hook point, ``[episode, chosen round, ...]``."""
-        return replay(self.model, self.run, rounds=list(rounds), names_filter=hook)[2][hook]
+    def activations(self, hook: str, rounds: tuple[int, ...], episodes: tuple[int, ...]) -> Tensor:
+        """What one episode, or all of them, have at a hook point, ``[episode, chosen round, ...]``."""
+        run = self.run if len(episodes) > 1 else self.alone(*episodes)
+        return replay(self.model, run, rounds=list(rounds), names_filter=hook)[2][hook]
 
     @cached_property
     def known(self) -> Any:
@@ -92,7 +96,7 @@ class Bench:
     @property
     def n_known(self) -> int:
         """How many these are."""
-        return -(-N_KNOWN // self.n_rounds)
+        return -(-(N_EXACT if self.model.is_handwired else N_KNOWN) // self.n_rounds)
 
     @cached_property
     def known_run(self) -> Rollout:

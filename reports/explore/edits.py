@@ -120,13 +120,12 @@ class Edit:
             step = bench.writer.step({key: change}, (1, 1))[0, 0]
             return Written(bench.writer.site, dict.fromkeys(rounds, step), added=True)
         site = self.site(bench)
-        held = bench.activations(site.hook, tuple(rounds))
+        if self.kind == "zero":
+            return Written(site, dict.fromkeys(rounds, torch.zeros(())), added=False)
+        episodes = (self.source(bench),) if self.kind == "patch" else tuple(range(len(bench.episodes)))
+        held = bench.activations(site.hook, tuple(rounds), episodes)
         for i, t in enumerate(rounds):
-            there = site.read(held[:, i], bench.layout)
-            if self.kind == "patch":
-                values[t] = there[self.source(bench)]
-            else:
-                values[t] = there.mean(0) if self.kind == "mean" else torch.zeros_like(there[0])
+            values[t] = site.read(held[:, i], bench.layout).mean(0)
         return Written(site, values, added=False)
 
     def site(self, bench: Bench) -> Site:
@@ -193,19 +192,23 @@ class Edit:
                 f"for t in {span}:",
                 "    hooks[t].append((writer.site.hook, lambda own, hook, step=step: own + step.to(own)))",
             ]
-        new = {
-            "zero": "torch.zeros_like(there[:1])",
-            "mean": "there.mean(0, keepdim=True)",
-            "patch": f"there[[{self.value}]]",
-        }[self.kind]
+        lines = [f"site = sites.resolve({self.what!r}, model, before.layout)"]
+        if self.kind == "zero":
+            return [
+                *lines,
+                f"for t in {span}:",
+                "    hooks[t].append((site.hook, lambda own, hook, site=site: sites.write(",
+                "        own, site, before.layout, torch.zeros_like(site.read(own, before.layout)))))",
+            ]
+        taken = f"episodes.select([{self.value}])" if self.kind == "patch" else "episodes"
         return [
-            f"site = sites.resolve({self.what!r}, model, before.layout)",
-            f"cache = interp.replay(model, every, rounds=list({span}), names_filter=site.hook)[2]",
+            *lines,
+            f"others = interp.rollout(model, {taken})",
+            f"cache = interp.replay(model, others, rounds=list({span}), names_filter=site.hook)[2]",
             f"for i, t in enumerate({span}):",
-            "    there = site.read(cache[site.hook][:, i], before.layout)",
-            f"    new = {new}",
-            "    hooks[t].append((site.hook, lambda own, hook, site=site, new=new: "
-            "sites.write(own, site, before.layout, new)))",
+            "    new = site.read(cache[site.hook][:, i], before.layout).mean(0, keepdim=True)",
+            "    hooks[t].append((site.hook, lambda own, hook, site=site, new=new: sites.write(",
+            "        own, site, before.layout, new)))",
         ]
 
 

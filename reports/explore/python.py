@@ -28,8 +28,6 @@ def script(bench: Bench, view: View) -> str:
         f"before = interp.rollout(model, episodes.select([{view.episode}]))",
         "edited, hooks = episodes, defaultdict(list)",
     ]
-    if places:
-        lines += ["every = interp.rollout(model, episodes)"]
     if moves:
         more = sampled.replace(f"seed={view.seed}", f"seed={view.seed + 1}")
         lines += [
