@@ -235,7 +235,7 @@ def _lapses() -> tuple[Specimen, ...]:
         known(
             "unlearns once in 240", lambda: edits.edited(wired(), _unlearns, "unlearns once in 240"), "d e d s",
             "the same but in about one round of 240, where hits are taken away in place of added; the state is off by "
-            "this in one episode of eight", "", held_out=True,
+            "this in one episode of eight", "",
         ),
     )  # fmt: skip
 

@@ -41,11 +41,8 @@ def test_marks_are_what_the_words_deserve(machines):
 def test_the_rules_err_as_the_page_says(machines):
     told = pd.read_csv(DOCS / "verdicts" / "rules-quick.csv")
     pd.testing.assert_frame_equal(scores.rules(machines).round(3), told, check_dtype=False)
-    by_question = told.groupby("question")["wrong"].sum()
-    assert by_question["algorithm"] == 1 and by_question.drop("algorithm").sum() == 0
-    wrong = machines[machines["algorithm_mark"] == "wrong"]
-    assert list(wrong.key) == ["unlearns once in 240"] and "forgets everything once in 240 rounds" in PAGE
-    assert "No word of the four verdicts was wrong" in PAGE
+    assert told["wrong"].sum() == 0 and not (machines["algorithm_mark"] == "wrong").any()
+    assert "No word was wrong, and no name." in PAGE
 
 
 def test_some_machines_were_compared_at_full_size_as_the_page_says(machines):
@@ -59,7 +56,7 @@ def test_some_machines_were_compared_at_full_size_as_the_page_says(machines):
             right = quick.loc[(row["task"], row["key"])][f"{question}_right"]
             assert row[f"{question}_right"] == right
             assert row[f"{question}_mark"] == scores.mark(row[question], right or None) != "wrong"
-    assert list(told[told.algorithm_mark == "wrong"].key) == ["unlearns once in 240"]
+    assert not (told.algorithm_mark == "wrong").any()
     words = told.set_index("key")[["behaviour", "update"]].agg(" ".join, axis=1)
     assert words["one round late"] == words["one round late, by algorithm"] == "different different"
     assert words["inverted once in 240"] == "different same"
