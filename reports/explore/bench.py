@@ -82,7 +82,7 @@ class Bench:
         """The run over one episode: what edits of it begin from."""
         return rollout(self.model, self.episodes.select([episode]))
 
-    @lru_cache(maxsize=64)  # noqa: B019
+    @lru_cache(maxsize=8)  # noqa: B019
     def activations(self, hook: str, rounds: tuple[int, ...], episodes: tuple[int, ...]) -> Tensor:
         """What one episode, or all of them, have at a hook point, ``[episode, chosen round, ...]``."""
         run = self.run if len(episodes) > 1 else self.alone(*episodes)

@@ -63,7 +63,7 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
         if reference is not None:
             top.plot(rounds, reference.machine[1][:, at], color=LIGHT["green"], label="reference")
         if answer.classes:
-            right = [i for i, truth in enumerate(answer.truth) if truth == name]
+            right = [i for i, truth in enumerate(answer.truth) if name in truth.split(" or ")]
             top.plot(right, np.full(len(right), 1.0), "|", color=INK, label=f"truth is {name}", clip_on=False)
             top.set_ylim(-0.03, 1.03)
         top.set_ylabel(f"P({name})" if answer.classes else name)
@@ -175,7 +175,7 @@ def choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
         for index, label in zip(np.ndindex(*shape), labels, strict=True):
             numbers.append((".".join([key, *map(str, index)]), f"{key}: {label}" if label != key else key))
     several = [key for key in bench.model.points if key != "latent"]
-    places = [str(site) for site in sites(bench.model, bench.layout, several, None)]
+    places = [str(site) for site in sites(bench.model, bench.layout, several, None)] if several else []
     rows = [str(site) for site in sites(bench.model, bench.layout, ["latent"])]
     held = [(place, place) for place in ("latent", *rows, *places)]
     return {"inputs": inputs, "numbered": numbered, "state": numbers, "places": held}
