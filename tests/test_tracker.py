@@ -34,6 +34,7 @@ from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
 from reports.comparison import write
+from reports.explore import Explorer, View
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tracker.py"
 
@@ -287,3 +288,9 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
         tracker.losses(interp.rollout(m, held_out).predictions, held_out).mean() for m in (learned.fresh(), learned)
     )
     assert after < before - 0.2
+
+
+def test_a_live_page_goes_on_from_a_moved_belief_exactly_as_the_filter(tracker):
+    one, _ = Explorer(tracker.handwired()).answer(View.of("rounds=6&edit=move+3+belief.0+2"))
+    assert one.differences()["machine"][3] == pytest.approx(2, abs=1e-4) and one.outcome == 0
+    assert np.allclose(one.machine[1], one.algorithm[1], atol=1e-4) and len(one.frame()) == 12

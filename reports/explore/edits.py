@@ -151,7 +151,7 @@ class Edit:
         key, *index = self.what.split(".")
         shapes, amount = bench.writer.shapes, _number(self.value)
         require_known("variable that the decoder reads", key, shapes)
-        at = tuple(int(i) for i in index if i.isascii() and i.isdigit() and len(i) < 9)
+        at = tuple(int(i) for i in index if i.isascii() and i.isdigit())
         fits = len(at) == len(index) == len(shapes[key]) and all(i < n for i, n in zip(at, shapes[key], strict=True))
         told = f"{key} has the shape {shapes[key]}"
         require(fits, f"{self.what!r} names no number: {told}; write {'.'.join([key, *('0' for _ in shapes[key])])}")
@@ -165,9 +165,7 @@ class Edit:
         """What the same edit makes of the algorithm's state before round ``t``; None where it has no counterpart."""
         if self.kind == "move":
             key, change = self.moved(bench)
-            now = np.asarray(state[key])
-            moved = now + change
-            return {**state, key: moved > 0.5 if now.dtype == bool else moved}
+            return {**state, key: state[key] + change}
         if self.kind == "patch" and self.whole(bench):
             values = bench.values
             return {key: values[key][[self.source(bench)], t] for key in state}

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 import interp
 from interp.errors import InputError
-from reports.explore import Explorer, View, parts
+from interp.interventions.sites import Site
+from reports.explore import Edit, Explorer, View, parts
+from reports.explore.edits import Written
 from reports.explore.python import script
 from reports.explore.server import app
 
@@ -132,17 +135,19 @@ def test_a_reference_follows_edits_of_inputs_and_state_and_not_those_of_places()
         ("edit=input+6+flip-label+-", "the rounds are 0 to 5"),
         ("edit=input+1+flip-votes+-", "unknown corruption of experts episodes 'flip-votes'; did you mean 'flip-vote'"),
         ("edit=input+1+flip-vote+expert", "'expert' in 'input 1 flip-vote expert' is no option"),
+        ("edit=input+1+flip-vote+expert=", "'expert=' in 'input 1 flip-vote expert=' is no option"),
         ("edit=input+1+flip-vote+round=3", "unknown option of 'flip-vote' 'round'"),
         ("edit=input+1+flip-vote+expert=9", "expert 9 does not exist"),
         ("edit=input+1+flip-vote+expert=0.5", "expert must be"),
         ("edit=input+0+exchange-history+-", "round 0 has no history"),
         ("edit=move+1+log_weights.9+1", "'log_weights.9' names no number: log_weights has the shape (3,)"),
+        ("edit=move+1+log_weights.3+1", "'log_weights.3' names no number"),
         ("edit=move+1+log_weights.²+1", "names no number"),
         ("edit=move+1+log_weights+1", "write log_weights.0"),
         ("edit=move+1+weights.0+1", "unknown variable that the decoder reads 'weights'"),
         ("edit=move+1+log_weights.0+nan", "'nan' is no number that an edit takes"),
         ("edit=move+1+log_weights.0+1e999", "'1e999' is no number that an edit takes"),
-        ("edit=move+1+log_weights.0+1e13", "'1e13' is no number that an edit takes"),
+        ("edit=move+1+log_weights.0+1.05e12", "'1.05e12' is no number that an edit takes"),
         ("edit=move+1+log_weights.0+much", "the state moves by a number, got 'much'"),
         ("edit=patch+1+latent+16", "a patch takes from an episode, 0 to 15, got '16'"),
         ("edit=patch+1+latent+-1", "a patch takes from an episode, 0 to 15, got '-1'"),
@@ -250,3 +255,20 @@ def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
     assert served.address in repr(served)
     with pytest.raises(urllib.error.URLError):
         opener.open(served.address)
+
+
+def test_edits_at_their_bounds() -> None:
+    longest = f"zero 1 {'x' * 191} -"
+    assert len(longest) == 200 and str(Edit.parse(longest)) == longest
+    with pytest.raises(InputError, match="is no edit"):
+        Edit.parse(longest.replace("x ", "xx "))
+    bench = explorer("wma-handwired").bench(View(rounds=6))
+    assert Edit.parse("patch 1 latent 0").source(bench) == 0 and Edit.parse("patch 1 latent 15").source(bench) == 15
+    assert Edit.parse("move 1 log_weights.2 1e12").moved(bench)[1].tolist() == [0, 0, 1e12]
+    table = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3)).bench(View(rounds=4))
+    assert Edit.parse("move 1 table.1.2 3").moved(table)[1].tolist() == [[0, 0, 0], [0, 0, 3]]
+    for number in ("table.2.0", "table.0.3", "table.0", "table.0.0.0"):
+        with pytest.raises(InputError, match=r"the shape \(2, 3\); write table.0.0"):
+            Edit.parse(f"move 1 {number} 3").moved(table)
+    written = Written(Site("latent"), {4: torch.arange(6)}, added=True)
+    assert written.new(torch.ones(2, 2, 3), 4).tolist() == [[[1, 2, 3], [4, 5, 6]]] * 2
