@@ -1,24 +1,29 @@
-"""What an accelerator is worth: training steps by batch, CUDA graphs, patching, and the paper's presets on the clock.
+"""What an accelerator is worth: patching, training steps by preset and precision, CUDA graphs, presets on the clock.
 
-``python -m tests.benchmarks.accelerator`` runs on the accelerator of this machine and writes a table for each question
-to ``output/benchmarks``; nothing in it takes more than ten minutes. Without an accelerator the same code runs at small
-sizes, which says that it works and nothing about speed.
+``python -m tests.benchmarks accelerator [TABLE...]`` writes a CSV for each table to ``output/benchmarks``, a row when
+it is measured, and takes four minutes a table at most: called again, it measures the rows that are not there yet, and
+trains on where it stopped. In order of value:
 
-* ``steps``: seconds a step and peak memory of the ``paper`` presets by batch size;
-* ``graphs``: the same steps with and without ``compile`` (CUDA graphs): seconds, and the largest difference of losses;
 * ``patching``: :mod:`tests.benchmarks.patching` here;
-* ``presets``: each ``paper`` preset trained for :data:`MINUTES`, or until the run is over: steps done, and the excess
-  over its floor by the seconds spent. Called again, it goes on where it stopped.
+* ``steps``: seconds a step and peak memory of each task's largest preset at its largest sizes, by precision (float32,
+  TF32 products, bfloat16) and batch size;
+* ``graphs``: the same steps with and without ``compile`` (CUDA graphs): seconds, and the largest difference of losses;
+* ``presets``: these presets trained until time is up: steps done, and the excess over the floor by seconds spent.
+
+Without an accelerator the same code runs at small sizes, which says that it works and nothing about speed.
 """
 
 from __future__ import annotations
 
+import csv
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +37,13 @@ from interp.training.trainer import _Run
 from tests.benchmarks import patching
 
 OUT = Path("output/benchmarks")
-TASKS = ("experts", "qlearning")
-MINUTES = 4.0
-BATCHES = (32, 64, 128, 256, 512)
-STEPS = 10 if torch.accelerator.is_available() else 2
+PRESETS = {"experts": "paper", "qlearning": "paper", "reachability": "prosqa"}
+PRECISIONS = {"float32": ("float32", "highest"), "tf32": ("float32", "high"), "bfloat16": ("bfloat16", "highest")}
+"""Name -> what training computes in, and how float32 products are made."""
+SECONDS = 220.0
+"""A table stops before a row that would begin later; half of it is a preset's turn."""
+
+Row = dict[str, Any]
 
 
 def present() -> bool:
@@ -44,25 +52,28 @@ def present() -> bool:
 
 
 def config_of(task: str, **changes: Any) -> TrainingConfig:
-    """The task's ``paper`` preset with fresh episodes in its longest stage; without an accelerator a small one."""
-    paper = preset(task, "paper")
-    longest = max(paper.stages, key=lambda stage: stage.n_rounds)  # type: ignore[union-attr]
-    small: dict[str, Any] = {"d_model": 32, "d_mlp": 64, "n_layers": 2, "n_heads": 2, "batch_size": 8}
+    """The task's largest preset at its largest sizes, fresh episodes in its longest stage; small off an accelerator."""
+    largest = preset(task, PRESETS[task])
+    longest = max(largest.curriculum, key=lambda stage: stage.n_rounds)
+    sizes = {name: (high, high) for name, (_, high) in largest.sizes.items()}
+    small: Row = {"d_model": 32, "d_mlp": 64, "n_layers": 2, "n_heads": 4, "batch_size": 8}
     small = {} if present() else small
-    stage = replace(longest, steps=10**6) if present() else Stage(4, 10**6)  # type: ignore[type-var]
-    return replace(paper, **{"stages": (stage,), "dataset_episodes": 0, "precision": "float32", **small, **changes})
+    stage = replace(longest, steps=10**6, until={}) if present() else Stage(4, 10**6)
+    fresh = {"stages": (stage,), "dataset_episodes": 0, "precision": "float32", "sizes": sizes}
+    return replace(largest, **{**fresh, **small, **changes})
 
 
 @contextmanager
 def started(config: TrainingConfig) -> Iterator[_Run]:
-    """A run that leaves nothing behind, after a step that warms it up."""
+    """A run that leaves nothing behind, after steps that warm it up: graphs are recorded in the second or third."""
     with tempfile.TemporaryDirectory() as folder:
         run = _Run(config, Path(folder), "benchmark", Accelerator(cpu=not present()))
-        run.step()
+        for _ in range(4 if config.compile else 1):
+            run.step()
         yield run
 
 
-def seconds_of(run: _Run, n_steps: int = STEPS) -> tuple[float, list[float]]:
+def seconds_of(run: _Run, n_steps: int) -> tuple[float, list[float]]:
     """Seconds a step, and the losses."""
     patching.wait()
     begun = time.perf_counter()
@@ -74,74 +85,100 @@ def seconds_of(run: _Run, n_steps: int = STEPS) -> tuple[float, list[float]]:
     return (time.perf_counter() - begun) / n_steps, losses
 
 
-def steps() -> pd.DataFrame:
-    """Seconds a step, episodes a second and peak memory by batch size; batches that do not fit end their task."""
-    rows: list[dict[str, Any]] = []
-    for task in TASKS:
-        for size in BATCHES if present() else (8,):
-            if torch.cuda.is_available():
-                torch.cuda.reset_peak_memory_stats()
-            try:
-                with started(config_of(task, batch_size=size)) as run:
-                    seconds, _ = seconds_of(run)
-            except torch.OutOfMemoryError:
-                break
-            gib = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else float("nan")
-            rows.append({"task": task, "batch": size, "step_s": seconds, "episodes_a_s": size / seconds, "gib": gib})
-    return pd.DataFrame(rows)
+def step(task: str, precision: str, size: int) -> Row:
+    """Seconds a step, episodes a second and peak memory; a batch that does not fit says so."""
+    trained, products = PRECISIONS[precision]
+    before = torch.get_float32_matmul_precision()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    torch.set_float32_matmul_precision(products)
+    try:
+        with started(config_of(task, batch_size=size, precision=trained)) as run:
+            seconds, _ = seconds_of(run, 10 if present() else 1)
+    except torch.OutOfMemoryError:
+        return {"step_s": float("nan"), "episodes_a_s": 0.0, "gib": "does not fit"}
+    finally:
+        torch.set_float32_matmul_precision(before)
+    gib = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else float("nan")
+    return {"step_s": seconds, "episodes_a_s": size / seconds, "gib": gib}
 
 
-def graphs() -> pd.DataFrame:
+def graphs(task: str) -> Row:
     """Steps with and without CUDA graphs, from the same weights and episodes."""
-    rows: list[dict[str, Any]] = []
-    for task in TASKS:
-        found = {}
-        for compiled in (False, True):
-            with started(config_of(task, compile=compiled and present())) as run:
-                found[compiled] = seconds_of(run)
-        apart = max(abs(a - b) for a, b in zip(found[False][1], found[True][1], strict=True))
-        plain, compiled_s = found[False][0], found[True][0]
-        rows.append(
-            {"task": task, "plain_s": plain, "graphs_s": compiled_s, "ratio": plain / compiled_s, "loss": apart}
-        )
-    return pd.DataFrame(rows)
+    found = {}
+    for compiled in (False, True):
+        with started(config_of(task, compile=compiled and present())) as run:
+            run.at.step = 10  # the same episodes, however many steps warmed it up
+            found[compiled] = seconds_of(run, 10 if present() else 1)
+    apart = max(abs(a - b) for a, b in zip(found[False][1], found[True][1], strict=True))
+    return {
+        "plain_s": found[False][0], "graphs_s": found[True][0], "ratio": found[False][0] / found[True][0], "loss": apart
+    }  # fmt: skip
 
 
-def presets(folder: Path) -> pd.DataFrame:
-    """The presets on the clock, going on with what ``folder`` holds: a row for each evaluation."""
-    rows: list[dict[str, Any]] = []
-    for task in TASKS:
-        config = preset(task, "paper") if present() else config_of(task, eval_every=1, eval_episodes=4, eval_rounds=4)
-        run = _Run(config, folder / task, f"{task}-paper", Accelerator(cpu=not present()))
-        run.resume()
-        end = time.perf_counter() + 60 * (MINUTES if present() else 0.02)
-        while time.perf_counter() < end and not run._finished:
-            run.loop(run.at.step + config.eval_every)
-        lines = map(json.loads, (folder / task / "metrics.jsonl").read_text().splitlines())
-        rows += [{"task": task, "of": config.total_steps, **line} for line in lines if "excess" in line]
-    return pd.DataFrame(rows)
+def trained(task: str, folder: Path) -> Row:
+    """A preset's turn on the clock, which goes on with what ``folder`` holds."""
+    config = preset(task, PRESETS[task])
+    config = config if present() else config_of(task, eval_every=1, eval_episodes=4, eval_rounds=4)
+    run = _Run(config, folder / task, f"{task}-benchmark", Accelerator(cpu=not present()))
+    run.resume()
+    end = time.perf_counter() + (SECONDS / len(PRESETS) if present() else 0.1)
+    while time.perf_counter() < end and not run._finished:
+        run.loop(run.at.step + config.eval_every)
+    lines = map(json.loads, (folder / task / "metrics.jsonl").read_text().splitlines())
+    last = [line for line in lines if "excess" in line][-1]
+    return {"steps": last["step"], "of": config.total_steps, "seconds": last["seconds"], "excess": last["excess"]}
 
 
-def main() -> None:
+def tables(folder: Path) -> dict[str, dict[str, Callable[[], Row]]]:
+    """Each table's rows, by what names them."""
     where = torch.accelerator.current_accelerator() if present() else None
     device = "cpu" if where is None else where.type
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else device
-    print(f"{name}" if present() else "no accelerator: small sizes on the CPU, which say nothing about speed")
-    folder = OUT if present() else Path(tempfile.mkdtemp())
+    sizes = (32, 256, 64, 512, 128) if present() else (8,)
+    return {
+        "patching": {one: partial(_sweep, device, one) for one in patching.TOOLS} if present() else {},
+        "steps": {
+            f"{task} {precision} {size}": partial(step, task, precision, size)
+            for size in sizes for task in PRESETS for precision in PRECISIONS
+        },
+        "graphs": {task: partial(graphs, task) for task in PRESETS},
+        "presets": {task: partial(trained, task, folder) for task in PRESETS},
+    }  # fmt: skip
+
+
+def _sweep(device: str, component: str) -> Row:
+    frame = patching.measure(device)
+    return dict(frame[frame["sweep"] == component].iloc[0])
+
+
+def fill(path: Path, rows: dict[str, Callable[[], Row]], again: bool = False) -> pd.DataFrame:
+    """Measure the rows that the table lacks (all, where they go on), and append each when it is measured."""
+    done = set() if again or not path.exists() else set(pd.read_csv(path)["row"])
+    begun = time.perf_counter()
+    for name, make in rows.items():
+        if name in done or time.perf_counter() - begun > SECONDS:
+            continue
+        row = {"row": name, **make()}
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            if not file.tell():
+                writer.writeheader()
+            writer.writerow(row)
+    return pd.read_csv(path) if path.exists() else pd.DataFrame()
+
+
+def main(*asked: str, folder: Path | None = None) -> None:
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "an accelerator"
+    print(name if present() else "no accelerator: small sizes on the CPU, which say nothing about speed")
+    folder = folder or (OUT if present() else Path(tempfile.mkdtemp()))
     folder.mkdir(parents=True, exist_ok=True)
-    tables: dict[str, Callable[[], pd.DataFrame]] = {
-        "steps": steps,
-        "graphs": graphs,
-        "presets": lambda: presets(folder),
-    }
-    if present():
-        tables["patching"] = lambda: patching.measure(device)
-    for key, make in tables.items():
-        frame = make()
-        frame.to_csv(folder / f"{key}.csv", index=False)
-        last = frame.groupby(frame.columns[0], sort=False).tail(6)
-        print(f"\n{key}\n{last.to_string(index=False, float_format=lambda x: f'{x:.3g}')}", flush=True)
+    every = tables(folder)
+    if unknown := [key for key in asked if key not in every]:
+        sys.exit(f"no table {unknown[0]!r}; there are {', '.join(every)}")
+    for key in asked or every:
+        frame = fill(folder / f"accelerator-{key}.csv", every[key], again=key == "presets")
+        print(f"\n{key}\n{frame.to_string(index=False, float_format=lambda x: f'{x:.3g}')}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -42,6 +42,20 @@ def test_every_classic_hook_fires_with_its_shape():
     assert cache["hook_update"].shape == (5, 16)
 
 
+def test_training_normalises_in_one_operation_and_shows_its_parts_where_somebody_looks():
+    """Outputs and gradients are equal to rounding with a hook on the scale and without."""
+    model = make().train()
+    tokens, latents = inputs(model)
+    weight, seen, made = model.blocks[0].attn.W_Q, [], []
+    for hooks in ([], [("blocks.0.ln1.hook_scale", lambda scale, hook: seen.append(scale.shape))]):
+        with model.hooks(fwd_hooks=hooks):
+            prediction = model(tokens, latents)[0]
+        made.append((prediction, *torch.autograd.grad(prediction.square().sum(), weight)))
+    assert len(seen) == 1
+    for fast, plain in zip(*made, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-7)
+
+
 def test_hook_result_fires_when_asked_for_by_name_only():
     model = make()
     tokens, latents = inputs(model)
