@@ -26,7 +26,7 @@ BUDGET = {
     "interp/machines": 1060,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
-    "interp/model": 3995,  # rollouts in chunks, in place; norms (42); checkpoints of builders' machines; records checked (41)
+    "interp/model": 3995,  # rollouts in chunks, in place; norms (42); builders' checkpoints; records checked (41)
     # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (36).
     "interp/tasks": 9107,  # the corollary over every history (issue 44); families for players (43)
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
