@@ -82,7 +82,7 @@ def deviations() -> Mapping[str, Deviation]:
         Deviation("experts: gain", (1.05, 1.1, 1.2, 1.4, 2.0), gain, "a gain {} times as large"),
         Deviation("experts: less gain", (0.95, 0.9, 0.8, 0.7, 0.5), gain, "a gain {} times as large"),
         Deviation("experts: leak", (0.998, 0.99, 0.98, 0.95, 0.9), _advised(families.fading_majority), "a leak of {}"),
-        Deviation("experts: lag", (1, 2, 3), counted(lapses.late_majority), "a lag of {} rounds"),
+        Deviation("experts: lag", (1, 2, 3), counted(lapses.late_majority), "a lag, in rounds, of {}"),
         Deviation("experts: window", (16, 12, 8, 5, 3), counted(lapses.majority_window), "a window of {} rounds"),
         Deviation("experts: noise", (0.01, 0.03, 0.1, 0.3, 1.0), noise, "noise of {} nats a round"),
         Deviation("qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), _table("gamma"), "a discount of {}"),

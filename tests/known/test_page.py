@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from circuits import known
-from circuits.known import scores
+from circuits.known import resolution, scores
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = " ".join((DOCS / "verdicts.md").read_text().split())
@@ -60,6 +60,14 @@ def test_some_machines_were_compared_at_full_size_as_the_page_says(machines):
     words = told.set_index("key")[["behaviour", "update"]].agg(" ".join, axis=1)
     assert words["one round late"] == words["one round late, by algorithm"] == "different different"
     assert words["inverted once in 240"] == "different same"
+
+
+@pytest.mark.parametrize("size", ["-quick", ""])
+def test_the_resolution_on_the_page_is_of_the_runs_that_ship(size):
+    found = resolution.resolutions(pd.read_csv(Path(resolution.__file__).with_name(f"resolution{size}.csv")))
+    told = pd.read_csv(DOCS / "verdicts" / f"resolution{size}.csv")
+    rows = [(r.deviation, r.question, r.half, r.most, r.runs) for r in found if r.half is not None]
+    assert list(told.itertuples(index=False, name=None)) == rows
 
 
 def test_seeds_agree_as_the_page_says():

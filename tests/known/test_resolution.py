@@ -57,7 +57,7 @@ def test_the_sentence_says_what_would_have_been_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(resolution, "__file__", str(tmp_path / "resolution.py"))
     told = resolution.sentence("experts", quick=True)
     assert "one run of each size" in told
-    assert told.endswith("would have seen a lag of 1 rounds (update), a leak of 0.99 (update).")
+    assert told.endswith("would have seen a lag, in rounds, of 1 (update), a leak of 0.99 (update).")
     pd.concat([frame, frame]).to_csv(tmp_path / "resolution-quick.csv", index=False)
     assert "2 runs of each size" in resolution.sentence("experts", quick=True)
     assert resolution.sentence("experts", quick=False) == resolution.sentence("qlearning", quick=True) == ""
