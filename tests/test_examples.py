@@ -14,6 +14,7 @@ import pytest
 import interp
 from interp import catalog
 from interp.audit import Effort
+from interp.tasks import mdp
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -175,3 +176,14 @@ def test_a_training_is_audited_at_its_checkpoints_and_goes_on_where_it_was_stopp
     assert (tmp_path / "over_training.svg").is_file()
     table = pd.DataFrame({"step": [1, 2, 3, 4], "key": "used", "about": "all", "verdict": ["no", "yes", "no", "yes"]})
     assert made.arrivals(table).to_dict("records") == [{"key": "used", "word": "yes", "from_step": 4}]
+
+
+def test_a_planner_that_has_seen_everything_knows_the_optimum():
+    planner = example("planner").planner(discount=0.5)
+    episodes = mdp.sample(4, 300, 3, 2, seed=0, regime="adversarial", epsilon=1.0)
+    values, mdps = np.zeros((4, 3, 2)), episodes.mdps
+    for _ in range(60):
+        values = mdps.rewards + 0.5 * np.einsum("esan,en->esa", mdps.transitions, values.max(-1))
+    run = planner.run(episodes)
+    seen = (run["next_visits"][:, -1] > 30).all((1, 2))
+    assert seen.any() and np.allclose(run["next_table"][seen, -1], values[seen], atol=0.01)

@@ -31,12 +31,6 @@ from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
 
 
-def _divergence(logits: Tensor, wanted: np.ndarray) -> Tensor:
-    """Mean Kullback-Leibler divergence of predictions from ``wanted``, in nats: cross-entropy less its floor."""
-    target = torch.from_numpy(wanted).to(logits)
-    return (torch.special.xlogy(target, target) - target * logits.log_softmax(-1)).sum(-1).mean()
-
-
 class Run:
     """One training run, which its folder remembers."""
 
@@ -44,7 +38,7 @@ class Run:
         self.recipe, self.name, self.seed, self.folder = recipe, name, seed, folder
         torch.manual_seed(seed)
         self.model = HookedLatentTransformer(recipe.model_config(name, seed))
-        self.bases = tying.bases(recipe.ties, recipe.d_model, seed)
+        self.bases = tying.bases(recipe.ties, recipe.d_model, recipe.d_head, seed)
         parameters = dict(self.model.named_parameters())
         stacks = [p for key, p in parameters.items() if is_stack(key, p)]
         rest = [p for key, p in parameters.items() if not is_stack(key, p)]
@@ -56,17 +50,23 @@ class Run:
         """Divergences on the batch of a step: of predictions, of an interchange, and of what must not matter."""
         recipe = self.recipe
         rng = np.random.default_rng([self.seed, step])
-        batch = batch_of(recipe, self.model, recipe.batch, int(rng.integers(2**31)))
-        logits, latents = tying.forward(self.model, batch.rounds, batch.layout)
+        n_rounds = next((rounds for start, rounds in reversed(recipe.curriculum) if step >= start), recipe.n_rounds)
+        batch = batch_of(recipe, self.model, recipe.batch, int(rng.integers(2**31)), n_rounds)
+        taught = recipe.attends(batch.values, batch.layout) if step < recipe.attention_steps else {}
+        (logits, latents), missed = tying.watched(self.model, batch, taught)
         batch = replace(batch, latents=latents)
-        losses = {"task": _divergence(logits, recipe.algorithm.distribution(batch.values))}
+        losses = {
+            "attention": missed,
+            "task": tying.divergence(self.model, logits, recipe.algorithm.distribution(batch.values)),
+        }
         for i in rng.permutation(len(recipe.ties))[: recipe.draws]:
             tie = recipe.ties[i]
             chosen = tying.masks(tie, recipe.batch, rng)
             within = tying.inside(tie, self.bases, chosen)
             losses[f"tie {i}"] = self.compared(batch, tie, chosen, within, rng)
         k = int(rng.integers(len(recipe.ties) + 1))
-        losses[f"strict {k}"] = self.compared(batch, None, chosen, self.untied(k, rng), rng)
+        for strict in dict.fromkeys([k, *([len(recipe.ties)] if recipe.unused_at else [])]):
+            losses[f"strict {strict}"] = self.compared(batch, None, chosen, self.untied(strict, rng), rng)
         return losses
 
     def untied(self, k: int, rng: np.random.Generator) -> dict[str, Tensor | None]:
@@ -76,28 +76,35 @@ class Run:
         """
         if k < len(self.recipe.ties):
             return {**tying.outside(self.recipe.ties[k], self.bases)}
-        some = rng.permutation(len(self.recipe.idle))[: rng.integers(1, len(self.recipe.idle) + 1)]
-        return {"z[{}.{}]".format(*self.recipe.idle[i]): None for i in some}
+        sites = self.recipe.unused
+        some = rng.permutation(len(sites))[: rng.integers(1, len(sites) + 1)]
+        change = None if self.recipe.loud == 1 else self.recipe.loud * torch.eye(self.recipe.d_head)
+        return {sites[i]: change for i in some}
 
     def compared(
         self, batch: Batch, tie: Tie | None, chosen: Any, projections: Any, rng: np.random.Generator
     ) -> Tensor:
         """The divergence from the counterfactual after an intervention, over random pairs."""
         recipe = self.recipe
-        pairs = Pairs.drawn(len(chosen), recipe.n_rounds, recipe.horizon, rng)
+        pairs = Pairs.drawn(len(chosen), batch.rounds.tokens.shape[1], recipe.horizon, rng)
         wanted = tying.counterfactual(recipe.algorithm, batch.values, pairs, tie, chosen, recipe.horizon)
-        return _divergence(tying.swapped(self.model, batch, pairs, projections, recipe.horizon), wanted)
+        scores = tying.swapped(self.model, batch, pairs, projections, recipe.horizon)
+        return tying.divergence(self.model, scores, wanted)
 
     def advance(self) -> dict[str, float]:
         """One optimizer step; the losses before it. Warm-up, then a constant rate, falling to 0 in the second half."""
         losses = self.losses(self.step)
-        rate = self.recipe.lr * min(1.0, (self.step + 1) / 50, 2 * (1 - self.step / self.recipe.steps))
+        recipe, late = self.recipe, self.step - self.recipe.steps
+        rate = recipe.lr * min(1.0, (self.step + 1) / 50, 2 * (1 - self.step / recipe.steps))
+        if late >= 0:
+            rate = recipe.lr / 3 * (1 - late / recipe.polish)
         sum(losses.values(), torch.zeros(())).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        size = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            optimizer.step()
+            if size.isfinite():  # a state that is not normalised may overflow in a long episode
+                optimizer.step()
             optimizer.zero_grad()
         self.step += 1
         return {key: float(loss.detach()) for key, loss in losses.items()}
@@ -130,12 +137,13 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
     run = Run(recipe, f"{kind} seed {seed}", seed, folder)
     run.resume()
     seen: dict[str, list[float]] = {}
-    while run.step < recipe.steps:
+    last = recipe.steps + recipe.polish
+    while run.step < last:
         started = time.process_time()
         for key, loss in run.advance().items():
             seen.setdefault(key, []).append(loss)
         run.seconds += time.process_time() - started
-        if run.step % every == 0 or run.step == recipe.steps:
+        if run.step % every == 0 or run.step == last:
             run.save()
             means = {key: float(np.mean(losses)) for key, losses in sorted(seen.items())}
             record = {"step": run.step, "cpu_s": round(run.seconds, 1), **means}

@@ -22,16 +22,18 @@ from circuits.benchmark import tying
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.tying import Batch, Tie
 from interp import tasks
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, Values
 from interp.errors import require_known
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
 from interp.model.checkpoints import load_checkpoint
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import EncodedRounds
+from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
+_OF_THE_MODEL = ["d_model", "n_layers", "n_heads", "d_mlp", "normalization_type", "output", "attention_rules"]
+_OF_THE_MODEL += ["latent_update", "init_std"]
 WEIGHTS = Path(__file__).parent / "weights"
 
 
@@ -46,9 +48,18 @@ class Recipe:
         idle: heads as (layer, head) that must not matter.
         doubtful: heads that the shipped weights leave in between, so that they are not asked for: an idle one that
             still matters on its own, or one that is free to matter and hardly does.
+        unused_at: heads at positions, as sites, that must not matter either; where any are named, some are changed in
+            every step.
+        loud: how many times the difference to the other round is put in where it must not matter: what leaks little
+            through a head adds up over rounds, and is hardly seen in predictions.
+        output, attention_rules, latent_update: of the model (:class:`~interp.model.config.LatentTransformerConfig`).
+        attends: the attention that heads are taught in the first ``attention_steps`` steps, beside all else: from the
+            variables and the layout of a round, site of a pattern -> ``[episode, round, key]``.
+        n_rounds: of an episode; ``curriculum`` holds other lengths in training, as (first step, rounds).
         horizon: rounds that are compared after an intervention.
         draws: ties that are interchanged in a step.
         steps, batch, lr: of Muon for the blocks' matrices, of AdamW for the rest.
+        polish: steps that follow at a third of the rate, which falls to 0 a second time.
     """
 
     machine: str
@@ -57,40 +68,76 @@ class Recipe:
     ties: tuple[Tie, ...]
     idle: tuple[tuple[int, int], ...]
     doubtful: tuple[tuple[int, int], ...] = ()
+    unused_at: tuple[str, ...] = ()
+    loud: float = 1.0
     sampling: Mapping[str, Any] = field(default_factory=dict)
     d_model: int = 32
     n_layers: int = 3
     n_heads: int = 4
     d_mlp: int = 96
     normalization_type: str | None = "LNPre"
+    output: str = "logits"
+    attention_rules: tuple[tuple[str, ...], ...] = ()
+    latent_update: str = "add"
+    init_std: float = 0.1
     n_rounds: int = 12
+    curriculum: tuple[tuple[int, int], ...] = ()
+    attends: Callable[[Values, RoundLayout], dict[str, np.ndarray]] = lambda values, layout: {}
+    attention_steps: int = 0
     horizon: int = 3
     draws: int = 2
     steps: int = 5600
     batch: int = 40
     lr: float = 3e-3
+    polish: int = 0
+
+    @property
+    def d_head(self) -> int:
+        """Width of a head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def unused(self) -> list[str]:
+        """The sites that must not matter: idle heads, and heads at positions where the circuit has no use for them."""
+        return [*("z[{}.{}]".format(*head) for head in self.idle), *self.unused_at]
 
     def model_config(self, name: str, seed: int) -> LatentTransformerConfig:
         """The configuration of the model that is trained."""
         return LatentTransformerConfig(
             layout=tasks.get(self.algorithm.task).layout(**self.sizes),
-            d_model=self.d_model,
-            n_layers=self.n_layers,
-            n_heads=self.n_heads,
-            d_head=self.d_model // self.n_heads,
-            d_mlp=self.d_mlp,
-            normalization_type=self.normalization_type,
+            d_head=self.d_head,
             write_map=True,
-            init_std=0.1,
+            **{name: getattr(self, name) for name in _OF_THE_MODEL},
             name=name,
             origin={"trained": name, "seed": seed},
         )
+
+
+def _attention(values: Values, layout: RoundLayout) -> dict[str, np.ndarray]:
+    """Where the heads of handwired Weighted Majority look that move what differs between episodes, or else the sink."""
+    keys = np.eye(layout.n_positions)
+    votes = keys[[i for i, label in enumerate(layout.labels) if label.startswith("p_")]]
+    everywhere = np.ones((*values["label"].shape, 1))
+    sink, fetched, told = (everywhere * keys[layout.position(label)] for label in ("<w>", "<z>", "y"))
+    return {
+        "pattern[0.0]@p?": fetched,
+        "pattern[0.1]@w?": told,
+        "pattern[0.2]@w?": fetched,
+        "pattern[0.0]@w?": sink,
+        "pattern[0.2]@p?": sink,
+        "pattern[1.0]@p?": values["weights"] @ votes,
+        "pattern[1.1]@w?": values["match"] @ votes,
+    }
 
 
 def recipes() -> dict[str, Recipe]:
     """Every kind of trained subject."""
     experts, mdps = tasks.get("experts"), tasks.get("qlearning")
     three = tuple((i,) for i in range(3))
+    # The handwired heads that move what differs between episodes: 2.1, 2.2 and 2.3, then 3.1 and 3.2.
+    working = {"z[0.0]@p?", "z[0.1]@w?", "z[0.2]@w?", "z[1.0]@p?", "z[1.1]@w?"}
+    read = {0: experts.layout(n_experts=3).labels, 1: ("p?", "w?")}
+    every = [f"z[{layer}.{head}]@{label}" for layer in read for head in range(3) for label in read[layer]]
     return {
         "wma": Recipe(
             machine="wma-handwired",
@@ -103,6 +150,34 @@ def recipes() -> dict[str, Recipe]:
             ),
             idle=((0, 3), (1, 3), (2, 2), (2, 3)),
             doubtful=((1, 1), (2, 2)),
+        ),
+        "wma-roles": Recipe(
+            machine="wma-handwired",
+            algorithm=experts.algorithm("weighted_majority", gain=0.5),
+            sizes={"n_experts": 3},
+            ties=(
+                Tie("log_weights", {"latent@<z>": three}),
+                Tie("log_weights", {"z[0.0]@p?": three}),
+                Tie("log_weights", {"z[0.2]@w?": three}, "state"),
+                Tie("label", {"z[0.1]@w?": ((),)}, "state"),
+                Tie("match", {"z[1.1]@w?": three}, "state"),
+            ),
+            idle=(),
+            unused_at=tuple(site for site in every if site not in working),
+            loud=3.0,
+            d_model=36,
+            n_layers=2,
+            n_heads=3,
+            d_mlp=0,
+            normalization_type=None,
+            output="probability",
+            attention_rules=(("softmax",) * 3, ("softmax", "linear", "softmax")),
+            latent_update="replace",
+            attends=_attention,
+            attention_steps=1500,
+            curriculum=((0, 5), (300, 8), (1200, 12), (3500, 30)),
+            steps=5000,
+            polish=2500,
         ),
         "qlearning": Recipe(
             machine="qlearning-handwired",
@@ -124,13 +199,15 @@ def recipes() -> dict[str, Recipe]:
     }
 
 
-def batch_of(recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, seed: int) -> Batch:
-    """Encoded episodes with every variable; the latents are still to be filled in.
+def batch_of(
+    recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, seed: int, n_rounds: int | None = None
+) -> Batch:
+    """Encoded episodes with every variable, of the recipe's rounds when None; the latents are still to be filled in.
 
     Where rounds hold the model's own choice, a random one stands there: the model learns to do without it.
     """
     task = tasks.get(recipe.algorithm.task)
-    episodes = task.sample(n_episodes, recipe.n_rounds, seed=seed, **recipe.sizes, **recipe.sampling)
+    episodes = task.sample(n_episodes, n_rounds or recipe.n_rounds, seed=seed, **recipe.sizes, **recipe.sampling)
     layout = model.layout.fit(episodes)
     rounds = layout.encode(episodes)
     tokens = rounds.tokens
@@ -156,7 +233,7 @@ def load(kind: str, seed: int) -> KnownMachine:
     names = {pair: name for name, pair in _shipped().items()}
     require_known("trained subject", f"{kind}-{seed}", [f"{k}-{s}" for k, s in names])
     recipe, model = recipes()[kind], load_checkpoint(WEIGHTS / f"{kind}-{seed}").to(torch.float64)
-    basis = tying.bases(recipe.ties, recipe.d_model, seed)
+    basis = tying.bases(recipe.ties, recipe.d_model, recipe.d_head, seed)
     claims = [
         Claim(tie.variable, tuple(Place(_seen(site), basis[site].double()) for site in tie.holds), tie.outcome)
         for tie in recipe.ties

@@ -29,6 +29,8 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
 _Element = tuple[int, ...]
+_LEAST = 0.02
+"""Smallest denominator of a chi-squared divergence: rarer outcomes weigh no more than those of this probability."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,14 @@ class Tie:
         return tuple(element for several in self.holds.values() for element in several)
 
 
-def bases(ties: Sequence[Tie], d_model: int, seed: int) -> dict[str, Float[Tensor, "d_model element"]]:
+def bases(ties: Sequence[Tie], d_model: int, d_head: int, seed: int) -> dict[str, Float[Tensor, "width element"]]:
     """A random orthonormal basis for each tied site: its first directions stand for the site's elements, in order."""
     vectors: dict[str, Tensor] = {}
     for tie in ties:
         for i, (site, elements) in enumerate(tie.holds.items()):
             rng = np.random.default_rng([seed, ties.index(tie), i])
-            rows, _ = np.linalg.qr(rng.standard_normal((d_model, len(elements))))
+            width = d_head if Site.parse(site).kind.has_head else d_model
+            rows, _ = np.linalg.qr(rng.standard_normal((width, len(elements))))
             vectors[site] = torch.from_numpy(rows).float()
     return vectors
 
@@ -90,7 +93,7 @@ def counterfactual(
     """The algorithm's distributions ``[pair, 1 + horizon, outcome]`` from the base's round on, elements set.
 
     ``values`` hold the batch, ``[episode, round, ...]``; ``chosen`` says which elements of the tie are set to the
-    source's, ``[pair, element]``.
+    source's, ``[pair, element]``. A variable that is set where the state is written leaves its own round's prediction.
     """
     do: dict[str, NDArray[Any]] = {}
     if tie is not None:
@@ -105,7 +108,9 @@ def counterfactual(
     distributions = []
     for step in range(horizon + 1):
         inputs_now = {key: values[key][pairs.base, pairs.at + step][:, None] for key in inputs}
-        state, after = algorithm.step(state, inputs_now, do if step == 0 else None)
+        before, (state, after) = state, algorithm.step(state, inputs_now, do if step == 0 else None)
+        if step == 0 and tie is not None and tie.outcome == "state":
+            after = algorithm.step(before, inputs_now)[1]
         distributions.append(algorithm.distribution(after)[:, 0])
     return np.stack(distributions, 1)
 
@@ -134,6 +139,55 @@ def forward(
         logits.append(scores)
         latents.append(after)
     return torch.stack(logits, 1), torch.stack(latents, 1)
+
+
+def watched(
+    model: HookedLatentTransformer, batch: Batch, taught: Mapping[str, NDArray[np.float64]]
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """:func:`forward`, and how far attention is from what it is taught: site of a pattern -> ``[episode, round, key]``.
+
+    The divergence in nats of heads that are a softmax, half the squared difference of others; the sum over sites.
+    """
+    seen: dict[str, list[Tensor]] = {text: [] for text in taught}
+    sites = {text: Site.parse(text) for text in taught}
+    n_positions = batch.rounds.tokens.shape[-1]
+
+    def keep(pattern: Tensor, hook: Any, text: str) -> None:
+        # Of the last block only the last positions are computed: queries are counted from the end.
+        query = batch.layout.position(str(sites[text].position)) - n_positions
+        seen[text].append(pattern[:, sites[text].head, query])
+
+    with model.hooks(fwd_hooks=[(site.hook, partial(keep, text=text)) for text, site in sites.items()]):
+        done = forward(model, batch.rounds, batch.layout)
+    missed = torch.zeros(())
+    for text, patterns in seen.items():
+        pattern, wanted = torch.stack(patterns, 1), torch.from_numpy(taught[text]).to(done[0])
+        layer, head = sites[text].layer, sites[text].head
+        if model.config.attention_rules[layer or 0][head or 0] == "softmax":
+            said = wanted * (wanted.clamp_min(1e-9).log() - pattern.clamp_min(1e-9).log())
+            missed = missed + said.sum(-1).mean()
+        else:
+            missed = missed + (pattern - wanted).square().sum(-1).mean() / 2
+    return done, missed
+
+
+def distribution(
+    model: HookedLatentTransformer, scores: Float[Tensor, "*row outcome"]
+) -> Float[Tensor, "*row outcome"]:
+    """Probabilities of outcomes from what :func:`forward` gives: scores, or probabilities, then cut to [0, 1]."""
+    return scores.softmax(-1) if model.config.output == "logits" else scores.clamp(0.0, 1.0)
+
+
+def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: NDArray[np.float64]) -> Tensor:
+    """Mean Kullback-Leibler divergence of predictions from ``wanted``, in nats: cross-entropy less its floor.
+
+    Where the model gives probabilities, which may lie outside [0, 1], half of the chi-squared divergence: the same to
+    second order. Its denominators are at least :data:`_LEAST`.
+    """
+    target = torch.from_numpy(wanted).to(scores)
+    if model.config.output == "logits":
+        return (torch.special.xlogy(target, target) - target * scores.log_softmax(-1)).sum(-1).mean()
+    return ((scores - target).square() / (2 * target.clamp_min(_LEAST))).sum(-1).mean()
 
 
 def _round(

@@ -42,8 +42,9 @@ class LatentTransformerConfig:
         position_codes: "index" codes a position by its index, "label" by its label's index in the largest round: what
             stands at ``p?`` or ``Select`` has one code for every size of a round.
         strip_position: subtract the position code from the update, so that a latent holds content blocks only.
-        output: what the unembedding gives at the prediction position: "logits" or "probability" of outcomes, or where
-            the layout predicts a real number the "value" itself (its mean, or mean and log variance).
+        output: what the unembedding gives at the prediction position: "logits" or "probability" of outcomes (cut to
+            [0, 1] in learned models, which have no ``head_names``), or where the layout predicts a real number the
+            "value" itself (its mean, or mean and log variance).
         value_range: the scalar payloads (rewards) that the model is proven for; None takes any.
         init_std: standard deviation of the initial weights of a model to be trained.
         head_names: per layer, per head, a name from the paper; empty for learned models.

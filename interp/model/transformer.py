@@ -241,7 +241,11 @@ class HookedLatentTransformer(LensSurface):
         """Outcome logits (or probabilities) to the prediction of a round of ``n_positions``, as its layout has it."""
         layout = self.layout_of_length[n_positions]
         outcome = outcome[..., : layout.n_outputs]
-        return layout.prediction(outcome.softmax(-1) if self.config.output == "logits" else outcome)
+        if self.config.output == "logits":
+            outcome = outcome.softmax(-1)
+        elif self.config.output == "probability" and not self.config.head_names:
+            outcome = outcome.clamp(0.0, 1.0)  # learned weights do not end at 0 and 1 as those of a construction do
+        return layout.prediction(outcome)
 
     # A machine: what is carried, round by round.
 

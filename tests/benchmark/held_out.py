@@ -56,8 +56,8 @@ class _Exam:
     def predicted(self, projections: Mapping[str, Tensor | None]) -> Float[np.ndarray, "pair step outcome"]:
         """The model's distributions under an intervention."""
         with torch.no_grad():
-            logits = tying.swapped(self.model, self.batch, self.pairs, projections, self.recipe.horizon)
-        return logits.softmax(-1).double().numpy()
+            scores = tying.swapped(self.model, self.batch, self.pairs, projections, self.recipe.horizon)
+        return tying.distribution(self.model, scores).double().numpy()
 
 
 def measure(
@@ -75,7 +75,7 @@ def measure(
         everything but ties ``iia`` is the share of choices that stay.
     """
     exam = _exam(recipe, model, n_episodes, episodes_seed)
-    basis = tying.bases(recipe.ties, recipe.d_model, seed)
+    basis = tying.bases(recipe.ties, recipe.d_model, recipe.d_head, seed)
     rng = np.random.default_rng(episodes_seed)
     every = np.ones((n_episodes, 1), bool)
     rows = [_row(exam, "predictions", "task", {}, None, every)]
@@ -86,7 +86,7 @@ def measure(
         rows.append(_row(exam, name, "tie", tying.inside(tie, basis, whole), tie, whole))
         rows.append(_row(exam, name, "one element", tying.inside(tie, basis, one), tie, one))
         rows.append(_row(exam, name, "rest", tying.outside(tie, basis), None, whole))
-    idle = {f"z[{layer}.{head}]": None for layer, head in recipe.idle}
+    idle: dict[str, Tensor | None] = dict.fromkeys(recipe.unused)
     rows.append(_row(exam, " ".join(idle), "idle", idle, None, every))
     for layer in range(recipe.n_layers):
         for head in range(recipe.n_heads):
@@ -111,7 +111,9 @@ def _row(
     counted = decided & (_margin(before) > _MARGIN) & (_choice(wanted) != _choice(before)) if tie else decided
     hits = _choice(predicted) == _choice(wanted)
     iia = ratio_interval((hits & counted).sum(1), counted.sum(1))
-    divergence = (np.where(wanted > 0, wanted * np.log(np.maximum(wanted, 1e-300) / predicted), 0.0)).sum(-1)
+    divergence = (
+        np.where(wanted > 0, wanted * np.log(np.maximum(wanted, 1e-300) / np.maximum(predicted, 1e-9)), 0.0)
+    ).sum(-1)
     return {
         "what": what,
         "kind": kind,

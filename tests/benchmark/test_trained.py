@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import interp
 from circuits.benchmark import tied_training, trained, tying
 from interp import InputError
 from interp.model.checkpoints import load_checkpoint
@@ -71,6 +72,43 @@ def test_training_that_was_cut_short_ends_the_same(tmp_path):
     tied_training.train("wma", 0, cut, steps=2, every=2)
     first, second = (load_file(folder / "model" / "model.safetensors") for folder in (whole, cut))
     assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_a_machine_taught_the_handwired_roles_holds_them_after_the_teaching_stopped():
+    recipe, model = trained.recipes()["wma-roles"], interp.load("wma-tied")
+    found = measure(recipe, model, seed=0, n_episodes=60).set_index(["kind", "what"])
+    # Choices of counterfactuals lie near ties in short episodes: the divergence says more. Nothing changed has .002.
+    assert found.loc["tie", "kl"].max() < 0.01 and found.loc[["task", "idle"], "kl"].max() < 0.005
+    assert found.loc["tie", "iia"].min() > 0.7 and found.loc["tie", "chance"].max() < 0.1
+    # Attention was taught in early steps only; here it is measured on episodes that trained nothing.
+    batch = trained.batch_of(recipe, model, 8, 10**6)
+    heads = "pattern[0.0]@p?", "pattern[0.1]@w?", "pattern[0.2]@w?", "pattern[1.0]@p?"
+    taught = {site: wanted for site, wanted in recipe.attends(batch.values, batch.layout).items() if site in heads}
+    with torch.no_grad():
+        missed, blank = (tying.watched(one, batch, taught)[1] for one in (model, model.fresh(1)))
+    assert missed < 0.3 < 3 < blank
+
+
+def test_a_variable_set_where_the_state_is_written_leaves_its_own_prediction():
+    recipe = trained.recipes()["wma-roles"]
+    model = tied_training.Run(recipe, "x", 0, None).model
+    batch, pairs = trained.batch_of(recipe, model, 6, 0), tying.Pairs.drawn(6, 12, 3, np.random.default_rng(0))
+    run = [
+        tying.counterfactual(recipe.algorithm, batch.values, pairs, tie, np.ones((6, 3), bool), 3)
+        for tie in (None, *recipe.ties[1:3])
+    ]
+    assert np.array_equal(run[2][:, 0], run[0][:, 0]) and not np.allclose(run[1][:, 0], run[0][:, 0])
+    assert not np.allclose(run[2][:, 1:], run[0][:, 1:])
+
+
+def test_the_divergence_of_probabilities_is_that_of_logits_to_second_order():
+    logits, probability = (
+        tied_training.Run(trained.recipes()[kind], "x", 0, None).model for kind in ("wma", "wma-roles")
+    )
+    wanted, said = np.array([[0.3, 0.7]]), torch.tensor([[0.31, 0.69]])
+    expected = tying.divergence(logits, said.log(), wanted)
+    assert torch.isclose(tying.divergence(probability, said, wanted), expected, rtol=0.05) and expected > 0
+    assert tying.distribution(probability, torch.tensor([-0.1, 1.1])).tolist() == [0.0, 1.0]
 
 
 def test_what_is_not_shipped_is_named():
