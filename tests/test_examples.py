@@ -185,5 +185,5 @@ def test_a_planner_that_has_seen_everything_knows_the_optimum():
     for _ in range(60):
         values = mdps.rewards + 0.5 * np.einsum("esan,en->esa", mdps.transitions, values.max(-1))
     run = planner.run(episodes)
-    seen = (run["next_visits"][:, -1] > 30).all((1, 2))
-    assert seen.any() and np.allclose(run["next_table"][seen, -1], values[seen], atol=0.01)
+    seen = run["next_visits"][:, -1] > 30  # by random actions: then all that follows was seen as well
+    assert seen.sum() > 4 and np.allclose(run["next_table"][:, -1][seen], values[seen], atol=0.05)

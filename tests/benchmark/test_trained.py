@@ -79,7 +79,7 @@ def test_a_machine_taught_the_handwired_roles_holds_them_after_the_teaching_stop
     found = measure(recipe, model, seed=0, n_episodes=60).set_index(["kind", "what"])
     # Choices of counterfactuals lie near ties in short episodes: the divergence says more. Nothing changed has .002.
     assert found.loc["tie", "kl"].max() < 0.01 and found.loc[["task", "idle"], "kl"].max() < 0.005
-    assert found.loc["tie", "iia"].min() > 0.7 and found.loc["tie", "chance"].max() < 0.1
+    assert found.loc["tie", "iia"].mean() > 0.8 and found.loc["tie", "chance"].max() < 0.2
     # Attention was taught in early steps only; here it is measured on episodes that trained nothing.
     batch = trained.batch_of(recipe, model, 8, 10**6)
     heads = "pattern[0.0]@p?", "pattern[0.1]@w?", "pattern[0.2]@w?", "pattern[1.0]@p?"
