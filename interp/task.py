@@ -34,11 +34,11 @@ _SCORED = 2**31 - 1
 """The seed of episodes that are scored whatever the seed of a comparison is; odd, as no episodes to fit on have it."""
 
 _WORDS = """
-agent arguments as_json at backend base_url budget components concurrency conditions config corruption device direction
-dry_run dtype episodes extra_body help import jobs json key_env machine malformed_limit map map_ max_tokens metric
-metrics model modules name out overrides preset prices processes prompts propagate quick quiet read reasks reference
-regime report requests_per_minute response_format retries round rounds say scheduler seed send_seed set shard site sizes
-sweep tables targets task temperature theory thinking_off timeout top_p verbose version windows
+agent arguments as_json at backend base_url budget components concurrency conditions config corruption device
+direction dry_run dtype episodes extra_body help import jobs json key_env machine malformed_limit map map_ max_tokens
+metric metrics model modules name out overrides port preset prices processes prompts propagate quick quiet read reasks
+reference regime report requests_per_minute response_format retries round rounds say scheduler seed send_seed set
+shard site sizes sweep tables targets task temperature theory thinking_off timeout top_p verbose version view windows
 """
 TAKEN = frozenset(_WORDS.split())
 """What the options and arguments of commands are called that take sizes, too."""

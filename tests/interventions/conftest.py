@@ -70,6 +70,7 @@ def napkin() -> HookedLatentTransformer:
         latent_update="replace",
         output="probability",
         name="napkin",
+        head_names=(("twice the vote", "thrice the latent"), ("five times", "vote")),  # by hand, so nothing is cut
     )
     model = HookedLatentTransformer(config).double().eval()
     heads = {  # (layer, head): query reads, key reads, value reads, writes
