@@ -77,9 +77,9 @@ class Affine:
             solved = torch.linalg.lstsq(features.cpu(), outputs.cpu(), rcond=RANK, driver="gelsd").solution
             slopes = solved.to(x.device)
         elif is_wide(features):
-            slopes = features.T @ wide_weights(features @ features.T, outputs, features.shape[1], ridge)
+            slopes = features.T @ penalised(features @ features.T, outputs, features.shape[1], ridge)
         else:
-            slopes = _penalised(features.T @ features, features.T @ outputs, features.shape[1], ridge)
+            slopes = penalised(features.T @ features, features.T @ outputs, features.shape[1], ridge)
         return cls(centre, middle, slopes, (features @ slopes).T @ features / max(len(features), 1))
 
     def __call__(self, x: Float[Tensor, "... feature"]) -> Float[Tensor, "... output"]:
@@ -99,18 +99,13 @@ def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
     return features.shape[1] > features.shape[0]
 
 
-def wide_weights(
-    products: Float[Tensor, "sample sample"], outputs: Float[Tensor, "sample output"], n_features: int, ridge: float
-) -> Float[Tensor, "sample output"]:
-    """The ridge regression of :meth:`Affine.fit` in its dual form: its slopes are ``features.T @ weights``.
+def penalised(square: Tensor, product: Tensor, n_features: int, ridge: float) -> Tensor:
+    """Ridge regression as :meth:`Affine.fit` has it, from the products of centred features ``[sample, feature]``.
 
-    ``products`` are those of the samples' features, ``features @ features.T``; these, and ``outputs``, are centred.
+    ``features.T @ features`` and ``features.T @ outputs`` give slopes. In the dual form ``features @ features.T`` and
+    the outputs give weights of samples, whose slopes are ``features.T @ weights``. The trace of both squares is the
+    same, and so is the penalty: ``ridge`` times the mean square of a feature.
     """
-    return _penalised(products, outputs, n_features, ridge)
-
-
-def _penalised(square: Tensor, product: Tensor, n_features: int, ridge: float) -> Tensor:
-    """Both forms have one trace, so that the penalty is the same: ``ridge`` times the mean square of a feature."""
     if not square.any():  # features that never vary say nothing
         return torch.zeros_like(product)
     penalty = ridge * square.trace() / n_features * torch.eye(len(square)).to(square)

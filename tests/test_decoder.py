@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, wide_weights
+from interp.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, penalised
 from interp.errors import InputError
 
 
@@ -81,7 +81,7 @@ def test_wide_features_give_the_map_that_narrow_ones_do():
     torch.testing.assert_close(wide(z @ turn), narrow(z))
     torch.testing.assert_close(wide.steps, narrow.steps @ turn)
     products = (x - x.mean(0)) @ (x - x.mean(0)).T
-    weights = wide_weights(products, y - y.mean(0), 6, RIDGE)
+    weights = penalised(products, y - y.mean(0), 6, RIDGE)
     torch.testing.assert_close((x - x.mean(0)).T @ weights, narrow.slopes)
 
 

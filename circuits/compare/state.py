@@ -37,7 +37,7 @@ from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, best, bounds, controlled
 from interp.algorithm import Predicted
-from interp.decoder import RIDGE, Affine, is_wide, wide_weights
+from interp.decoder import RIDGE, Affine, is_wide, penalised
 from interp.interventions.sites import row_widths
 from interp.interventions.steps import run_on
 from interp.session import once
@@ -233,7 +233,7 @@ def _mapped(
     """The affine map of ``known`` to ``goal``, ``[episode, round, ...]``, at ``test [episode, start, ...]``.
 
     Where the round is supplied the map has an offset of its own at every round. ``products`` keeps those of the samples
-    of wide latents, which serve every goal (:func:`~interp.decoder.wide_weights`): neither a map nor a square of
+    of wide latents, which serve every goal (:func:`~interp.decoder.penalised`): neither a map nor a square of
     thousands of numbers is made.
     """
     x, y, z = known.double(), goal.double(), test.double()
@@ -244,7 +244,7 @@ def _mapped(
     moved, middle = z - centre[:, rounds], middle[:, rounds]
     if not ridge or not is_wide(features):
         return Affine.fit(features, outputs, ridge)(moved) + middle
-    weights = wide_weights(products(make=lambda: features @ features.T), outputs, features.shape[1], ridge)
+    weights = penalised(products(make=lambda: features @ features.T), outputs, features.shape[1], ridge)
     return moved @ features.T @ weights + middle
 
 

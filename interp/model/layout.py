@@ -67,11 +67,6 @@ class EncodedRounds:
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
     @classmethod
-    def stacked(cls, parts: Sequence[Self], axis: int) -> Self:
-        """Several rounds as one, along a new axis."""
-        return replace(parts[0], **{n: torch.stack([p.tensors()[n] for p in parts], axis) for n in parts[0].tensors()})
-
-    @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Batches of episodes as one."""
         return replace(parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()})

@@ -41,6 +41,13 @@ def played(opened: Opened) -> OpenedRollout:
     return opened.play(EPISODES, HOOKS, batch=4)
 
 
+def reread(model: Any, ids: list[int], choices: Any) -> tuple[Any, torch.Tensor]:
+    """What the plain model makes of a whole conversation, and its share of the second of the choices."""
+    with torch.no_grad():
+        out = model(torch.tensor([ids]), output_hidden_states=True)
+    return out, out.logits[0, -1, list(choices)].softmax(0)[1]
+
+
 def test_it_is_the_session_that_the_plain_model_plays(folder: Path, played: OpenedRollout) -> None:
     """Predictions and activations are those of the plain model that reads each whole conversation anew: the cache of
     keys and values, the batch and the bridge change nothing."""
@@ -52,9 +59,7 @@ def test_it_is_the_session_that_the_plain_model_plays(folder: Path, played: Open
             request = session.next()
             assert request is not None
             ids = prompt_ids(tokenizer, request.messages) + begin
-            with torch.no_grad():
-                out = model(torch.tensor([ids]), output_hidden_states=True)
-            share = out.logits[0, -1, list(choices)].softmax(0)[1]
+            out, share = reread(model, ids, choices)
             assert torch.allclose(share, played.predictions[episode, t], atol=1e-5)
             assert torch.allclose(out.hidden_states[1][0, -1], played.at(HOOKS[0])[episode, t], atol=1e-4)
             text = tokenizer.decode(ids)
@@ -151,9 +156,7 @@ def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) 
             request = session.next()
             assert request is not None
             ids = prompt_ids(tokenizer, request.messages) + begin
-            with torch.no_grad():
-                out = model(torch.tensor([ids]), output_hidden_states=True)
-            share = out.logits[0, -1, list(choices)].softmax(0)[1]
+            out, share = reread(model, ids, choices)
             assert torch.allclose(share, run.predictions[episode, t], atol=1e-5)
             for letter, count in zip("ABCD", counts[t], strict=True):
                 text = tokenizer.decode(ids)
