@@ -135,7 +135,8 @@ def forward(
     latents = [model.initial_latents(len(rounds.tokens), layout.n_latents)]
     logits = []
     for t in range(rounds.tokens.shape[1]):
-        scores, after = _round(model, layout, rounds.tokens[:, t], latents[-1], rounds.values[:, t], rounds.slots[:, t])
+        now = rounds.tokens[:, t], latents[-1], rounds.values[:, t], rounds.slots[:, t]
+        scores, after = one_round(model, layout, *now)
         logits.append(scores)
         latents.append(after)
     return torch.stack(logits, 1), torch.stack(latents, 1)
@@ -190,7 +191,7 @@ def divergence(model: HookedLatentTransformer, scores: Tensor, wanted: NDArray[n
     return ((scores - target).square() / (2 * target.clamp_min(_LEAST))).sum(-1).mean()
 
 
-def _round(
+def one_round(
     model: HookedLatentTransformer, layout: RoundLayout, tokens: Tensor, latents: Tensor, values: Tensor, slots: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Logits of one round and the latents that it leaves; of the last layer only what is read is computed."""
@@ -240,7 +241,7 @@ def swapped(
     latents = model.write(out.latents, out.update, slots)
     for step in range(1, horizon + 1):
         tokens, _, payloads, slots = _rows(batch, pairs.base, pairs.at + step)
-        scores, latents = _round(model, batch.layout, tokens, latents, payloads, slots)
+        scores, latents = one_round(model, batch.layout, tokens, latents, payloads, slots)
         logits.append(scores)
     return torch.stack(logits, 1)
 

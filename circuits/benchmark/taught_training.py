@@ -1,0 +1,229 @@
+"""Train a model of Q-learning to be Q-learning: its table as a declared read-out, its update asked of single rounds.
+
+    python -m circuits.benchmark.taught_training FOLDER 600      # steps; goes on with what FOLDER holds
+
+It starts from ``qlearning-learned`` and learns three things at once, by a linear read-out of its latents, one for all:
+
+* predictions: the Boltzmann policy of the handwired circuit with ``beta=10``, in every round;
+* table: what is read after every round is the Q-table;
+* update: a latent from anywhere in the batch, half of them moved along the read-out, meets a round from anywhere else;
+  what is then read must be what Q-learning makes of what was read before, and the prediction that of the table there.
+
+So the table is supervised and the update, too: what comes out is no evidence that imitation alone ends there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from circuits.benchmark import tying
+from circuits.benchmark.tying import Batch
+from interp import library, tasks
+from interp.model.checkpoints import save_checkpoint
+from interp.model.layout import EncodedRounds
+from interp.training.muon import Muon, is_stack
+from interp.training.runs import Progression, read_state, write_state
+
+_ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0
+_REGIMES = ("grid", "grid", "deterministic", "ladder")
+_USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)
+"""States and actions: the size at which comparisons are made, of half of the batches; the range of the others."""
+_SCALE = 0.1
+"""A value that counts as far off: misses of the table and of an update are in units of it, and of its rate times it."""
+_TRAINING = {"recipe": "circuits.benchmark.taught_training", "regimes": list(dict.fromkeys(_REGIMES))}
+_SOFTER = 0.1
+"""By what logits are multiplied before training: its imitation of greedy choices is sharper than the policy here."""
+
+
+class Taught(nn.Module):
+    """A model and the read-out of its latents: the column of an action from the latent of this action."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.read = nn.Linear(model.config.d_model, _LARGEST[0])
+
+    def tables(self, latents: Tensor, n_states: int) -> Tensor:
+        """``[..., latent, d_model] -> [..., S, A]``."""
+        return self.read(latents)[..., :n_states].transpose(-1, -2)
+
+    def moved(self, latents: Tensor, change: Tensor) -> Tensor:
+        """Latents of which a table is read that differs by ``change [..., S, A]``, moved as little as that takes."""
+        writes = torch.linalg.pinv(self.read.weight.detach()[: change.shape[-2]])
+        return latents + change.transpose(-1, -2) @ writes.T
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What rounds say, one each: state, action, reward and next state."""
+
+    state: Tensor
+    action: Tensor
+    reward: Tensor
+    next_state: Tensor
+
+    def learned(self, tables: Tensor) -> Tensor:
+        """Tables ``[round, S, A]`` after each round."""
+        rows = torch.arange(len(tables))
+        best = tables[rows, self.next_state].amax(-1)
+        error = self.reward + _GAMMA * best - tables[rows, self.state, self.action]
+        after = tables.clone()
+        after[rows, self.state, self.action] += _ALPHA * error
+        return after
+
+    def policy(self, tables: Tensor) -> Tensor:
+        """What the handwired circuit chooses by tables before each round."""
+        return (_BETA * tables[torch.arange(len(tables)), self.next_state]).softmax(-1)
+
+
+def _batch_of(model: Any, n_episodes: int, n_rounds: int, seed: int) -> tuple[Batch, Any]:
+    """Encoded episodes; where rounds hold the model's own choice, a random one stands there."""
+    rng = np.random.default_rng(seed)
+    size = [int(rng.integers(low, high + 1)) for low, high in zip(_SMALLEST, _LARGEST, strict=True)]
+    n_states, n_actions = _USUAL if rng.random() < 0.5 else size
+    regime = _REGIMES[rng.integers(len(_REGIMES))]
+    task = tasks.get("qlearning")
+    episodes = task.sample(n_episodes, n_rounds, seed=seed, n_states=n_states, n_actions=n_actions, regime=regime)
+    layout = model.layout.fit(episodes)
+    rounds = layout.encode(episodes)
+    drawn = torch.from_numpy(rng.integers(layout.n_outputs, size=episodes.states.shape))
+    tokens = layout.commit(rounds.tokens, drawn)
+    return Batch(EncodedRounds(tokens, rounds.values.float(), rounds.slots), layout, {}), episodes
+
+
+def _losses(taught: Taught, n_episodes: int, n_rounds: int, seed: int) -> dict[str, Tensor]:
+    """Divergence of predictions, misses of the table, of single steps, and of predictions in these."""
+    model = taught.model
+    batch, episodes = _batch_of(model, n_episodes, n_rounds, seed)
+    logits, latents = tying.forward(model, batch.rounds, batch.layout)
+    tables = torch.from_numpy(episodes.q_tables).float()
+    every = [torch.from_numpy(x) for x in (episodes.states, episodes.actions, episodes.rewards, episodes.next_states)]
+    flat = [x.flatten() for x in every]
+    seen = _Round(flat[0].long(), flat[1].long(), flat[2].float(), flat[3].long())
+    wanted = seen.policy(tables[:, :-1].flatten(0, 1)).numpy()
+    missed = (taught.tables(latents[:, 1:], episodes.n_states) - tables[:, 1:]) / _SCALE
+    found = {
+        "predictions": tying.divergence(model, logits.flatten(0, 1), wanted),
+        "table": nn.functional.smooth_l1_loss(missed, torch.zeros_like(missed)),
+    }
+    return found | _steps(taught, batch, latents.detach(), seen, episodes.n_states, seed)
+
+
+def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states: int, seed: int) -> dict[str, Tensor]:
+    """Single rounds from latents of anywhere: what is read after them, and what is predicted in them."""
+    rng = np.random.default_rng([seed, 1])
+    pool, n_rounds = latents[:, :-1].flatten(0, 1), len(seen.state)
+    n_pairs = min(n_rounds, 768)
+    at, other = (torch.from_numpy(rng.integers(n_rounds, size=n_pairs)) for _ in range(2))
+    start = pool[at]
+    drawn = rng.standard_normal((n_pairs, n_states, start.shape[1])) * rng.choice(
+        [0.0, 0.05, 0.2, 0.5], (n_pairs, 1, 1)
+    )
+    with torch.no_grad():
+        start = taught.moved(start, torch.from_numpy(drawn).float() * (rng.random() < 0.9))
+        before = taught.tables(start, n_states)
+    tokens, values, slots = (
+        x.flatten(0, 1)[other] for x in (batch.rounds.tokens, batch.rounds.values, batch.rounds.slots)
+    )
+    scores, after = tying.one_round(taught.model, batch.layout, tokens, start, values, slots)
+    met = _Round(*(x[other] for x in (seen.state, seen.action, seen.reward, seen.next_state)))
+    wanted = met.learned(before) - before
+    rows = torch.arange(n_pairs)
+    columns = (taught.tables(after, n_states) - before - wanted)[rows, :, slots] / (_ALPHA * _SCALE)
+    return {
+        "update": nn.functional.smooth_l1_loss(columns, torch.zeros_like(columns)),
+        "read": tying.divergence(taught.model, scores, met.policy(before).numpy()),
+    }
+
+
+class Run:
+    """One training run, which its folder remembers."""
+
+    def __init__(self, folder: Path, n_steps: int, seed: int = 0, lr: float = 2e-4) -> None:
+        torch.manual_seed(seed)
+        self.folder, self.n_steps, self.seed, self.lr = folder, n_steps, seed, lr
+        model: Any = library.load("qlearning-learned")
+        self.taught = Taught(model.train())
+        parameters = {key: p for key, p in self.taught.named_parameters() if p.requires_grad}
+        stacks = [p for key, p in parameters.items() if is_stack(key.removeprefix("model."), p)]
+        ids = {id(p) for p in stacks}
+        rest = [p for p in parameters.values() if id(p) not in ids]
+        adam = torch.optim.AdamW(rest, lr, (0.9, 0.95), weight_decay=0.0)
+        self.optimizers: list[Any] = [adam, Muon(stacks, 2 * lr, 0.0)]
+        self.step, self.seconds = 0, 0.0
+        state = read_state(folder)
+        if state is not None:
+            self.step, self.seconds = state.progress.step, state.progress.seconds
+            state.weights(self.taught)
+            state.moments(self.taught, self.optimizers)
+        else:
+            self.fit_read()
+
+    @torch.no_grad()
+    def fit_read(self) -> None:
+        """Set the read-out to the least squares of episodes, and logits to a softer policy's size."""
+        kept, wanted = [], []
+        for seed in range(100):
+            batch, episodes = _batch_of(self.taught.model, 32, 25, 10**6 + seed)
+            if episodes.n_states == _LARGEST[0]:
+                latents = tying.forward(self.taught.model, batch.rounds, batch.layout)[1]
+                kept.append(latents.flatten(0, 2))
+                wanted.append(torch.from_numpy(episodes.q_tables).float().transpose(-1, -2).flatten(0, 2))
+        x, y = torch.cat(kept).double(), torch.cat(wanted).double()
+        x = torch.cat([x, torch.ones(len(x), 1)], 1)
+        self.taught.model.W_U.mul_(_SOFTER)
+        self.taught.model.b_U.mul_(_SOFTER)
+        solved = torch.linalg.solve(x.T @ x + 1e-2 * torch.eye(x.shape[1]), x.T @ y).float()
+        self.taught.read.weight.copy_(solved[:-1].T)
+        self.taught.read.bias.copy_(solved[-1])
+
+    def advance(self) -> dict[str, float]:
+        """One optimizer step; the rate falls to 0 linearly."""
+        found = _losses(self.taught, 32, 25 if self.step % 4 else 50, 10**4 * (self.seed + 1) + self.step)
+        total = 3 * found["predictions"] + found["table"] + 0.5 * found["update"] + 3 * found["read"]
+        total.backward()
+        nn.utils.clip_grad_norm_(self.taught.parameters(), 1.0)
+        share = min((self.step + 1) / 20, 1 - self.step / self.n_steps)
+        for optimizer, rate in zip(self.optimizers, (self.lr, 2 * self.lr), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * share
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        return {key: float(loss.detach()) for key, loss in found.items()}
+
+
+def train(folder: Path, n_steps: int, every: int = 25) -> Path:
+    """Train, or go on training, in ``folder``; the folder of the model."""
+    run = Run(folder, n_steps)
+    seen: list[dict[str, float]] = []
+    while run.step < n_steps:
+        started = time.process_time()
+        seen.append(run.advance())
+        run.seconds += time.process_time() - started
+        if run.step % every == 0 or run.step == n_steps:
+            write_state(folder, Progression(step=run.step, seconds=run.seconds), {}, run.taught, run.optimizers)
+            means = {key: float(np.mean([one[key] for one in seen])) for key in seen[0]}
+            with open(folder / "losses.jsonl", "a", encoding="utf-8") as stream:
+                stream.write(json.dumps({"step": run.step, "cpu_s": round(run.seconds, 1), **means}) + "\n")
+            seen = []
+    model = run.taught.model.eval()
+    about = f"taught tabular Q-learning's table, single rounds and policy at beta {_BETA:g}, from qlearning-learned"
+    origin = {"description": f"{about}; latents added to", "training": {**_TRAINING, "steps": n_steps, "seed": 0}}
+    model.config = replace(model.config, name="qlearning-taught", origin=origin)
+    save_checkpoint(model, folder / "model")
+    return folder / "model"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    train(Path(sys.argv[1]), int(sys.argv[2]))
