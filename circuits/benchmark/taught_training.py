@@ -6,7 +6,7 @@ It starts from ``qlearning-learned`` and learns three things at once, by a linea
 
 * predictions: the Boltzmann policy of the handwired circuit with ``beta=10``, in every round;
 * table: what is read after every round is the Q-table;
-* update: a latent from anywhere in the batch, half of them moved along the read-out, meets a round from anywhere else;
+* update: latents from anywhere in the batch, some of them moved, meet a round from anywhere else, with two next states;
   what is then read must be what Q-learning makes of what was read before, and the prediction that of the table there.
 
 So the table is supervised and the update, too: what comes out is no evidence that imitation alone ends there.
@@ -57,8 +57,13 @@ class Taught(nn.Module):
         return self.read(latents)[..., :n_states].transpose(-1, -2)
 
     def moved(self, latents: Tensor, change: Tensor) -> Tensor:
-        """Latents of which a table is read that differs by ``change [..., S, A]``, moved as little as that takes."""
-        writes = torch.linalg.pinv(self.read.weight.detach()[: change.shape[-2]])
+        """Latents ``[round, latent, d_model]`` of which a table is read that differs by ``change [round, S, A]``.
+
+        They are moved as latents that differ in their tables differ on average.
+        """
+        read = self.read.weight.detach()[: change.shape[-2]]
+        spread = torch.cov(latents.flatten(0, 1).T) + 1e-4 * torch.eye(latents.shape[-1])
+        writes = spread @ read.T @ torch.linalg.inv(read @ spread @ read.T)
         return latents + change.transpose(-1, -2) @ writes.T
 
 
@@ -119,28 +124,34 @@ def _losses(taught: Taught, n_episodes: int, n_rounds: int, seed: int) -> dict[s
 
 
 def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states: int, seed: int) -> dict[str, Tensor]:
-    """Single rounds from latents of anywhere: what is read after them, and what is predicted in them."""
+    """Single rounds from latents of anywhere, each with two next states: what is read after them, and predicted.
+
+    ``next state`` is the difference that the next state makes to what is read, which is a small part of the update.
+    """
     rng = np.random.default_rng([seed, 1])
-    pool, n_rounds = latents[:, :-1].flatten(0, 1), len(seen.state)
-    n_pairs = min(n_rounds, 768)
-    at, other = (torch.from_numpy(rng.integers(n_rounds, size=n_pairs)) for _ in range(2))
+    layout, pool, n_rounds = batch.layout, latents[:, :-1].flatten(0, 1), len(seen.state)
+    n_pairs = min(n_rounds, 400)
+    at, other, third = (torch.from_numpy(rng.integers(n_rounds, size=n_pairs)) for _ in range(3))
     start = pool[at]
-    drawn = rng.standard_normal((n_pairs, n_states, start.shape[1])) * rng.choice(
-        [0.0, 0.05, 0.2, 0.5], (n_pairs, 1, 1)
-    )
+    drawn = rng.standard_normal((n_pairs, n_states, start.shape[1])) * rng.choice([0.0, 0.05, 0.2], (n_pairs, 1, 1))
     with torch.no_grad():
-        start = taught.moved(start, torch.from_numpy(drawn).float() * (rng.random() < 0.9))
-        before = taught.tables(start, n_states)
-    tokens, values, slots = (
-        x.flatten(0, 1)[other] for x in (batch.rounds.tokens, batch.rounds.values, batch.rounds.slots)
-    )
-    scores, after = tying.one_round(taught.model, batch.layout, tokens, start, values, slots)
-    met = _Round(*(x[other] for x in (seen.state, seen.action, seen.reward, seen.next_state)))
-    wanted = met.learned(before) - before
-    rows = torch.arange(n_pairs)
+        start = taught.moved(start, torch.from_numpy(drawn).float())
+        before = taught.tables(start, n_states).repeat(2, 1, 1)
+    every, slots = batch.rounds.tokens.flatten(0, 1), batch.rounds.slots.flatten()[other].repeat(2)
+    arrived = [i for i, label in enumerate(layout.labels) if label.startswith("s'")]
+    tokens = every[other].repeat(2, 1)
+    tokens[n_pairs:, arrived] = every[third][:, arrived]
+    values = batch.rounds.values.flatten(0, 1)[other].repeat(2, 1)
+    scores, after = tying.one_round(taught.model, layout, tokens, start.repeat(2, 1, 1), values, slots)
+    following = torch.cat([seen.next_state[other], seen.next_state[third]])
+    state, action, reward = (x[other].repeat(2) for x in (seen.state, seen.action, seen.reward))
+    met = _Round(state, action, reward, following)
+    rows, wanted = torch.arange(2 * n_pairs), met.learned(before) - before
     columns = (taught.tables(after, n_states) - before - wanted)[rows, :, slots] / (_ALPHA * _SCALE)
+    first, second = columns[rows, met.state].chunk(2)
     return {
         "update": nn.functional.smooth_l1_loss(columns, torch.zeros_like(columns)),
+        "next state": nn.functional.smooth_l1_loss(2 * first, 2 * second),
         "read": tying.divergence(taught.model, scores, met.policy(before).numpy()),
     }
 
@@ -189,7 +200,12 @@ class Run:
     def advance(self) -> dict[str, float]:
         """One optimizer step; the rate falls to 0 linearly."""
         found = _losses(self.taught, 32, 25 if self.step % 4 else 50, 10**4 * (self.seed + 1) + self.step)
-        total = 3 * found["predictions"] + found["table"] + 0.5 * found["update"] + 3 * found["read"]
+        total = (
+            3 * found["predictions"]
+            + found["table"]
+            + 0.5 * (found["update"] + found["next state"])
+            + 3 * found["read"]
+        )
         total.backward()
         nn.utils.clip_grad_norm_(self.taught.parameters(), 1.0)
         share = min((self.step + 1) / 20, 1 - self.step / self.n_steps)

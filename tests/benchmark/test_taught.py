@@ -6,6 +6,7 @@ import torch
 import interp
 from circuits.benchmark import taught_training
 from interp import tasks
+from interp.model.rollout import rollout
 
 
 def test_the_step_that_is_taught_is_the_algorithms():
@@ -24,3 +25,15 @@ def test_a_latent_that_is_moved_is_read_as_moved():
     latents, change = torch.randn(5, 3, 128, generator=rng), torch.randn(5, 4, 3, generator=rng)
     moved = taught.tables(taught.moved(latents, change), 4) - taught.tables(latents, 4)
     assert torch.allclose(moved, change, atol=1e-4)
+
+
+def test_what_was_taught_predicts_the_soft_policy_and_what_it_began_as_does_not():
+    episodes = tasks.get("qlearning").sample(60, 20, seed=10**6, n_states=4, n_actions=3)
+    algorithm = tasks.get("qlearning").algorithm("q_learning", beta=10.0)
+    wanted = torch.from_numpy(algorithm.distribution(algorithm.run(episodes)))
+
+    def missed(name):
+        said = rollout(interp.load(name), episodes).predictions.double().clamp_min(1e-12)
+        return float((wanted * (wanted.log() - said.log())).sum(-1).mean())
+
+    assert missed("qlearning-taught") < 0.02 < 0.2 < missed("qlearning-learned")
