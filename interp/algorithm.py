@@ -253,7 +253,7 @@ class Algorithm:
         return self.step(*self.carried(episodes, do), do)[1]
 
     @checked
-    def carried(self, episodes: Any, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
+    def carried(self, episodes: Any, do: Values | None = None) -> tuple[Values, Values]:
         """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes.
 
         ``do`` is as for :meth:`run`.
@@ -265,7 +265,11 @@ class Algorithm:
             shape = np.shape(value)[:2]
             wanted = (len(episodes), n_rounds)
             require(shape == wanted, f"do[{key!r}] must be [episode, round, ...] = {wanted}, got shape {shape}")
-        state = self._given("initial", self.initial(episodes), self.state, (len(episodes),))
+        return self.unrolled(self.start(episodes), inputs, n_rounds, do), inputs
+
+    def unrolled(self, state: Values, inputs: Values, n_rounds: int, do: Values | None = None) -> Values:
+        """The state before every round, ``[episode, round, ...]``, from that before the first, ``[episode, ...]``."""
+        do = {} if do is None else do
         before: dict[str, list[NDArray[Any]]] = {key: [] for key in self.state}
         for t in range(n_rounds if self.state else 0):
             for key in self.state:
@@ -276,7 +280,11 @@ class Algorithm:
                 same = np.shape(after[key]) == np.shape(state[key])
                 require(same, f"{key!r} of {self.key!r} grows from {np.shape(state[key])} to {np.shape(after[key])}")
             state = after
-        return {key: np.stack(steps, 1) for key, steps in before.items()}, inputs
+        return {key: np.stack(steps, 1) for key, steps in before.items()}
+
+    def start(self, episodes: Any) -> dict[str, NDArray[Any]]:
+        """The state before the first round, ``[episode, ...]``."""
+        return self._given("initial", self.initial(episodes), self.state, (len(episodes),))
 
     def read(self, episodes: Any) -> dict[str, NDArray[Any]]:
         """The inputs of every round."""
@@ -288,13 +296,20 @@ class Algorithm:
 
     def _given(self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]) -> dict[str, NDArray[Any]]:
         """What a function of the algorithm gave, which must hold an array that begins so for every key."""
-        said = f"{what} of {self.key!r} must be a mapping of {', '.join(keys) or 'nothing'} to arrays"
+
+        def wrong(how: str) -> InputError:
+            return InputError(
+                f"{what} of {self.key!r} must be a mapping of {', '.join(keys) or 'nothing'} to arrays{how}"
+            )
+
         if not isinstance(values, Mapping):
-            raise InputError(f"{said}, got {shown(values)}")
-        require(values.keys() >= set(keys), f"{said}; it lacks {', '.join(repr(k) for k in keys if k not in values)}")
+            raise wrong(f", got {shown(values)}")
+        if not values.keys() >= set(keys):
+            raise wrong(f"; it lacks {', '.join(repr(k) for k in keys if k not in values)}")
         arrays = {key: array_of(f"{key!r} of {what}", values[key]) for key in keys}
         for key, array in arrays.items():
-            require(array.shape[: len(begin)] == begin, f"{said} that begin with {begin}; {key!r} is {shown(array)}")
+            if array.shape[: len(begin)] != begin:
+                raise wrong(f" that begin with {begin}; {key!r} is {shown(array)}")
         return {**values, **arrays}
 
     @checked

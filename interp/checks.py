@@ -127,8 +127,9 @@ def array_of(what: str, values: Any) -> NDArray[Any]:
         except (TypeError, ValueError) as error:
             seen = array.flat[0] if array.size else None
             raise InputError(f"{what} must be numbers, got values such as {shown(seen)}") from error
-    kind = "real numbers" if array.dtype.kind == "c" else "numbers"
-    require(array.dtype.kind in "biuf", f"{what} must be {kind}, got dtype {array.dtype}")
+    if array.dtype.kind not in "biuf":  # not by `require`: most calls are small, and the name of a dtype takes long
+        kind = "real numbers" if array.dtype.kind == "c" else "numbers"
+        raise InputError(f"{what} must be {kind}, got dtype {array.dtype}")
     return array.astype(np.float64) if array.dtype == np.float16 else array
 
 

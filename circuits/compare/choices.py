@@ -272,7 +272,7 @@ class _Game:
         """``[episode, asked round, outcome]``."""
         key = (family.key, *(parameters[s.name] for s in family.searched))
         if key not in self._kept:
-            member = self._predicted.setdefault(family.key, Distributions(family, self.episodes))
+            member = self._predicted.setdefault(family.key, Distributions(family, [self.episodes]))
             found = np.clip(member(family.make(**parameters), parameters), 0.0, 1.0)
             require(
                 self.choices.max() < found.shape[-1],

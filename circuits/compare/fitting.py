@@ -166,28 +166,29 @@ class _OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """What members of a family predict on given episodes, ``[episode, asked round, outcome]``, one after the other.
+    """What members of a family predict on given batches, ``[episode, asked round, outcome]``, one after the other.
 
     Called with a member and the parameters that it was made with; what the last call computed is kept where these
-    parameters do not enter it.
+    parameters do not enter it. The batches, whose inputs are of the same shapes, are run as one: the time of a small
+    run is that of its calls.
     """
 
-    def __init__(self, family: Family, episodes: Any) -> None:
-        self.family, self.episodes = family, episodes
+    def __init__(self, family: Family, batches: Sequence[Any]) -> None:
+        self.family, self.batches = family, batches
         self._parameters: dict[str, float] = {}
         self._values: dict[str, NDArray[Any]] = {}
 
     def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
         stale = self._stale(algorithm, parameters)
         if stale is None:
-            state, inputs = algorithm.carried(self.episodes)
-            self._values = {**state, **inputs}
+            start, inputs = (_joined([of(batch) for batch in self.batches]) for of in (algorithm.start, algorithm.read))
+            self._values = {**algorithm.unrolled(start, inputs, self.batches[0].n_rounds), **inputs}
         else:
             self._values = {key: value for key, value in self._values.items() if key not in stale}
         values = _OnDemand(algorithm, self._values)
         predicted = np.asarray(algorithm.distribution(values), np.float64)
         self._parameters, self._values = dict(parameters), dict(values)
-        return asked_rounds(predicted, self.episodes)
+        return asked_rounds(predicted, self.batches[0])
 
     def _stale(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> set[str] | None:
         """The variables that changed parameters change; None where these change the state."""
@@ -196,6 +197,11 @@ class Distributions:
             return None
         stale = algorithm.downstream(key for s in changed for key in s.enters)
         return None if stale & {NEXT + key for key in algorithm.state} else stale
+
+
+def _joined(values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Batches of values as one."""
+    return {key: np.concatenate([batch[key] for batch in values]) for key in values[0]}
 
 
 @dataclass(frozen=True)
@@ -214,13 +220,19 @@ class Fitted:
 
 def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> Fitted:
     """Fit a family to predictions, ``[episode, asked round, outcome]`` of each batch; batches count alike."""
-    members, kind = [Distributions(family, episodes) for episodes in batches], tasks.of(batches[0]).kind
+    first, kind = family.make(**{s.name: s.grid[0] for s in family.searched}), tasks.of(batches[0]).kind
+    alike: dict[Any, list[int]] = {}
+    for i, batch in enumerate(batches):
+        alike.setdefault(tuple((key, value.shape[1:]) for key, value in first.read(batch).items()), []).append(i)
+    members = [(Distributions(family, [batches[i] for i in group]), group) for group in alike.values()]
 
     def loss(parameters: Mapping[str, float]) -> float:
-        algorithm, pairs = family.make(**parameters), zip(predictions, members, strict=True)
-        return float(
-            np.mean([divergence(given, member(algorithm, parameters), kind).mean() for given, member in pairs])
-        )
+        algorithm, nats = family.make(**parameters), []
+        for member, group in members:
+            expected = np.concatenate([predictions[i] for i in group])
+            ends = np.cumsum([len(predictions[i]) for i in group])[:-1]
+            nats += np.split(divergence(expected, member(algorithm, parameters), kind), ends)
+        return float(np.mean([batch.mean() for batch in nats]))
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
     least, best = search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)

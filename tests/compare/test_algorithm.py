@@ -208,7 +208,7 @@ EVERY_FAMILY = [(task.key, family) for task in tasks.every() for family in task.
 def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family):
     """A fit computes again only what changed parameters enter: each step equals a run from the start."""
     episodes, _ = next(iter(tasks.get(task).sets_for(LAYOUTS[task], 4, 5, seed=1).values()))
-    members, rng = Distributions(family, episodes), np.random.default_rng(0)
+    members, rng = Distributions(family, [episodes]), np.random.default_rng(0)
     parameters = {s.name: s.grid[0] for s in family.searched}
     for searched in (*family.searched, *family.searched[::-1], None):
         if searched is not None:

@@ -114,13 +114,13 @@ def test_sets_are_of_one_task(episodes):
 @pytest.fixture
 def runs(monkeypatch):
     """Counts the runs of an algorithm's state."""
-    counted, carried = [], Algorithm.carried
+    counted, unrolled = [], Algorithm.unrolled
 
-    def counting(self, episodes, do=None):
+    def counting(self, *given):
         counted.append(self.key)
-        return carried(self, episodes, do)
+        return unrolled(self, *given)
 
-    monkeypatch.setattr(Algorithm, "carried", counting)
+    monkeypatch.setattr(Algorithm, "unrolled", counting)
     return counted
 
 
@@ -131,7 +131,7 @@ def family():
 
 def test_only_parameters_of_the_state_run_the_state_again(family, runs):
     trajectories = mdp.sample(2, 5, 2, 2, seed=0)
-    predict = Distributions(family, trajectories)
+    predict = Distributions(family, [trajectories])
     first = {p.name: p.grid[0] for p in family.searched}
     for change, expected in [({}, 1), ({}, 1), ({"temperature": 0.05}, 1), ({"after": 1.0}, 1), ({"alpha": 0.3}, 2)]:
         parameters = {**first, **change}
@@ -143,7 +143,7 @@ def test_only_parameters_of_the_state_run_the_state_again(family, runs):
 def test_a_parameter_that_enters_what_the_next_state_is_made_of_runs_it_again(family, runs):
     """Whatever its family says that it enters: the state depends on it."""
     searched = [replace(p, enters=("td_error",)) if p.name == "alpha" else p for p in family.searched]
-    predict = Distributions(replace(family, searched=tuple(searched)), mdp.sample(2, 5, 2, 2, seed=0))
+    predict = Distributions(replace(family, searched=tuple(searched)), [mdp.sample(2, 5, 2, 2, seed=0)])
     first = {p.name: p.grid[0] for p in family.searched}
     for parameters in (first, {**first, "alpha": 0.3}):
         predict(family.make(**parameters), parameters)
