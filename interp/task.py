@@ -175,6 +175,7 @@ class Data:
         sample_options: model to what else the sampler takes for it, such as its learning rate.
         interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a model can act in
             (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where nothing can be acted in.
+            Where the layout has ``draws``, ``told=True`` is given, too: the model explores by itself.
         rounds: of an episode in which something new can still happen; analyses sample no more by default. 0 where
             there is no end, as in learning.
         first_asked: the first round whose prediction the task asks for. Those of earlier rounds are trained on nothing,

@@ -11,11 +11,11 @@ BUDGET = {
     "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, errors
     # Choices in place of probabilities, and language models as subjects (43); the old analysis in interp/llm went.
     "circuits/compare": 5240,  # maps of wide latents (37); players beside machines (43); rival updates; responses
-    "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
+    "circuits/q_learning": 940,  # exploration by a drawn token (issue 44); the allowance of softmax forms (36)
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
     # Batches run as one (issue 42).
-    "interp": 4294,  # wide maps (37); an exact share; looks (39); records checked (41); foreign text, stores, bounds
+    "interp": 4296,  # wide maps (37); an exact share; looks (39); draws (44); checks (41); foreign text, stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
     "interp/cli": 1760,  # a live page (40); shares of work (42); notes, players (43); JSON by a schema (39); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
@@ -27,9 +27,9 @@ BUDGET = {
     "interp/machines": 1060,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
-    "interp/model": 3998,  # learned probabilities cut (44); norms (42); rollouts in chunks; records checked (41)
+    "interp/model": 4000,  # layouts with draws, learned probabilities cut (44); norms (42); rollouts in chunks (41)
     # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (36).
-    "interp/tasks": 9107,  # the corollary over every history (issue 44); families for players (43)
+    "interp/tasks": 9180,  # draws as an input, the corollary over every history (44); families for players (43)
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
     "probes": 3145,  # places of any machine; tables made part by part; scores that lean low are told (issue 36)
     "reports": 3759,  # interval plots, a sentence on every page, that of language models too, folds, thumbnails (39)

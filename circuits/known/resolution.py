@@ -61,7 +61,7 @@ def _advised(algorithm: Callable[..., Any], **fixed: Any) -> Callable[..., Machi
     return lambda size: experts.computed(algorithm(experts.GAIN, size, **fixed))
 
 
-def _table(name: str) -> Callable[[float], Machine]:
+def _table(name: str) -> Callable[[Any], Machine]:
     """Q-learning with another rate or discount, in rounds of the reference."""
     return lambda size: by_algorithm.machine(q_learning(**{name: size}), known.reference("qlearning").layout)
 

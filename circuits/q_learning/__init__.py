@@ -16,6 +16,9 @@ Ties: the choice is ``argmax_a (Q(s', a) - tau a)``, the lowest index, by a slop
 The choice and the backup use Q_t (``Select`` precedes ``Update``). "mlp" and "softmlp" need |Q| <= M, a power of two at
 least ``max |r| / (1 - gamma)``, and rewards >= 0 unless ``signed``, which doubles their neurons.
 
+Exploration: ``beta`` makes the choice Boltzmann's. Epsilon-greedy needs a draw, which is an input: with ``noise`` the
+token ``n`` says ``greedy`` or ``explore_i``; head 1.7 brings it to Select, where 3.1 alone reads it: no update does.
+
 Exact means equal to the algorithm up to rounding (1e-14 in float64 after 1,000 steps) for axis-aligned coordinates.
 
     >>> from circuits.q_learning import q_learning

@@ -36,6 +36,7 @@ def q_learning(
     hardness: float = 1e8,
     heavy: float = 36.0,
     epsilon: float = 1e-5,
+    noise: bool = False,
     *,
     coordinates: Coordinates,
 ) -> Circuit:
@@ -56,6 +57,7 @@ def q_learning(
             (linear heads as pairs of softmax heads with a heavy sink, in float64 only).
         hardness: inverse temperature of the maximum in heads 3.1 and 3.2 when ``eta`` is given.
         heavy, epsilon: of the pairs: exponent of the sink, and scale of the scores.
+        noise: read each round's draw at position ``n``: the machine explores by itself, as ``explore_i`` says.
         coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``.
 
     Rewards that the variant is not proven for are refused, and slopes that rounding of M swallows: float32 needs larger
@@ -76,7 +78,9 @@ def q_learning(
         f"rewards as low as {float(rewards[0]):g} are outside [0, inf), what variant {variant!r} is proven for; load "
         "it with signed=True (doubled neurons) or use variant 'lin'",
     )
-    layout = QLearningRound(n_states, n_actions)
+    if not noise:
+        del arguments["noise"]  # A circuit without it is recorded as before there was one.
+    layout = QLearningRound(n_states, n_actions, noise=noise)
     tokens = tuple(token.strip("<>") for token in layout.vocabulary)
     blocks = ("id", "buf1", "buf2", "buf3") if variant == "lin" else ("id", "buf1", "buf2")
     basis = coordinates.basis(dict.fromkeys(blocks, tokens), layout.labels)
@@ -88,7 +92,9 @@ def q_learning(
         "not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
     labels = numbered("s", n_states), numbered("a", n_actions)
-    wiring = layers.Wiring(basis, *labels, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness)
+    wiring = layers.Wiring(
+        basis, *labels, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness, layout.draws
+    )
     heads = softmax_only(_heads(wiring), eta, lambda head: softmax_pair(head, wiring.sink, epsilon, heavy))
     neurons = _neurons(wiring)
     ids, buf1 = basis["id"], basis["buf1"]
@@ -108,9 +114,11 @@ def q_learning(
         latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
         outcomes=tuple(ids[action] for action in wiring.actions),
         state=tuple(buf1[state] for state in wiring.states),
-        algorithm=algorithm(alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness),
+        algorithm=algorithm(
+            alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness, noise=noise
+        ),
         sites=located,
-        carried=carried(located, layout, variant, greedy=eta is None and beta is None),
+        carried=carried(located, layout, variant, greedy=eta is None and beta is None and not noise),
         partial=partial(variant),
         not_carried=NOT_CARRIED,
         edges=edges(layout, names((*heads, *neurons)), variant, eta is None, coordinates.one_hot, bound < 1),
@@ -149,6 +157,7 @@ _WORDS = """
 1.4  actions look two tokens back                        id(a) += u_{Qcurr}
 1.5  actions look for Qnext                              id(a_i) += u_{Qnext}
 1.6  actions look for their own column c_a               buf1(a) = Q(., a)
+1.7  Select looks for the draw n                         buf2(Select) = u_n
 2.1  Select looks for the action in phase Qcurr          buf1(Select) = u_{s_t}
 3.1  Select looks for the candidate of largest Q(s', a)  id(Select) += u_{a*}
 3.2  Select looks for the candidate of largest Q(s', a)  buf2(Select) = max_a Q(s', a)

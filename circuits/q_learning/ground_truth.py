@@ -12,6 +12,7 @@ it is fetched before; ``change`` is what is added, in the row of s_t.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -100,7 +101,10 @@ def sites(
             "next_values": (candidates,),
             "maximum": (scalar("Select", _POST(2), "Select", buf2["Select"], "update"),),
         }
+    noise = (axes("n", "hook_embed", "n", ids, layout.draws, "choice"),) if layout.noise else ()
+    told = (axes("Select", _POST(0), "Select", buf2, layout.draws, "choice"),) if layout.noise else ()
     return {
+        **({"noise": (*noise, *told)} if layout.noise else {}),
         "table": (
             table("latent", "hook_embed", latents, buf1, "choice and update"),
             table("candidates", _POST(0), actions, columns, "update" if lin else "choice and update"),
@@ -255,6 +259,14 @@ positions  4.4       key       clean-up  ALL                          which posi
 2.3        update    residual  content   Update                       s', which the clean-up takes away
 4.4        update    residual  clean-up  Update                       minus everything else
 """
+_EDGES_NOISE = """
+tokens     1.7  query  constant  Select   who asks for the draw
+positions  1.7  query  constant  ALL      what the sink scores
+tokens     1.7  key    constant  <BOS> n  the sink, and n
+tokens     1.7  value  content   n        the draw
+1.7        3.1  query  content   Select   the draw
+tokens     3.1  key    content   <BOS> a Qnext CANDIDATES a*  the sink; which action; order
+"""
 _EDGES_HEAVY_SINK = """
 positions  HEADS  query  constant  ALL    what the sink scores
 tokens     HEADS  key    constant  <BOS>  the sink
@@ -288,6 +300,8 @@ def edges(
         "lin": _EDGES_ADDING + _EDGES_LIN,
     }[variant]
     lines = _EDGES + of_variant
+    if layout.noise:
+        lines = re.sub(r"tokens +3\.1, 3\.2  key", "tokens  3.2  key", lines) + _EDGES_NOISE
     if not exact and _PAIRED[variant]:
         lines += _EDGES_HEAVY_SINK.replace("HEADS", _PAIRED[variant])
     return table(lines, parts, groups)
@@ -319,6 +333,8 @@ def carried(
         Carried("maximum", ("score 4.3",) if lin else ("Select",), "state"),
         *((Carried("choice", ("Select",), "prediction", held_as="policy"),) if greedy else ()),
         Carried("policy", ("Select",), "prediction"),
+        Carried("noise", ("n",), "prediction"),
+        Carried("noise", ("Select",), "prediction"),
         Carried("action", ("a",), "state"),
         Carried("reward", ("r",), "state"),
         Carried("reward", ("Update",), "state"),
@@ -404,7 +420,10 @@ def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.nda
     if circuit.arguments["eta"] is not None and circuit.arguments["hardness"] > _HARD:
         width = max(width, 40.0 / circuit.arguments["hardness"])
     close = (best[..., -1] - best[..., -2] < width) & worth.any(-1)
-    return {key: close for key in ("policy", "best_column") if key in circuit.sites}
+    found = {key: close for key in ("policy", "best_column") if key in circuit.sites}
+    if "noise" in values:
+        found["policy"] = close & (values["noise"] == 0)
+    return found
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:

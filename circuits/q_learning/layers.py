@@ -33,6 +33,7 @@ class Wiring:
     tau: float
     beta: float | None
     hardness: float | None
+    draws: tuple[str, ...] = ()
 
     @property
     def sink(self) -> Direction:
@@ -81,6 +82,8 @@ def routing_heads(wiring: Wiring) -> tuple[Head, ...]:
     same = match(wiring.basis, wiring.actions, "id", "id")
     extra = ((acting - 2.0 * ids["Update"], ids["Update"]),)
     move, fetched = wiring.move, "buf3" if lin else "buf1"
+    drawn = ((ids["Select"], ids.sum(wiring.draws)),)
+    told = content_chooser("1.7 draw to Select", 0, drawn, move(wiring.draws, "id", "buf2"), sink)
     following = move(states, "id", "buf2") if lin else copies
     return (
         fixed_offset("1.1 state to actions", 0, 1, copies, only_actions, sink),
@@ -89,6 +92,7 @@ def routing_heads(wiring: Wiring) -> tuple[Head, ...]:
         fixed_offset("1.4 current-phase tag", 0, 2, move(("Qcurr",), "id", "id"), only_actions, sink),
         content_chooser("1.5 next-phase tag", 0, ((acting, ids["Qnext"]),), move(("Qnext",), "id", "id"), sink),
         content_chooser("1.6 context fetch", 0, (*same, *extra), move(states, "buf1", fetched), sink, theta=1.5),
+        *([told] if wiring.draws else ()),
     )
 
 
@@ -109,6 +113,8 @@ def selecting_heads(wiring: Wiring) -> tuple[Head, ...]:
     buf2, lin = wiring.basis["buf2"], wiring.variant == "lin"
     best = _selection(wiring, "hard" if wiring.hardness is None else "softmax", wiring.hardness or 1.0, wiring.tau)
     choice = best if wiring.beta is None else _selection(wiring, "softmax", wiring.beta, 0.0)
+    if wiring.draws:
+        choice = _exploring(wiring, *choice, wiring.beta or wiring.hardness or 1.0)
     maximum: tuple[Term, ...] = ((buf2["Qnext"], buf2["Select"]),)
     inherited = (
         *wiring.move(wiring.actions, "id", "id"),
@@ -150,6 +156,20 @@ def _selection(
     centred = ((-sharpness / len(wiring.actions)) * wiring.basis["buf2"].sum(wiring.actions), wiring.acting)
     ordered = () if not tau else ((-sharpness * tau * select, order),)
     return rule, (*rows, centred, *ordered, common[0], (silent, wiring.sink))
+
+
+def _exploring(
+    wiring: Wiring, rule: AttentionRule, scores: tuple[Term, ...], sharpness: float
+) -> tuple[AttentionRule, tuple[Term, ...]]:
+    """The selection, in which the candidate that Select's draw names gets more than any value can differ by.
+
+    So much less get all that are no candidates, of which some hold the same action.
+    """
+    ids, told, one = wiring.basis["id"], wiring.basis["buf2"], wiring.basis.one
+    most = (1.0 if rule == "hard" else 100.0) + 2.0 * sharpness * wiring.bound
+    drawn = tuple((most * told[draw], ids[a]) for draw, a in zip(wiring.draws[1:], wiring.actions, strict=True))
+    others = (most * ids["Select"], ids["Qnext"] + wiring.acting - 2.0 * one)
+    return rule, (*scores, *drawn, others)
 
 
 def evaluating_neurons(wiring: Wiring) -> tuple[Neuron, ...]:

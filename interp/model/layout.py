@@ -137,6 +137,11 @@ class RoundLayout:
         raise NotImplementedError
 
     @property
+    def draws(self) -> tuple[str, ...]:
+        """The tokens of the draw that tells a machine when to explore, and what; none where nothing tells it."""
+        return ()
+
+    @property
     def n_latents(self) -> int:
         """How many latents are carried from round to round."""
         raise NotImplementedError

@@ -106,7 +106,8 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
 
     Args:
         worlds: one per episode; for Q-learning the MDPs of ``interp.tasks.mdp.sample_mdps``.
-        epsilon: probability of a uniform random action instead (an epsilon-greedy wrapper around the model).
+        epsilon: probability of a uniform random action instead, by an epsilon-greedy wrapper around the model; a model
+            that reads the round's draw (``layout.draws``) is told it, and chooses that action by itself.
 
     Returns:
         The episodes that it made, and the rollout (own choices committed).
@@ -124,7 +125,8 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     if task.data.interaction is None:
         raise InputError(f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
     layout = model.layout.fit(worlds)
-    interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
+    told = {"told": True} if layout.draws else {}
+    interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told)
     latents, choice = model.initial(len(worlds), layout), None
     record = _Record(latents, n_rounds)
     with torch.no_grad():

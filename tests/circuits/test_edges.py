@@ -20,7 +20,7 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
     *(
         (Q, {"variant": v, **form})
         for v in ("mlp", "softmlp", "lin")
-        for form in ({}, {"eta": 80.0}, SINUSOIDAL, SIGNED, {"beta": 2.0}, {"rewards": (0.0, 0.01)})
+        for form in ({}, {"eta": 80.0}, SINUSOIDAL, SIGNED, {"beta": 2.0}, {"rewards": (0.0, 0.01)}, {"noise": True})
     ),
     *(
         (R, form)

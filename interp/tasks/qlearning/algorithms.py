@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
 from interp.checks import checked
+from interp.errors import InputError
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.bellman import columns_at, entries_at, rows_at
 from interp.tasks.qlearning.episodes import MDPEpisodes
@@ -33,6 +34,16 @@ def _inputs(episodes: MDPEpisodes) -> dict[str, _Array]:
     """State, action, reward and next state of every round."""
     read = (episodes.states, episodes.actions, episodes.rewards, episodes.next_states)
     return dict(zip(("state", "action", "reward", "next_state"), read, strict=True))
+
+
+def _told(episodes: MDPEpisodes) -> dict[str, _Array]:
+    """The same, and the draw of every round."""
+    if episodes.noise is None:
+        raise InputError(
+            "these episodes have no noise, which q_learning(noise=True) is given; sample them, give "
+            "MDPEpisodes.from_transitions noise= (zeros where all is greedy), or take noise=False"
+        )
+    return {**_inputs(episodes), "noise": episodes.noise}
 
 
 def pair(v: Values) -> _Array:
@@ -80,6 +91,10 @@ _GIVEN = (
            ("table",), lambda v: v["table"].max(-1), numbered("max Q(s_", ",.)")),
 )
 """What a round is given, and what the state alone determines."""
+_NOISE = Variable(
+    "noise", "n_t", "the draw of the round: 0 greedy, a + 1 to take action a", "class", "input",
+    outputs=lambda v: ("n",), kind="class", n_classes=lambda v: int(v["table"].shape[_ACTION]) + 1,
+)
 # fmt: on
 
 
@@ -90,6 +105,7 @@ def q_learning(
     tie_slope: float = 0.0,
     beta: float | None = None,
     hardness: float | None = None,
+    noise: bool = False,
 ) -> Algorithm:
     """Tabular Q-learning; ``gamma=0`` is the table that never bootstraps.
 
@@ -97,6 +113,8 @@ def q_learning(
         tie_slope: the choice is ``argmax_a Q(s', a) - tie_slope a``.
         beta: the policy is Boltzmann's at this inverse temperature, instead of the choice.
         hardness: the policy is a softmax of this inverse temperature of the sloped values.
+        noise: a round also gives the draw of an epsilon-greedy learner, 0 or a + 1: the policy is then action a. The
+            choice, and the update, are as without it.
 
     >>> q_learning().memory, q_learning(gamma=0.0).parameters["gamma"]
     ('table', 0.0)
@@ -107,6 +125,12 @@ def q_learning(
         return v["next_values"] - tie_slope * np.arange(v["next_values"].shape[-1])
 
     def policy(v: Values) -> _Array:
+        if noise:
+            drawn, n_actions = v["noise"], v["next_values"].shape[-1]
+            return np.where(drawn[..., None] > 0, np.eye(n_actions)[drawn - 1], undisturbed(v))
+        return undisturbed(v)
+
+    def undisturbed(v: Values) -> _Array:
         if beta is not None:
             return QLearner(beta=beta).policy(v["next_values"])
         if hardness is not None:
@@ -143,7 +167,7 @@ def q_learning(
         _class("choice", "a*_t", "the choice at the state reached, by the table before the round", "a*", _ACTION,
                parents=("next_values",), equation=lambda v: sloped(v).argmax(-1)),
         _value("policy", "pi(a | s_{t+1})", "the probability of each action at the state reached",
-               ("next_values", "choice"), policy, numbered("a_"), units="probability"),
+               ("next_values", "choice", *(["noise"] * noise)), policy, numbered("a_"), units="probability"),
         _value("best_column", "Q_t(., a*)", "the column of the chosen action; its entry at s_{t+1} is the maximum",
                ("table", "choice"), lambda v: columns_at(v["table"], v["choice"]), numbered("Q(s_", ",a*)")),
         _value("td_error", "delta_t", "r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t)",
@@ -171,9 +195,16 @@ def q_learning(
         key="q_learning",
         name="tabular Q-learning",
         task="qlearning",
-        parameters={"alpha": alpha, "gamma": gamma, "tie_slope": tie_slope, "beta": beta, "hardness": hardness},
-        variables=(*_GIVEN, *round_),
-        inputs=_inputs,
+        parameters={
+            "alpha": alpha,
+            "gamma": gamma,
+            "tie_slope": tie_slope,
+            "beta": beta,
+            "hardness": hardness,
+            **({"noise": True} if noise else {}),
+        },
+        variables=(*([_NOISE] * noise), *_GIVEN, *round_),
+        inputs=_told if noise else _inputs,
         initial=lambda e: {"table": e.q_tables[:, 0], "visits": np.zeros(e.q_tables[:, 0].shape)},
         distribution=lambda v: v["policy"],
         memory="table",

@@ -47,6 +47,8 @@ class MDPEpisodes(Sampled):
             needs it.
         alpha, gamma: learning rate in (0, 1] and discount in [0, 1) of the tables.
         epsilon: exploration rate of each episode; NaN where the behaviour has none.
+        noise: the draw that decides how the next round's action is chosen, ``[episode, round]``: 0 greedily, a + 1 for
+            action a at random; 0 in the last round. None where it is not known, as in recorded data.
 
     Raises:
         InputError: tables that the transitions do not produce, or targets that are not greedy.
@@ -66,6 +68,7 @@ class MDPEpisodes(Sampled):
     epsilon: NDArray[Any]
     regime: str = "custom"
     seed: int = 0
+    noise: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -81,6 +84,8 @@ class MDPEpisodes(Sampled):
         sizes = {"state": n_states, "action": n_actions}
         kinds = {"states": "state", "actions": "action", "next_states": "state", "greedy": "action"}
         arrays: dict[str, NDArray[Any]] = {k: as_labels(k, getattr(self, k), v, sizes[v]) for k, v in kinds.items()}
+        if self.noise is not None:
+            arrays["noise"] = as_labels("noise", self.noise, "draw", n_actions + 1)
         shape = arrays["states"].shape
         require(shape[0] == n, f"states have {shape[0]} episodes but q_tables {n}; give one MDP and table per episode")
         arrays["rewards"] = as_array("rewards", self.rewards, np.float64, 2)
@@ -133,6 +138,7 @@ class MDPEpisodes(Sampled):
         initial: NDArray[np.float64] | None = None,
         regime: str = "custom",
         seed: int = 0,
+        noise: ArrayLike | None = None,
         n_states: int | None = None,
         n_actions: int | None = None,
     ) -> MDPEpisodes:
@@ -141,6 +147,7 @@ class MDPEpisodes(Sampled):
         Args:
             mdps: the MDP of each episode; None for recorded data.
             states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
+            noise: as above, where it is known.
             n_states, n_actions: for recorded data, how many there are; one more than the largest label when None.
 
         >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
@@ -167,6 +174,7 @@ class MDPEpisodes(Sampled):
             states=s, actions=a, rewards=r, next_states=following, q_tables=tables,
             greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
             mdps=mdps, alpha=alpha, gamma=gamma, epsilon=np.full(n, 1.0) * epsilon, regime=regime, seed=seed,
+            noise=None if noise is None else np.asarray(noise),
         )  # fmt: skip
 
     @checked
@@ -188,7 +196,8 @@ class MDPEpisodes(Sampled):
             self.mdps,
             **{name: changed.get(name, getattr(self, name)) for name in TRANSITIONS},
             alpha=self.alpha if alpha is None else alpha, gamma=self.gamma if gamma is None else gamma,
-            epsilon=self.epsilon, initial=self.q_tables[:, 0], regime=self.regime, seed=self.seed, **sizes,
+            epsilon=self.epsilon, initial=self.q_tables[:, 0], regime=self.regime, seed=self.seed, noise=self.noise,
+            **sizes,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -248,7 +257,7 @@ class MDPEpisodes(Sampled):
     def select(self, index: slice | ArrayLike) -> MDPEpisodes:
         """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask."""
         chosen = chosen_indices(index, len(self))
-        per_episode = (*TRANSITIONS, "greedy", "q_tables", "epsilon")
+        per_episode = (*TRANSITIONS, "greedy", "q_tables", "epsilon", *(["noise"] * (self.noise is not None)))
         picked = {name: getattr(self, name)[chosen] for name in per_episode}
         return replace(self, mdps=None if self.mdps is None else self.mdps.select(chosen), **picked)
 
@@ -262,10 +271,12 @@ class MDPEpisodes(Sampled):
         tables = self.q_tables[rows[..., None], :, old_states[:, :, None], old_actions[:, None, :]]
         tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
         following = states[rows, self.next_states]
+        draws = np.concatenate([np.zeros((len(self), 1), np.int64), actions + 1], 1)
         return replace(
             self, states=states[rows, self.states], actions=actions[rows, self.actions], next_states=following,
             q_tables=tables, greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
             mdps=None if self.mdps is None else self.mdps.permuted(states, actions),
+            noise=None if self.noise is None else draws[rows, self.noise],
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ rounds (paper: uniform in these ranges). NOT evidence of how the choice is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -82,7 +82,10 @@ def sample(
     n_rounds: tuple[int, int] = (10, 50),
     seed: int = 1,
 ) -> list[MDPEpisodes]:
-    """Fresh episodes over all sizes that a model serves, one batch per size, lengths spread evenly over a range."""
+    """Fresh episodes over all sizes that a model serves, one batch per size, lengths spread evenly over a range.
+
+    A model that reads each round's draw is told to choose greedily.
+    """
     low, high = n_rounds
     require(1 <= low <= high, f"n_rounds must be a range (low, high) with 1 <= low <= high, got {n_rounds}")
     sizes = _sizes(model)
@@ -90,10 +93,11 @@ def sample(
     lengths = rng.permutation(np.linspace(low, high, len(sizes)).round().astype(int))
     seeds = rng.integers(2**31, size=len(sizes))
     each = -(-n_episodes // len(sizes))
-    return [
+    batches = [
         sampling.sample(each, int(length), s, a, regime=regime, seed=int(stream))
         for (s, a), length, stream in zip(sizes, lengths, seeds, strict=True)
     ]
+    return [replace(batch, noise=np.zeros_like(batch.states)) for batch in batches]
 
 
 def reference_table(model: Machine) -> Literal["after", "before"]:

@@ -30,7 +30,7 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
 
 def hypothesis(model: Machine) -> Algorithm:
     """The algorithm that a model is held against."""
-    return q_learning(**rates(model))
+    return q_learning(**rates(model), noise=bool(model.layout.draws))
 
 
 def rates(model: Machine) -> dict[str, float]:
@@ -82,6 +82,7 @@ def claims(model: Machine) -> tuple[Claim, ...]:
         *(Claim.at("next_values", [f"resid_post[{layer}]@{a}" for a in candidates]) for layer in range(last)),
         Claim.at("next_values", ["embed@<BOS>"], control=True),
         Claim.at("next_state", arrived),
+        *([Claim.at("noise", ["embed@n"])] if model.layout.draws else []),
         Claim.at("choice", [f"resid_post[{last}]@Select"]),
         Claim.at("table", ["latent"], "state"),
         *(Claim.at(key, sites, "state") for key, sites in inputs.items()),

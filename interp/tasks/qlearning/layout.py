@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from einops import rearrange
@@ -24,13 +24,15 @@ class QLearningRound(SizedRound):
     """A round of tabular Q-learning.
 
     ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update``: 3 A + 10 positions; latent ``c_i``
-    belongs to action i. The vocabulary serves the ranges of sizes; just the given sizes when they are None.
+    belongs to action i. The vocabulary serves the ranges of sizes; just the given sizes when they are None. With
+    ``noise``, ``n`` follows the latents: an epsilon-greedy machine's draw of the round, ``greedy`` or ``explore_i``.
     """
 
     n_states: int
     n_actions: int
     n_states_range: tuple[int, int] | None = None
     n_actions_range: tuple[int, int] | None = None
+    noise: bool = False
     task: ClassVar[str] = "qlearning"
     ranged: ClassVar[tuple[str, ...]] = ("n_states", "n_actions")
     episodes_are: ClassVar[str] = "MDP episodes"
@@ -47,6 +49,7 @@ class QLearningRound(SizedRound):
         return (
             "<BOS>",
             *(f"c_{i}" for i in actions),
+            *(["n"] * self.noise),
             *("Qcurr", "s", "a", "r", "Qnext", "s'"),
             *candidates,
             *("Select", "a*", "Update"),
@@ -59,7 +62,18 @@ class QLearningRound(SizedRound):
             *("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update"),
             *(f"s_{i}" for i in range(1, max_states + 1)),
             *(f"a_{i}" for i in range(1, max_actions + 1)),
+            *self.draws,
         )
+
+    @property
+    def draws(self) -> tuple[str, ...]:
+        """In the order of the episodes' ``noise``."""
+        explore = (f"explore_{i}" for i in range(1, self.served[1][1] + 1))
+        return ("greedy", *explore) if self.noise else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        # A layout without the position is written as it was before there was one.
+        return {key: value for key, value in super().to_dict().items() if key != "noise" or self.noise}
 
     @property
     def n_latents(self) -> int:
@@ -78,6 +92,14 @@ class QLearningRound(SizedRound):
         tokens = torch.zeros(*states.shape, self.n_positions, dtype=torch.long)
         for label in ("Qcurr", "r", "Qnext", "Select", "Update"):
             tokens[..., at(label)] = ids[label]
+        if self.noise:
+            drawn = episodes.noise
+            if drawn is None:
+                raise InputError(
+                    "these episodes have no noise, the draw of every round that this model reads at 'n'; sample them, "
+                    "give MDPEpisodes.from_transitions noise= (zeros where all is greedy), or load it without noise"
+                )
+            tokens[..., at("n")] = ids["greedy"] + torch.from_numpy(drawn).long()
         tokens[..., at("s")] = ids["s_1"] + states
         tokens[..., at("a")] = ids["a_1"] + actions
         tokens[..., at("s'")] = ids["s_1"] + following

@@ -185,7 +185,7 @@ def evaluate(
 def _first(episodes: MDPEpisodes, n_rounds: int) -> MDPEpisodes:
     """The first ``n_rounds`` rounds of each episode."""
     cut = {name: getattr(episodes, name)[:, :n_rounds] for name in (*TRANSITIONS, "greedy")}
-    return replace(episodes, q_tables=episodes.q_tables[:, : n_rounds + 1], **cut)
+    return replace(episodes, q_tables=episodes.q_tables[:, : n_rounds + 1], noise=None, **cut)
 
 
 def _rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:

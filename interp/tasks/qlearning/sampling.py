@@ -64,6 +64,8 @@ class Interaction:
     Args:
         seed: draws starts, exploration, transitions and Bernoulli rewards; not the agents' own choices.
         epsilon: probability of a uniform action in place of the agent's choice; one number, or one per episode.
+        told: the agents read each round's draw (``noise``) and explore by themselves: their choices are taken as they
+            are, and only a first action, before any round, is drawn for them.
 
     >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
@@ -82,6 +84,8 @@ class Interaction:
         epsilon: float | Float[np.ndarray, " episode"] = 0.0,
         alpha: float = 0.1,
         gamma: float = 0.9,
+        *,
+        told: bool = False,
     ) -> None:
         bellman.check_rates(alpha, gamma)
         require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
@@ -94,6 +98,8 @@ class Interaction:
         self.epsilon = np.broadcast_to(np.asarray(epsilon, np.float64), (n,))
         self._explore = stream(seed, "explore").random(shape) < self.epsilon[:, None]
         self._random_action = stream(seed, "action").integers(mdps.n_actions, size=shape)
+        drawn = np.where(self._explore, self._random_action + 1, 0)[:, 1:]
+        self._noise, self._told = np.concatenate([drawn, np.zeros((n, 1), np.int64)], 1), told
         self._luck = stream(seed, "transition").random(shape)
         self._reward_luck = stream(seed, "reward").random(shape)
         total = mdps.transitions.cumsum(-1)
@@ -144,7 +150,8 @@ class Interaction:
             bool(lowest >= 0 and highest < self.mdps.n_actions),
             f"choices must be actions 0 to {self.mdps.n_actions - 1} of these MDPs, got {lowest} to {highest}",
         )
-        actions = np.where(self._explore[:, t], self._random_action[:, t], chosen)
+        wrapped = self._explore[:, t] & (choices is None or not self._told)
+        actions = np.where(wrapped, self._random_action[:, t], chosen)
         rewards = self.mdps.rewards[rows, states, actions]
         rewards = np.where(self.mdps.bernoulli, self._reward_luck[:, t] < rewards, rewards)
         following = (self._reach[rows, states, actions] > self._luck[:, t, None]).argmax(-1)
@@ -170,6 +177,7 @@ class Interaction:
             states=states, actions=actions, rewards=rewards, next_states=following.copy(), q_tables=tables.copy(),
             greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)), mdps=self.mdps,
             alpha=self.alpha, gamma=self.gamma, epsilon=self.epsilon.copy(), regime=regime, seed=self._seed,
+            noise=self._noise[:, start:stop].copy(),
         )  # fmt: skip
 
 

@@ -1,0 +1,163 @@
+"""Epsilon-greedy in the circuit: the draw of a round is an input, the choice follows it, and the update does not."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import circuits
+import interp
+from circuits import calibration
+from interp import tasks
+from interp.errors import InputError
+from interp.tasks import mdp
+from interp.tasks.qlearning import algorithms
+from interp.tasks.qlearning.episodes import MDPEpisodes
+
+Q = "qlearning-handwired"
+VARIANTS = ("mlp", "softmlp", "lin")
+
+
+def chosen(run: Any) -> np.ndarray:
+    """The action that is chosen in every round; what rounding leaves between two of them is no choice."""
+    assert run.predictions.amax(-1).min() > 0.99
+    return np.asarray(run.predictions.argmax(-1))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    n_states=st.integers(1, 5), n_actions=st.integers(1, 4), epsilon=st.floats(0, 1), seed=st.integers(0, 10**6),
+    variant=st.sampled_from(VARIANTS),
+)  # fmt: skip
+def test_the_circuit_explores_as_the_wrapper_does(
+    n_states: int, n_actions: int, epsilon: float, seed: int, variant: str
+) -> None:
+    """Nothing is put in the place of its choices: actions, luck and tables are those of the wrapper, round by round."""
+    worlds, sizes = mdp.sample_mdps(4, n_states, n_actions, seed=seed), {"n_states": n_states, "n_actions": n_actions}
+    plain = circuits.load(Q, variant=variant, **sizes)
+    own = circuits.load(Q, variant=variant, noise=True, **sizes)
+    wrapped, wrapped_run = interp.play(plain, worlds, 25, seed=seed, epsilon=epsilon)
+    played, run = interp.play(own, worlds, 25, seed=seed, epsilon=epsilon)
+    for name in ("states", "actions", "rewards", "next_states", "q_tables", "noise"):
+        assert np.array_equal(getattr(played, name), getattr(wrapped, name))
+    assert np.array_equal(chosen(run)[:, :-1], played.actions[:, 1:])
+    before, after = own.read_state(run.latents), plain.read_state(wrapped_run.latents)
+    assert torch.allclose(before, after, rtol=0, atol=1e-13)
+
+
+def test_without_the_head_that_fetches_the_draw_nobody_explores() -> None:
+    """The control: the actions above are the circuit's own."""
+    worlds = mdp.sample_mdps(6, 4, 3, seed=0)
+    deaf = circuits.compile(circuits.build(Q, n_states=4, n_actions=3, noise=True).without("1.7"))
+    wrapped, _ = interp.play(circuits.load(Q, n_states=4, n_actions=3), worlds, 25, seed=0, epsilon=0.5)
+    played, _ = interp.play(deaf, worlds, 25, seed=0, epsilon=0.5)
+    assert not np.array_equal(played.actions, wrapped.actions)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("form", [{}, {"signed": True, "rewards": (-1.0, 1.0)}, {"beta": 3.0}], ids=str)
+def test_another_draw_changes_the_choice_and_never_the_update(variant: str, form: dict[str, Any]) -> None:
+    model = circuits.load(Q, n_states=4, n_actions=3, variant=variant, noise=True, **form)
+    episodes = mdp.sample(5, 30, 4, 3, seed=2)
+    greedy = replace(episodes, noise=np.zeros_like(episodes.noise))
+    base = interp.rollout(model, greedy)
+    # A soft head 3.1 gives e^-100 of its attention to a*, the chosen token, at Update.
+    least = 1e-40 if "beta" in form else 0.0
+    for action in range(3):
+        run = interp.rollout(model, replace(greedy, noise=greedy.noise + 1 + action))
+        drawn = torch.eye(3).double()[action].expand(5, 30, 3)
+        assert torch.allclose(run.predictions, drawn, rtol=0, atol=1e-40)
+        assert torch.allclose(run.latents, base.latents, rtol=0, atol=least)
+    assert not torch.equal(base.predictions, run.predictions)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("form", [{}, {"signed": True, "rewards": (-1.0, 1.0)}, {"beta": 2.0}], ids=str)
+def test_it_is_verified_in_both_precisions(variant: str, form: dict[str, Any]) -> None:
+    result = circuits.verify(Q, [(4, 3)], n_rounds=60, n_episodes=6, variant=variant, noise=True, **form)
+    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    assert {"noise", "policy", "maximum" if variant != "lin" else "best_column"} <= set(result.to_frame()["variable"])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
+    variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And every location has a row or a reason, as in the other forms."""
+    arguments = {"variant": variant, "noise": True}
+    monkeypatch.setitem(calibration.FORMS, "noise", (Q, arguments))
+    circuit = circuits.build(Q, **calibration.SIZES[True][Q], **arguments)
+    located = {(key, location.name) for key, locations in circuit.sites.items() for location in locations}
+    rows = {(row.located, at) for row in circuit.carried for at in row.locations}
+    assert rows | set(circuit.partial) == located and not rows & set(circuit.partial)
+    frame = calibration.sites(True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=6)
+    assert set(frame["variable"]) == {"noise", "policy", "reward"}
+    assert (frame[["score", "slope"]] - 1).abs().max(axis=None) <= calibration.EXACT
+    assert frame["wrong"].max() <= calibration.NOTHING
+
+
+def test_soft_heads_choose_the_drawn_action_too() -> None:
+    result = circuits.verify(Q, [(3, 2)], 15, 6, "float64", variant="softmlp", noise=True, eta=80.0)
+    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+
+
+def test_the_algorithm_takes_the_drawn_action_and_learns_as_before() -> None:
+    episodes = mdp.sample(6, 20, 4, 3, seed=3)
+    told, plain = (algorithms.q_learning(noise=noise).run(episodes) for noise in (True, False))
+    explores = told["noise"] > 0
+    assert 0.1 < explores.mean() < 0.9
+    assert np.array_equal(told["policy"][explores], np.eye(3)[told["noise"][explores] - 1])
+    assert np.array_equal(told["policy"][~explores], plain["policy"][~explores])
+    assert np.array_equal(told["next_table"], plain["next_table"])
+
+
+def test_the_draw_of_a_round_is_that_of_the_next_action() -> None:
+    """In sampled episodes, under their labels and after a selection; the last round has no next action."""
+    episodes = mdp.sample(8, 40, 4, 3, seed=4).select([5, 1, 2])
+    explores = episodes.noise[:, :-1] > 0
+    assert 0.1 < explores.mean() < 0.9
+    assert np.array_equal(episodes.actions[:, 1:][explores], episodes.noise[:, :-1][explores] - 1)
+    assert not episodes.noise[:, -1].any()
+
+
+def test_without_the_position_nothing_is_as_it_was_not() -> None:
+    """Weights, identity and layout of machines that read no draw are those from before there was one."""
+    model = circuits.load(Q, n_states=3, n_actions=2)
+    weights = b"".join(value.numpy().tobytes() for _, value in sorted(model.state_dict().items()))
+    assert hashlib.sha256(weights).hexdigest().startswith("0b5d52e496d09609")
+    assert "noise" not in model.layout.to_dict() and "noise" not in model.config.origin["arguments"]
+    told = circuits.load(Q, n_states=3, n_actions=2, noise=True)
+    assert set(told.layout.labels) - set(model.layout.labels) == {"n"}
+    assert circuits.compile(circuits.from_origin(told.config.origin)).digest() == told.digest()
+
+
+def recorded() -> MDPEpisodes:
+    """Episodes of which nobody knows the draws."""
+    e = mdp.sample(3, 5, 4, 3, seed=5)
+    return MDPEpisodes.from_transitions(e.mdps, e.states, e.actions, e.rewards, e.next_states)
+
+
+def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
+    told, plain = (circuits.load(Q, noise=noise) for noise in (True, False))
+    with pytest.raises(InputError, match=r"no noise, the draw of every round that this model reads at 'n'"):
+        interp.rollout(told, recorded())
+    with pytest.raises(InputError, match=r"no noise, which q_learning\(noise=True\) is given"):
+        algorithms.q_learning(noise=True).run(recorded())
+    with pytest.raises(InputError, match="noise holds draw 4 but this MDP has 4 draws"):
+        replace(recorded(), noise=np.full((3, 5), 4))
+    with pytest.raises(InputError, match="noise must have the shape of states"):
+        replace(recorded(), noise=np.zeros((3, 4), int))
+    # A machine without the position has no place and no variable for a draw; episodes that have one, it reads without.
+    with pytest.raises(InputError, match="unknown variable"):
+        tasks.of(plain).explains(plain).variable("noise")
+    with pytest.raises(InputError, match="'n'"):
+        plain.layout.position("n")
+    episodes = mdp.sample(3, 5, 4, 3, seed=5)
+    assert torch.equal(interp.rollout(plain, episodes).predictions, interp.rollout(plain, recorded()).predictions)
