@@ -186,6 +186,7 @@ def run(
     *,
     effort: Effort = FULL,
     folder: str | Path | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Compare ``model`` with ``reference`` and with every algorithm of its task.
 
@@ -196,6 +197,7 @@ def run(
         effort: episodes, rounds (at most as many as the task says anything new in), untrained models and seed;
             :data:`~circuits.compare.QUICK` does a quarter.
         folder: where finished parts are kept until all are, so that a run that was killed goes on; None keeps none.
+        arguments: what a handwired reference, given by name, is built with beside that, such as ``{"beta": 10}``.
 
     Raises:
         InputError: models of different tasks, or that share no size.
@@ -203,13 +205,14 @@ def run(
     started = time.process_time()
     if folder is not None:
         folder_to_write(folder, "the folder of finished parts")
-    other = _loaded(model, reference)
+    other = _loaded(model, reference, dict(arguments or {}))
     models = [m for m in (model, other) if m is not None]
     sizes, task = shared_sizes(models), tasks.of(model)
     effort = effort.of_rounds(task.at_most(effort.rounds))
     with session():
         compared = _compared(model, other, effort, sizes)
-        settings = provenance(**asdict(effort), sizes=sizes, digests=[m.digest() for m in models])
+        built = {"reference_arguments": dict(arguments)} if arguments else {}
+        settings = provenance(**asdict(effort), sizes=sizes, digests=[m.digest() for m in models], **built)
         finished = Finished(None if folder is None else Path(folder) / ".parts", settings, task.rivals())
         asked = [question for question in QUESTIONS if other is not None or not question.of_two]
         with bar(f"comparing {compared.model.name}", len(asked)) as done:
@@ -267,16 +270,19 @@ def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Subj
             subject = Subject(bounded, samples)
 
 
-def _loaded(model: Machine, reference: Machine | str | None) -> Machine | None:
+def _loaded(model: Machine, reference: Machine | str | None, arguments: Mapping[str, Any]) -> Machine | None:
     """The reference itself; a handwired one, given by name, in the task's default sizes where the model serves them.
 
     Whatever else its builder and the model's layout name alike is taken from the layout, so that rounds have the same
     positions.
     """
-    if not isinstance(reference, str):
-        return reference
-    if reference not in models():
-        return load(reference)
+    if not isinstance(reference, str) or reference not in models():
+        given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        require(
+            not arguments,
+            f"{given} is for a reference that is handwired, given as one of {', '.join(models())}; leave it out",
+        )
+        return load(reference) if isinstance(reference, str) else reference
     record = handwired(reference)
     require(
         record.task == model.layout.task,
@@ -286,4 +292,4 @@ def _loaded(model: Machine, reference: Machine | str | None) -> Machine | None:
     taken = inspect.signature(record.build).parameters
     options = {k: v for k, v in tasks.of(model).data.sample_options(model).items() if k in taken}
     alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
-    return load(reference, **{**alike, **shared_sizes([model]), **options}).to(torch.float64)
+    return load(reference, **{**alike, **shared_sizes([model]), **options, **arguments}).to(torch.float64)

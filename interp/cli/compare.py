@@ -11,7 +11,7 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.files import folder_to_write, write_csv
-from interp.library import handwired_models
+from interp.library import handwired_models, models
 
 
 def told(found: Any) -> dict[str, Any]:
@@ -95,6 +95,8 @@ def compare(
 
     MODEL may be a folder of traces of `interp llm run`: of the players in it only the choices are seen, so the
     question is which algorithm explains them, and whether they choose as the other model does ('none' asks no model).
+
+    --set is for MODEL where it is built, else for REFERENCE: qlearning-taught --set beta=10.
     """
     from interp.llm.loading import holds_runs
 
@@ -102,7 +104,9 @@ def compare(
         held_against = [] if reference in ("", "none") else [options.load(reference, sizes, arguments, device).model]
         _players(say, Path(model), held_against, seed, out)
         return
-    subject = options.load(model, sizes, arguments, device).model
+    is_built = any(record.name == model and record.kind != "learned" for record in models())
+    subject = options.load(model, sizes, arguments if is_built else None, device).model
+    of_reference = {} if is_built else options.settings_of(arguments or ())
     from circuits import compare as room
 
     held = reference or next(iter(handwired_models(subject.layout.task)), "none")
@@ -112,8 +116,11 @@ def compare(
     if episodes is not None:
         effort = replace(effort, test=episodes, known=round(episodes * effort.known / effort.test))
     folder = folder_to_write(out / f"{Path(model).name}-against-{Path(held).name}")
-    found = room.run(subject, None if held == "none" else held, effort=effort, folder=folder)
+    other = None if held == "none" else held
+    found = room.run(subject, other, effort=effort, folder=folder, arguments=of_reference)
     say.line(f"{found.model}: {found.algorithm}")
+    if of_reference:
+        say.line(f"{found.reference} has {', '.join(f'{name}={value}' for name, value in of_reference.items())}")
     from interp.foreign import rich_table
 
     title = f"{found.model} against {found.reference or 'algorithms'}"

@@ -156,6 +156,12 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     assert set(found.verdicts) == {"behaviour", "update"} and found.algorithm.family == "weighted_majority"
 
 
+def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_model_says():
+    learned = interp.load("qlearning-learned")
+    arguments = driver._loaded(learned, "qlearning-handwired", {"beta": 10.0, "n_actions": 2}).origin["arguments"]
+    assert [arguments[name] for name in ("beta", "n_states", "n_actions", "gamma")] == [10.0, 4, 2, 0.9]
+
+
 def test_what_cannot_be_compared_is_refused_before_any_work():
     with pytest.raises(InputError, match="'qlearning-handwired' is a model of qlearning, 'wma-learned' of experts"):
         compare.run(interp.load("wma-learned"), "qlearning-handwired")
