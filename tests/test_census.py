@@ -14,8 +14,8 @@ BUDGET = {
     "circuits/q_learning": 940,  # exploration by a drawn token (issue 44); the allowance of softmax forms (36)
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
-    # Batches run as one (issue 42).
-    "interp": 4296,  # wide maps (37); an exact share; looks (39); draws (44); checks (41); foreign text, stores, bounds
+    # Batches run as one, figures drawn once (issue 42).
+    "interp": 4318,  # wide maps (37); an exact share; looks (39); draws (44); checks (41); foreign text, stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
     "interp/cli": 1765,  # references (44); a live page (40); shares (42); notes, players (43); JSON (39); audit (38)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place

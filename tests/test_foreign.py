@@ -240,3 +240,21 @@ def test_a_log_line_and_an_error_do_not_reach_the_terminal_as_commands(tmp_path)
         logger.handlers = handlers
         logger.setLevel(level)
     assert done.exit_code == 2 and "\x1b" not in done.output
+
+
+def test_a_picture_is_drawn_once_and_is_the_one_that_matplotlib_saves(monkeypatch):
+    def made():
+        figure, axes = plt.subplots(2, 2, layout="constrained")
+        axes[0, 0].set(title="a title\nof two lines", ylabel="a label", xscale="log")
+        axes[1, 1].plot([1, 2], [3, 4], label="a line")
+        figure.legend(loc="outside right")
+        return figure
+
+    figure, expected, draws = made(), io.StringIO(), []
+    draw = type(figure).draw
+    engine, canvas = figure.get_layout_engine(), figure.canvas
+    with plt.rc_context({"svg.hashsalt": "interp"}):
+        made().savefig(expected, format="svg", metadata={"Date": None})
+        monkeypatch.setattr(type(figure), "draw", lambda self, by: (draws.append(self), draw(self, by)))
+        assert foreign.svg(figure) == expected.getvalue() and draws == [figure]
+    assert figure.get_layout_engine() is engine and figure.canvas is canvas
