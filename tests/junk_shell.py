@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from contextlib import suppress
 from functools import cache
@@ -102,7 +103,7 @@ def spoiled(name: str, draw: Random) -> list[str]:
 def fault(words: list[str]) -> str:
     """What is wrong with how a call ended; "" where it was refused in a sentence, or began its work.
 
-    It runs in a process of its own, which ends when it has computed for a moment: it is at work.
+    It runs in a process of its own, which ends when it has computed for a moment, or listens: it is at work.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -111,6 +112,7 @@ def fault(words: list[str]) -> str:
         os.setpgrp()
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, _MOMENT)
+        socket.socket.listen = lambda *given: os._exit(0)  # type: ignore[method-assign]
         try:
             import huggingface_hub.constants as hub
 
