@@ -63,6 +63,18 @@ def test_features_that_never_vary_say_nothing():
         assert read.slopes.tolist() == [[0], [0]] and read(x.double()).ravel().tolist() == [3, 3, 3, 3]
 
 
+@pytest.mark.parametrize("shape", [(20, 6, 3), (6, 20, 3), (20, 6, 400)], ids=["tall", "wide", "many outputs"])
+def test_without_a_penalty_it_is_the_shortest_least_squares_map_whatever_the_rank(shape):
+    """LAPACK's ``gelsd`` by way of NumPy, where two features always vary together and one never does."""
+    n, k, m = shape
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(n, k)), rng.normal(size=(n, m))
+    x[:, 1], x[:, 2] = 2 * x[:, 0], 5
+    expected = np.linalg.lstsq(x - x.mean(0), y - y.mean(0), rcond=1e-10)[0]
+    found = Affine.fit(torch.from_numpy(x), torch.from_numpy(y)).slopes
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-13)
+
+
 def test_a_penalty_is_in_units_of_the_mean_variance_of_a_feature():
     """Squares 4 and 16, 10 on average: a tenth of it, 1, leaves 4 / 5 of the slope 5 and 16 / 17 of the slope 17."""
     x = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]]) + torch.tensor([3.0, 7.0])
