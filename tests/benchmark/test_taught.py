@@ -3,8 +3,10 @@
 import numpy as np
 import torch
 
+import circuits
 import interp
 from circuits.benchmark import taught_training
+from circuits.compiler import rows
 from interp import tasks
 from interp.model.rollout import rollout
 
@@ -37,3 +39,23 @@ def test_what_was_taught_predicts_the_soft_policy_and_what_it_began_as_does_not(
         return float((wanted * (wanted.log() - said.log())).sum(-1).mean())
 
     assert missed("qlearning-taught") < 0.02 < 0.2 < missed("qlearning-learned")
+
+
+def test_the_handwired_circuit_misses_nothing_of_what_is_taught_and_an_untrained_one_does(monkeypatch):
+    """Policy, table, and single rounds with two next states from moved latents: all of it is Q-learning."""
+    for name in ("_USUAL", "_SMALLEST", "_LARGEST"):
+        monkeypatch.setattr(taught_training, name, (8, 3))
+    circuit = circuits.build("qlearning-handwired", n_states=8, n_actions=3, beta=10.0, signed=True)
+    model, read = circuits.compile(circuit), rows(circuit.state, circuit).float()
+    missed = {}
+    # By the exact directions: moves along the data also change which column a latent is, which a circuit minds.
+    moved = lambda taught, latents, change: latents + change.transpose(-1, -2) @ read  # noqa: E731
+    monkeypatch.setattr(taught_training.Taught, "moved", moved)
+    for key, one in {"handwired": model, "untrained": model.fresh(0)}.items():
+        taught = taught_training.Taught(one.float())
+        with torch.no_grad():
+            taught.read.weight.copy_(read)
+            taught.read.bias.zero_()
+            missed[key] = [float(loss) for loss in taught_training._losses(taught, 8, 12, seed=0).values()]
+    assert len(missed["handwired"]) == 5
+    assert max(missed["handwired"]) < 1e-3 and min(missed["untrained"]) > 1e-2
