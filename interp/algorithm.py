@@ -31,7 +31,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked, checked_fields
+from interp.checks import array_of, checked, checked_fields, integer
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.kinds import shown
 from interp.session import once
@@ -179,6 +179,10 @@ class Algorithm:
         return tuple(v.key for v in self.variables if v.role == "state")
 
     @cached_property
+    def _inputs(self) -> tuple[str, ...]:
+        return tuple(v.key for v in self.variables if v.role == "input")
+
+    @cached_property
     def of_the_state(self) -> tuple[str, ...]:
         """Keys of the variables that the carried state alone determines: they exist before and after a round."""
         found: list[str] = []
@@ -258,18 +262,27 @@ class Algorithm:
 
         ``do`` is as for :meth:`run`.
         """
-        inputs, do = self.read(episodes), {} if do is None else do
-        n_rounds = episodes.n_rounds
+        inputs = self.read(episodes)
+        return self.unrolled(self.start(episodes), inputs, len(episodes), episodes.n_rounds, do), inputs
+
+    @checked
+    def unrolled(
+        self, state: Values, inputs: Values, n_episodes: int, n_rounds: int, do: Values | None = None
+    ) -> Values:
+        """The state before every round, ``[episode, round, ...]``.
+
+        Args:
+            state: the state before the first round, ``[episode, ...]``; see :meth:`start`.
+            inputs: the inputs of every round, ``[episode, round, ...]``; see :meth:`read`.
+            do: variables that are set, as for :meth:`run`.
+        """
+        both, do = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1)), {} if do is None else do
+        state = self._given("the state", state, self.state, both[:1])
+        inputs = self._given("inputs", inputs, self._inputs, both)
         for key, value in do.items():
             self.variable(key)
             shape = np.shape(value)[:2]
-            wanted = (len(episodes), n_rounds)
-            require(shape == wanted, f"do[{key!r}] must be [episode, round, ...] = {wanted}, got shape {shape}")
-        return self.unrolled(self.start(episodes), inputs, n_rounds, do), inputs
-
-    def unrolled(self, state: Values, inputs: Values, n_rounds: int, do: Values | None = None) -> Values:
-        """The state before every round, ``[episode, round, ...]``, from that before the first, ``[episode, ...]``."""
-        do = {} if do is None else do
+            require(shape == both, f"do[{key!r}] must be [episode, round, ...] = {both}, got shape {shape}")
         before: dict[str, list[NDArray[Any]]] = {key: [] for key in self.state}
         for t in range(n_rounds if self.state else 0):
             for key in self.state:
@@ -284,15 +297,17 @@ class Algorithm:
 
     def start(self, episodes: Any) -> dict[str, NDArray[Any]]:
         """The state before the first round, ``[episode, ...]``."""
+        self._refuse_others(episodes)
         return self._given("initial", self.initial(episodes), self.state, (len(episodes),))
 
     def read(self, episodes: Any) -> dict[str, NDArray[Any]]:
         """The inputs of every round."""
-        task = getattr(episodes, "task", None)
-        if task != self.task:
+        self._refuse_others(episodes)
+        return self._given("inputs", self.inputs(episodes), self._inputs, (len(episodes), episodes.n_rounds))
+
+    def _refuse_others(self, episodes: Any) -> None:
+        if getattr(episodes, "task", None) != self.task:
             raise InputError(f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}")
-        wanted = tuple(v.key for v in self.variables if v.role == "input")
-        return self._given("inputs", self.inputs(episodes), wanted, (len(episodes), episodes.n_rounds))
 
     def _given(self, what: str, values: Any, keys: Sequence[str], begin: tuple[int, ...]) -> dict[str, NDArray[Any]]:
         """What a function of the algorithm gave, which must hold an array that begins so for every key."""
@@ -318,7 +333,7 @@ class Algorithm:
         missing = [v.key for v in self.variables if v.role != "round" and v.key not in values]
         require(not missing, f"values must be those of a run of {self.key!r}; they lack {', '.join(missing)}")
         state = {key: values[key][:, rounds] for key in self.state}
-        return state, {v.key: values[v.key][:, rounds] for v in self.variables if v.role == "input"}
+        return state, {key: values[key][:, rounds] for key in self._inputs}
 
     @checked
     def interchange(
@@ -330,8 +345,7 @@ class Algorithm:
             base, source: every variable of rounds that pair up, from :meth:`run` or :meth:`step`.
         """
         self.variable(key)
-        inputs = [v.key for v in self.variables if v.role == "input"]
-        for what, values, needed in (("base", base, [key, *inputs, *self.state]), ("source", source, [key])):
+        for what, values, needed in (("base", base, [key, *self._inputs, *self.state]), ("source", source, [key])):
             missing = [name for name in needed if name not in values]
             require(not missing, f"{what} must be values of a run of {self.key!r}; they lack {', '.join(missing)}")
         value = source[key]
@@ -343,7 +357,7 @@ class Algorithm:
             except IndexError as error:
                 raise InputError(f"{key!r} of shape {value.shape} has no element {element}: {error}") from error
         state = {k: base[k] for k in self.state}
-        return self.step(state, {name: base[name] for name in inputs}, {key: value})[1]
+        return self.step(state, {name: base[name] for name in self._inputs}, {key: value})[1]
 
     @checked
     def varied(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from circuits.benchmark import tying
 from circuits.benchmark.tying import Batch
 from interp import library, tasks
+from interp.decoder import RIDGE, Decoder
 from interp.model.checkpoints import save_checkpoint
 from interp.model.layout import EncodedRounds
 from interp.training.muon import Muon, is_stack
@@ -40,6 +42,8 @@ _USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)
 _SCALE = 0.1
 """A value that counts as far off: misses of the table and of an update are in units of it, and of its rate times it."""
 _TRAINING = {"recipe": "circuits.benchmark.taught_training", "regimes": list(dict.fromkeys(_REGIMES))}
+_KEPT = 8
+"""Batches of the usual size that a map of latents is fitted to."""
 _SOFTER = 0.1
 """By what logits are multiplied before training: its imitation of greedy choices is sharper than the policy here."""
 
@@ -52,15 +56,32 @@ class Taught(nn.Module):
         self.model = model
         self.read = nn.Linear(model.config.d_model, _LARGEST[0])
 
+        self.kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=_KEPT)
+        self.fitted: Decoder | None = None
+
+    def refit(self, latents: Tensor, tables: Tensor) -> None:
+        """Fit a map from latents to tables anew, as a comparison does, on the last batches of the usual size."""
+        self.kept.append((latents, tables))
+        if len(self.kept) == _KEPT:
+            self.fitted = Decoder.fit(*(torch.cat(both) for both in zip(*self.kept, strict=True)), ridge=RIDGE)
+
     def tables(self, latents: Tensor, n_states: int) -> Tensor:
-        """``[..., latent, d_model] -> [..., S, A]``."""
+        """``[..., latent, d_model] -> [..., S, A]``, by the read-out that is taught."""
         return self.read(latents)[..., :n_states].transpose(-1, -2)
+
+    def found(self, latents: Tensor, n_states: int) -> Tensor:
+        """The same by the map that was fitted last, at the usual size."""
+        if self.fitted is None or (n_states, latents.shape[-2]) != _USUAL:
+            return self.tables(latents, n_states)
+        return self.fitted(latents).float()
 
     def moved(self, latents: Tensor, change: Tensor) -> Tensor:
         """Latents ``[round, latent, d_model]`` of which a table is read that differs by ``change [round, S, A]``.
 
         They are moved as latents that differ in their tables differ on average.
         """
+        if self.fitted is not None and change.shape[1:] == _USUAL:
+            return self.fitted.move(latents, change)
         read = self.read.weight.detach()[: change.shape[-2]]
         spread = torch.cov(latents.flatten(0, 1).T) + 1e-4 * torch.eye(latents.shape[-1])
         writes = spread @ read.T @ torch.linalg.inv(read @ spread @ read.T)
@@ -115,6 +136,8 @@ def _losses(taught: Taught, n_episodes: int, n_rounds: int, seed: int) -> dict[s
     flat = [x.flatten() for x in every]
     seen = _Round(flat[0].long(), flat[1].long(), flat[2].float(), flat[3].long())
     wanted = seen.policy(tables[:, :-1].flatten(0, 1)).numpy()
+    if (episodes.n_states, latents.shape[-2]) == _USUAL:
+        taught.refit(latents[:, :-1].detach().flatten(0, 1), tables[:, :-1].flatten(0, 1))
     missed = (taught.tables(latents[:, 1:], episodes.n_states) - tables[:, 1:]) / _SCALE
     found = {
         "predictions": tying.divergence(model, logits.flatten(0, 1), wanted),
@@ -136,7 +159,7 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
     drawn = rng.standard_normal((n_pairs, n_states, start.shape[1])) * rng.choice([0.0, 0.05, 0.2], (n_pairs, 1, 1))
     with torch.no_grad():
         start = taught.moved(start, torch.from_numpy(drawn).float())
-        before = taught.tables(start, n_states).repeat(2, 1, 1)
+        before = taught.found(start, n_states).repeat(2, 1, 1)
     every, slots = batch.rounds.tokens.flatten(0, 1), batch.rounds.slots.flatten()[other].repeat(2)
     arrived = [i for i, label in enumerate(layout.labels) if label.startswith("s'")]
     tokens = every[other].repeat(2, 1)
@@ -147,7 +170,7 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
     state, action, reward = (x[other].repeat(2) for x in (seen.state, seen.action, seen.reward))
     met = _Round(state, action, reward, following)
     rows, wanted = torch.arange(2 * n_pairs), met.learned(before) - before
-    columns = (taught.tables(after, n_states) - before - wanted)[rows, :, slots] / (_ALPHA * _SCALE)
+    columns = (taught.found(after, n_states) - before - wanted)[rows, :, slots] / (_ALPHA * _SCALE)
     first, second = columns[rows, met.state].chunk(2)
     return {
         "update": nn.functional.smooth_l1_loss(columns, torch.zeros_like(columns)),
@@ -159,10 +182,10 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
 class Run:
     """One training run, which its folder remembers."""
 
-    def __init__(self, folder: Path, n_steps: int, seed: int = 0, lr: float = 2e-4) -> None:
+    def __init__(self, folder: Path, n_steps: int, start: str, seed: int = 0, lr: float = 1e-4) -> None:
         torch.manual_seed(seed)
         self.folder, self.n_steps, self.seed, self.lr = folder, n_steps, seed, lr
-        model: Any = library.load("qlearning-learned")
+        model: Any = library.load(start)
         self.taught = Taught(model.train())
         parameters = {key: p for key, p in self.taught.named_parameters() if p.requires_grad}
         stacks = [p for key, p in parameters.items() if is_stack(key.removeprefix("model."), p)]
@@ -178,10 +201,13 @@ class Run:
             state.moments(self.taught, self.optimizers)
         else:
             self.fit_read()
+            softer = _SOFTER if start == "qlearning-learned" else 1.0
+            for parameter in (model.W_U, model.b_U):
+                parameter.data.mul_(softer)
 
     @torch.no_grad()
     def fit_read(self) -> None:
-        """Set the read-out to the least squares of episodes, and logits to a softer policy's size."""
+        """Set the read-out to the least squares of episodes."""
         kept, wanted = [], []
         for seed in range(100):
             batch, episodes = _batch_of(self.taught.model, 32, 25, 10**6 + seed)
@@ -191,8 +217,6 @@ class Run:
                 wanted.append(torch.from_numpy(episodes.q_tables).float().transpose(-1, -2).flatten(0, 2))
         x, y = torch.cat(kept).double(), torch.cat(wanted).double()
         x = torch.cat([x, torch.ones(len(x), 1)], 1)
-        self.taught.model.W_U.mul_(_SOFTER)
-        self.taught.model.b_U.mul_(_SOFTER)
         solved = torch.linalg.solve(x.T @ x + 1e-2 * torch.eye(x.shape[1]), x.T @ y).float()
         self.taught.read.weight.copy_(solved[:-1].T)
         self.taught.read.bias.copy_(solved[-1])
@@ -218,9 +242,9 @@ class Run:
         return {key: float(loss.detach()) for key, loss in found.items()}
 
 
-def train(folder: Path, n_steps: int, every: int = 25) -> Path:
-    """Train, or go on training, in ``folder``; the folder of the model."""
-    run = Run(folder, n_steps)
+def train(folder: Path, n_steps: int, start: str = "qlearning-learned", every: int = 25) -> Path:
+    """Train from the model called ``start``, or go on training, in ``folder``; the folder of the model."""
+    run = Run(folder, n_steps, start)
     seen: list[dict[str, float]] = []
     while run.step < n_steps:
         started = time.process_time()
@@ -242,4 +266,4 @@ def train(folder: Path, n_steps: int, every: int = 25) -> Path:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    train(Path(sys.argv[1]), int(sys.argv[2]))
+    train(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -182,7 +182,8 @@ class Distributions:
         stale = self._stale(algorithm, parameters)
         if stale is None:
             start, inputs = (_joined([of(batch) for batch in self.batches]) for of in (algorithm.start, algorithm.read))
-            self._values = {**algorithm.unrolled(start, inputs, self.batches[0].n_rounds), **inputs}
+            size = sum(map(len, self.batches)), self.batches[0].n_rounds
+            self._values = {**algorithm.unrolled(start, inputs, *size), **inputs}
         else:
             self._values = {key: value for key, value in self._values.items() if key not in stale}
         values = _OnDemand(algorithm, self._values)
