@@ -242,7 +242,7 @@ class Run:
         return {key: float(loss.detach()) for key, loss in found.items()}
 
 
-def train(folder: Path, n_steps: int, start: str = "qlearning-learned", every: int = 25) -> Path:
+def train(folder: Path, n_steps: int, start: str = "qlearning-learned", *, every: int = 25) -> Path:
     """Train from the model called ``start``, or go on training, in ``folder``; the folder of the model."""
     run = Run(folder, n_steps, start)
     seen: list[dict[str, float]] = []
