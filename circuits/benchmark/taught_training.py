@@ -42,7 +42,7 @@ _USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)
 _SCALE = 0.1
 """A value that counts as far off: misses of the table and of an update are in units of it, and of its rate times it."""
 _TRAINING = {"recipe": "circuits.benchmark.taught_training", "regimes": list(dict.fromkeys(_REGIMES))}
-_KEPT = 8
+_KEPT = 16
 """Batches of the usual size that a map of latents is fitted to."""
 _SOFTER = 0.1
 """By what logits are multiplied before training: its imitation of greedy choices is sharper than the policy here."""
@@ -155,10 +155,15 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
     layout, pool, n_rounds = batch.layout, latents[:, :-1].flatten(0, 1), len(seen.state)
     n_pairs = min(n_rounds, 400)
     at, other, third = (torch.from_numpy(rng.integers(n_rounds, size=n_pairs)) for _ in range(3))
-    start = pool[at]
-    drawn = rng.standard_normal((n_pairs, n_states, start.shape[1])) * rng.choice([0.0, 0.05, 0.2], (n_pairs, 1, 1))
+    other[: n_pairs // 2] = at[: n_pairs // 2]
+    start, rows = pool[at], torch.arange(2 * n_pairs)
+    drawn = torch.from_numpy(rng.standard_normal((n_pairs, n_states, start.shape[1]))).float()
+    drawn *= torch.from_numpy(rng.choice([0.0, 0.0, 0.0, 0.1], (n_pairs, 1, 1))).float()
+    column = torch.from_numpy(rng.integers(start.shape[1], size=n_pairs))
+    one = torch.from_numpy(rng.uniform(-0.6, 0.6, n_pairs) * (rng.random(n_pairs) < 0.25)).float()
+    drawn[rows[:n_pairs], seen.next_state[other], column] += one
     with torch.no_grad():
-        start = taught.moved(start, torch.from_numpy(drawn).float())
+        start = taught.moved(start, drawn)
         before = taught.found(start, n_states).repeat(2, 1, 1)
     every, slots = batch.rounds.tokens.flatten(0, 1), batch.rounds.slots.flatten()[other].repeat(2)
     arrived = [i for i, label in enumerate(layout.labels) if label.startswith("s'")]
@@ -169,12 +174,12 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
     following = torch.cat([seen.next_state[other], seen.next_state[third]])
     state, action, reward = (x[other].repeat(2) for x in (seen.state, seen.action, seen.reward))
     met = _Round(state, action, reward, following)
-    rows, wanted = torch.arange(2 * n_pairs), met.learned(before) - before
+    wanted = met.learned(before) - before
     columns = (taught.found(after, n_states) - before - wanted)[rows, :, slots] / (_ALPHA * _SCALE)
     first, second = columns[rows, met.state].chunk(2)
     return {
         "update": nn.functional.smooth_l1_loss(columns, torch.zeros_like(columns)),
-        "next state": nn.functional.smooth_l1_loss(2 * first, 2 * second),
+        "next state": nn.functional.smooth_l1_loss(2 * first, 2 * second, beta=4.0),
         "read": tying.divergence(taught.model, scores, met.policy(before).numpy()),
     }
 
@@ -182,7 +187,7 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
 class Run:
     """One training run, which its folder remembers."""
 
-    def __init__(self, folder: Path, n_steps: int, start: str, seed: int = 0, lr: float = 1e-4) -> None:
+    def __init__(self, folder: Path, n_steps: int, start: str, seed: int = 0, lr: float = 6e-5) -> None:
         torch.manual_seed(seed)
         self.folder, self.n_steps, self.seed, self.lr = folder, n_steps, seed, lr
         model: Any = library.load(start)
@@ -223,11 +228,12 @@ class Run:
 
     def advance(self) -> dict[str, float]:
         """One optimizer step; the rate falls to 0 linearly."""
-        found = _losses(self.taught, 32, 25 if self.step % 4 else 50, 10**4 * (self.seed + 1) + self.step)
+        found = _losses(self.taught, 16, 25 if self.step % 4 else 50, 10**4 * (self.seed + 1) + self.step)
         total = (
             3 * found["predictions"]
             + found["table"]
-            + 0.5 * (found["update"] + found["next state"])
+            + 0.5 * found["update"]
+            + 2 * found["next state"]
             + 3 * found["read"]
         )
         total.backward()

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from interp.algorithm import NEXT, Algorithm
-from interp.checks import checked, unique
+from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
 from interp.kinds import shown
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -161,9 +161,9 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int
     _require(whole, f"training gives {shown(goal)}, no TrainingGoal")
     wanted = (N_EPISODES, n_rounds, layout.n_outputs if layout.kind == "classes" else 1)
     for name, targets in {"targets": goal.targets, **goal.other_targets}.items():
-        found = np.asarray(_tried(name, partial(targets, episodes)))
-        numbers = found.dtype.kind in "biuf" and bool(np.isfinite(found).all())
-        _require(found.shape == wanted and numbers, f"{name} must be finite numbers {wanted}, got {shown(found)}")
+        found = array_of(name, _tried(name, partial(targets, episodes)))
+        finite = bool(np.isfinite(found).all())
+        _require(found.shape == wanted and finite, f"{name} must be finite numbers {wanted}, got {shown(found)}")
         if layout.kind == "classes":
             sums = found.sum(-1)
             nothing = (found == 0).all(-1)  # a round that asks for no prediction

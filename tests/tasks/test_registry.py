@@ -198,6 +198,7 @@ LIES: dict[str, Any] = {
     "negative targets": lambda b: learning(b, lambda t: 2 * t - 0.5),
     "targets that do not add up": lambda b: learning(b, lambda t: t * 0.5),
     "NaN targets": lambda b: learning(b, lambda t: t * np.nan),
+    "ragged targets": lambda b: learning(b, lambda t: [[1.0], [0.5, 0.5]]),
     "targets of one outcome": lambda b: learning(b, lambda t: t[..., :1]),
     "targets of other rounds": lambda b: learning(b, lambda t: t[:, 1:]),
     "losses of a shape": lambda b: replace(b.BANDIT, data=replace(b.BANDIT.data, losses=lambda p, e, r: p)),
