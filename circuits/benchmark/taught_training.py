@@ -42,47 +42,60 @@ _USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)
 _SCALE = 0.1
 """A value that counts as far off: misses of the table and of an update are in units of it, and of its rate times it."""
 _TRAINING = {"recipe": "circuits.benchmark.taught_training", "regimes": list(dict.fromkeys(_REGIMES))}
-_KEPT = 16
-"""Batches of the usual size that a map of latents is fitted to."""
+_EPISODES, _KEPT = 16, 16
+"""Episodes of a batch, and the batches that maps of latents are fitted to."""
+_UNTAUGHT = "qlearning-learned"
 _SOFTER = 0.1
 """By what logits are multiplied before training: its imitation of greedy choices is sharper than the policy here."""
 
 
 class Taught(nn.Module):
-    """A model and the read-out of its latents: the column of an action from the latent of this action."""
+    """A model and two maps from its latents to its table, fitted anew to the last batches at every step.
+
+    One reads the column of an action from the latent of this action, at every size; the other reads all latents
+    together, at the usual size, as a comparison does. Both stay as they are while the model learns from them: a map
+    that is learned with it is served where natural tables hardly vary, and a comparison does not look there.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.read = nn.Linear(model.config.d_model, _LARGEST[0])
+        width = model.config.d_model
+        self.read = nn.Linear(width, _LARGEST[0]).requires_grad_(False)
+        self.seen: deque[tuple[Tensor, Tensor]] = deque(maxlen=_KEPT)
+        self.usual: deque[tuple[Tensor, Tensor]] = deque(maxlen=_KEPT)
+        self.together: Decoder | None = None
 
-        self.kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=_KEPT)
-        self.fitted: Decoder | None = None
-
+    @torch.no_grad()
     def refit(self, latents: Tensor, tables: Tensor) -> None:
-        """Fit a map from latents to tables anew, as a comparison does, on the last batches of the usual size."""
-        self.kept.append((latents, tables))
-        if len(self.kept) == _KEPT:
-            self.fitted = Decoder.fit(*(torch.cat(both) for both in zip(*self.kept, strict=True)), ridge=RIDGE)
+        """Fit both maps once more, with latents ``[round, latent, d_model]`` and their tables ``[round, S, A]``."""
+        x = nn.functional.pad(latents, (0, 1), value=1.0).flatten(0, 1).double()
+        y = tables.transpose(-1, -2).flatten(0, 1).double()
+        self.seen.append((x.T @ x, x.T @ y))
+        for state in range(self.read.out_features):
+            several = [(square, product[:, state]) for square, product in self.seen if product.shape[1] > state]
+            if several:
+                square, product = (sum(both) for both in zip(*several, strict=True))
+                solved = torch.linalg.solve(square + 1e-2 * torch.eye(len(square)), product).float()
+                self.read.weight[state], self.read.bias[state] = solved[:-1], solved[-1]
+        if tables.shape[1:] == _USUAL:
+            self.usual.append((latents, tables))
+            self.together = Decoder.fit(*map(torch.cat, zip(*self.usual, strict=True)), ridge=RIDGE)
 
     def tables(self, latents: Tensor, n_states: int) -> Tensor:
-        """``[..., latent, d_model] -> [..., S, A]``, by the read-out that is taught."""
+        """``[..., latent, d_model] -> [..., S, A]``."""
+        if self.together is not None and (n_states, latents.shape[-2]) == _USUAL:
+            return self.together(latents).float()
         return self.read(latents)[..., :n_states].transpose(-1, -2)
-
-    def found(self, latents: Tensor, n_states: int) -> Tensor:
-        """The same by the map that was fitted last, at the usual size."""
-        if self.fitted is None or (n_states, latents.shape[-2]) != _USUAL:
-            return self.tables(latents, n_states)
-        return self.fitted(latents).float()
 
     def moved(self, latents: Tensor, change: Tensor) -> Tensor:
         """Latents ``[round, latent, d_model]`` of which a table is read that differs by ``change [round, S, A]``.
 
         They are moved as latents that differ in their tables differ on average.
         """
-        if self.fitted is not None and change.shape[1:] == _USUAL:
-            return self.fitted.move(latents, change)
-        read = self.read.weight.detach()[: change.shape[-2]]
+        if self.together is not None and change.shape[1:] == _USUAL:
+            return self.together.move(latents, change)
+        read = self.read.weight[: change.shape[-2]]
         spread = torch.cov(latents.flatten(0, 1).T) + 1e-4 * torch.eye(latents.shape[-1])
         writes = spread @ read.T @ torch.linalg.inv(read @ spread @ read.T)
         return latents + change.transpose(-1, -2) @ writes.T
@@ -136,8 +149,7 @@ def _losses(taught: Taught, n_episodes: int, n_rounds: int, seed: int) -> dict[s
     flat = [x.flatten() for x in every]
     seen = _Round(flat[0].long(), flat[1].long(), flat[2].float(), flat[3].long())
     wanted = seen.policy(tables[:, :-1].flatten(0, 1)).numpy()
-    if (episodes.n_states, latents.shape[-2]) == _USUAL:
-        taught.refit(latents[:, :-1].detach().flatten(0, 1), tables[:, :-1].flatten(0, 1))
+    taught.refit(latents[:, 1:].detach().flatten(0, 1), tables[:, 1:].flatten(0, 1))
     missed = (taught.tables(latents[:, 1:], episodes.n_states) - tables[:, 1:]) / _SCALE
     found = {
         "predictions": tying.divergence(model, logits.flatten(0, 1), wanted),
@@ -164,7 +176,7 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
     drawn[rows[:n_pairs], seen.next_state[other], column] += one
     with torch.no_grad():
         start = taught.moved(start, drawn)
-        before = taught.found(start, n_states).repeat(2, 1, 1)
+        before = taught.tables(start, n_states).repeat(2, 1, 1)
     every, slots = batch.rounds.tokens.flatten(0, 1), batch.rounds.slots.flatten()[other].repeat(2)
     arrived = [i for i, label in enumerate(layout.labels) if label.startswith("s'")]
     tokens = every[other].repeat(2, 1)
@@ -175,7 +187,7 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
     state, action, reward = (x[other].repeat(2) for x in (seen.state, seen.action, seen.reward))
     met = _Round(state, action, reward, following)
     wanted = met.learned(before) - before
-    columns = (taught.found(after, n_states) - before - wanted)[rows, :, slots] / (_ALPHA * _SCALE)
+    columns = (taught.tables(after, n_states) - before - wanted)[rows, :, slots] / (_ALPHA * _SCALE)
     first, second = columns[rows, met.state].chunk(2)
     return {
         "update": nn.functional.smooth_l1_loss(columns, torch.zeros_like(columns)),
@@ -187,7 +199,7 @@ def _steps(taught: Taught, batch: Batch, latents: Tensor, seen: _Round, n_states
 class Run:
     """One training run, which its folder remembers."""
 
-    def __init__(self, folder: Path, n_steps: int, start: str, seed: int = 0, lr: float = 6e-5) -> None:
+    def __init__(self, folder: Path, n_steps: int, start: str, seed: int = 0, lr: float = 1e-4) -> None:
         torch.manual_seed(seed)
         self.folder, self.n_steps, self.seed, self.lr = folder, n_steps, seed, lr
         model: Any = library.load(start)
@@ -204,31 +216,16 @@ class Run:
             self.step, self.seconds = state.progress.step, state.progress.seconds
             state.weights(self.taught)
             state.moments(self.taught, self.optimizers)
-        else:
-            self.fit_read()
-            softer = _SOFTER if start == "qlearning-learned" else 1.0
+        elif start == _UNTAUGHT:
             for parameter in (model.W_U, model.b_U):
-                parameter.data.mul_(softer)
-
-    @torch.no_grad()
-    def fit_read(self) -> None:
-        """Set the read-out to the least squares of episodes."""
-        kept, wanted = [], []
-        for seed in range(100):
-            batch, episodes = _batch_of(self.taught.model, 32, 25, 10**6 + seed)
-            if episodes.n_states == _LARGEST[0]:
-                latents = tying.forward(self.taught.model, batch.rounds, batch.layout)[1]
-                kept.append(latents.flatten(0, 2))
-                wanted.append(torch.from_numpy(episodes.q_tables).float().transpose(-1, -2).flatten(0, 2))
-        x, y = torch.cat(kept).double(), torch.cat(wanted).double()
-        x = torch.cat([x, torch.ones(len(x), 1)], 1)
-        solved = torch.linalg.solve(x.T @ x + 1e-2 * torch.eye(x.shape[1]), x.T @ y).float()
-        self.taught.read.weight.copy_(solved[:-1].T)
-        self.taught.read.bias.copy_(solved[-1])
+                parameter.data.mul_(_SOFTER)
+        with torch.no_grad():  # maps of what it is before the first step
+            for i in range(2 * _KEPT):
+                _losses(self.taught, _EPISODES, 25, 10**6 + self.step + i)
 
     def advance(self) -> dict[str, float]:
         """One optimizer step; the rate falls to 0 linearly."""
-        found = _losses(self.taught, 16, 25 if self.step % 4 else 50, 10**4 * (self.seed + 1) + self.step)
+        found = _losses(self.taught, _EPISODES, 25 if self.step % 4 else 50, 10**4 * (self.seed + 1) + self.step)
         total = (
             3 * found["predictions"]
             + found["table"]
@@ -248,7 +245,7 @@ class Run:
         return {key: float(loss.detach()) for key, loss in found.items()}
 
 
-def train(folder: Path, n_steps: int, start: str = "qlearning-learned", *, every: int = 25) -> Path:
+def train(folder: Path, n_steps: int, start: str = _UNTAUGHT, *, every: int = 25) -> Path:
     """Train from the model called ``start``, or go on training, in ``folder``; the folder of the model."""
     run = Run(folder, n_steps, start)
     seen: list[dict[str, float]] = []

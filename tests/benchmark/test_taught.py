@@ -29,6 +29,22 @@ def test_a_latent_that_is_moved_is_read_as_moved():
     assert torch.allclose(moved, change, atol=1e-4)
 
 
+def test_maps_that_are_fitted_anew_read_the_tables_of_episodes_that_they_have_not_seen():
+    """At the usual size all latents together, at another one each latent alone; a move is read as what was asked."""
+    for sizes in ({"n_states": 4, "n_actions": 3}, {"n_states": 5, "n_actions": 2}):
+        model = interp.load("qlearning-handwired", **sizes, beta=10.0)
+        runs = [tasks.get("qlearning").sample(40, 12, seed=seed, **sizes) for seed in (0, 1)]
+        known, test = ((rollout(model, e).latents[:, 1:].flatten(0, 1).float(), e.q_tables[:, 1:]) for e in runs)
+        taught = taught_training.Taught(model)
+        taught.refit(known[0], torch.from_numpy(known[1]).flatten(0, 1).float())
+        assert (taught.together is not None) == (sizes["n_states"] == 4)
+        read = taught.tables(test[0], sizes["n_states"])
+        assert torch.allclose(read, torch.from_numpy(test[1]).flatten(0, 1).float(), atol=0.02)
+        change = torch.full(read.shape, 0.1)
+        moved = taught.tables(taught.moved(test[0], change), sizes["n_states"])
+        assert torch.allclose(moved - read, change, atol=1e-3)
+
+
 def test_what_was_taught_predicts_the_soft_policy_and_what_it_began_as_does_not():
     episodes = tasks.get("qlearning").sample(60, 20, seed=10**6, n_states=4, n_actions=3)
     algorithm = tasks.get("qlearning").algorithm("q_learning", beta=10.0)
@@ -51,6 +67,7 @@ def test_the_handwired_circuit_misses_nothing_of_what_is_taught_and_an_untrained
     # By the exact directions: moves along the data also change which column a latent is, which a circuit minds.
     moved = lambda taught, latents, change: latents + change.transpose(-1, -2) @ read  # noqa: E731
     monkeypatch.setattr(taught_training.Taught, "moved", moved)
+    monkeypatch.setattr(taught_training.Taught, "refit", lambda *_: None)  # its weights say where the table is
     for key, one in {"handwired": model, "untrained": model.fresh(0)}.items():
         taught = taught_training.Taught(one.float())
         with torch.no_grad():
