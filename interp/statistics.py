@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import checked, refuse_beyond_machine
+from interp.checks import array_of, checked, refuse_beyond_machine
 from interp.errors import require
 
 
@@ -37,8 +37,9 @@ class Interval:
 
         Samples that are not finite, such as a ratio over 0, are left out; where none is left, the bounds are NaN.
         """
-        require(np.ndim(samples) == 1, f"samples must be [resample], got shape {np.shape(samples)}")
-        low, high = percentile_bounds(samples if np.size(samples) else [np.nan], level)
+        drawn = array_of("samples", samples)
+        require(drawn.ndim == 1, f"samples must be [resample], got shape {drawn.shape}")
+        low, high = percentile_bounds(drawn if drawn.size else [np.nan], level)
         return Interval(float(estimate), float(low), float(high))
 
     @property

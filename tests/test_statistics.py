@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from interp.errors import InputError
 from interp.statistics import (
@@ -33,7 +34,7 @@ def test_the_bounds_of_a_ratio_are_those_of_its_resamples():
 def test_an_interval_leaves_out_samples_without_a_value():
     interval = Interval.of_samples([1.0, np.nan, 3.0, np.inf], estimate=2.0, level=1.0)
     assert (interval.estimate, interval.low, interval.high) == (2.0, 1.0, 3.0)
-    nothing = Interval.of_samples([], estimate=2.0)
+    nothing = Interval.of_samples(torch.zeros(0), estimate=2.0)
     assert nothing.estimate == 2.0 and math.isnan(nothing.low) and math.isnan(nothing.high)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from interp import catalog
-from interp.checks import checked
+from interp.checks import checked, checked_fields
 from interp.errors import InputError, require, require_known
 from interp.foreign import csv, one_line, svg
 from interp.library import load
@@ -262,6 +262,7 @@ def app(explorer: Explorer, token: str) -> Any:
 
 
 @dataclass(eq=False)
+@checked_fields
 class Served:
     """A page that is being served; ``address`` opens it. :meth:`close` ends it, as the end of Python does."""
 
