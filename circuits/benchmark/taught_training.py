@@ -1,8 +1,9 @@
 """Train a model of Q-learning to be Q-learning: its table as a declared read-out, its update asked of single rounds.
 
-    python -m circuits.benchmark.taught_training FOLDER 600      # steps; goes on with what FOLDER holds
+    python -m circuits.benchmark.taught_training FOLDER 600 [START]      # steps; goes on with what FOLDER holds
 
-It starts from ``qlearning-learned`` and learns three things at once, by a linear read-out of its latents, one for all:
+It starts from ``qlearning-learned``, or the model named, and learns three things at once, by linear read-outs of its
+latents that are fitted anew at every step:
 
 * predictions: the Boltzmann policy of the handwired circuit with ``beta=10``, in every round;
 * table: what is read after every round is the Q-table;
