@@ -17,7 +17,7 @@ BUDGET = {
     # Batches run as one, figures drawn once (issue 42).
     "interp": 4318,  # wide maps (37); an exact share; looks (39); draws (44); checks (41); foreign text, stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
-    "interp/cli": 1798,  # who plays, from interp/llm (43); references (44); a live page (40); shares (42); notes, players (43); JSON (39); audit (38)
+    "interp/cli": 1798,  # references (44); a live page (40); shares (42); notes, players, who plays (43); JSON (39)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.
