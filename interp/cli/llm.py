@@ -296,6 +296,8 @@ def notes(
     from interp.llm.tables import note_table, write_notes
 
     if test:
+        import pandas as pd
+
         from interp.llm import note_tests
         from reports.blocks import joined
 
@@ -308,7 +310,7 @@ def notes(
             shown = joined(one.table)[["change", "round", "notes", "telling", "follows", "moved"]]
             say.table(shown, f"{one.model}, {one.condition}: what edits of its notes do to its choices", "edits")
         say.facts(verdicts=[{"model": one.model, "condition": one.condition, "verdict": one.verdict} for one in found])
-        say.wrote([write_csv(out / "note_edits.csv", note_tests.whole_table(found))])
+        say.wrote([write_csv(out / "note_edits.csv", pd.concat([one.to_frame() for one in found]))])
         return
 
     reading = _read_traces(say, path, regime, duplicates)
