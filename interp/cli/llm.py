@@ -262,7 +262,7 @@ def score(
         scores, written = write_tables(reading.runs, out, seed=seed, more=behaviour_tables(acts))
     written.append(write_csv(out / "read.csv", reading.table))
     for one in acts:
-        say.line(f"{one.model}, {one.condition}, {one.regime}: {one.found or one.answer}")
+        say.line(str(one))
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote(written)
 

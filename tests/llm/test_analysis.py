@@ -187,6 +187,23 @@ def test_few_instances_are_not_named() -> None:
     assert found.found is None and "fewer than" in found.answer and len(found.to_frame()) == 1
 
 
+def test_repeated_plays_bound_what_any_algorithm_can_agree() -> None:
+    """Two plays that each depart in one round of ten agree in .82 of the rounds, so nothing agrees in more than .9."""
+    rng, runs = np.random.default_rng(0), alone("majority", n=FEWEST - 1, rounds=300)
+    noisy = [np.abs(one.predictions - (rng.random((2, 300)) < 0.1)) for one in runs]
+    noisy[0][0, 3] = np.nan
+    twice = [replace(one, predictions=a, again=(b[:200],)) for one, (a, b) in zip(runs, noisy, strict=True)]
+    (found,) = behaviour(twice)
+    assert found.repeated.low <= 0.82 <= found.repeated.high and found.repeated.high - found.repeated.low < 0.1
+    assert found.ceiling.estimate == pytest.approx((1 + (2 * found.repeated.estimate - 1) ** 0.5) / 2)
+    assert found.ceiling.low <= 0.9 <= found.ceiling.high and "repeated plays agree in" in str(found)
+    assert found.to_frame()["ceiling"].item() == found.ceiling.estimate
+    same = [replace(one, predictions=a, again=(a, 1 - a)) for one, (a, _) in zip(runs, noisy, strict=True)]
+    assert behaviour(same)[0].repeated.estimate == 0.5 and behaviour(same)[0].ceiling.high == 0.5
+    (once,) = behaviour(runs)
+    assert np.isnan(once.repeated.estimate) and "repeated" not in once.to_frame() and "repeated" not in str(once)
+
+
 def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., list[LLMRun]]) -> None:
     """Counter notes count exactly and name the best; last-step notes hold no counts; round lists grow."""
     both = [Condition("weather", "note"), NOTE_ONLY]
