@@ -113,9 +113,9 @@ SEEN = {
     "majority": Player(lambda v, y, now, u: int(2 * now.sum() >= len(now))),
 }
 UNSEEN = {
-    "WM .4 fading .8": Player(weighted(0.4, decay=0.8), ("fading_majority",)),
-    "WM 1 of the last 5": Player(weighted(1.0, window=5), ("majority_window",)),
-    "fixed share .1": Player(weighted(0.7, share=0.1), ("fixed_share",)),
+    "WM .4 fading .8": Player(weighted(0.4, decay=0.8), ("fading_majority",), 0.4),
+    "WM 1 of the last 5": Player(weighted(1.0, window=5), ("majority_window",), 1.0),
+    "fixed share .1": Player(weighted(0.7, share=0.1), ("fixed_share",), 0.7),
     "WM .5, one round of five wrong": Player(noisy(weighted(0.5), 0.2)),
     "win stay, lose shift": Player(win_stay),
     "says 1 every other round": Player(lambda v, y, now, u: len(y) % 2),

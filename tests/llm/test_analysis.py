@@ -261,12 +261,17 @@ def test_the_readme_holds_the_table_of_known_players() -> None:
         *found["player"],
         *known.NOISY,
     }
-    assert found.groupby("instances").size().to_dict() == dict.fromkeys((10, 30), 54)
+    assert found.groupby("instances").size().to_dict() == dict.fromkeys((10, 30, 90), 54)
     few = found.query("instances == 10")
     said = few.groupby(few["player"].isin(list(known.SEEN)))["is"].value_counts()
     assert said.to_dict() == {(True, "right"): 32, (True, "undecided"): 4, (False, "right"): 18}
     often = found[found["player"] == "WM .5, one round of five wrong"]
     assert (often["verdict"] == "none").all() and often["telling"].between(0.74, 0.81).all()
+    etas = {name: player.eta for name, player in {**known.SEEN, **known.UNSEEN}.items()}
+    named = found[(found["verdict"] == "named") & found["gain"].notna()]
+    missed = named[~named["player"].map(etas).between(named["gain_low"], named["gain_high"])]
+    assert set(missed["player"]) == {"WM .4 fading .8"} and len(missed) == 5, "two numbers, each interval by itself"
+    assert (named["player"] == "WM .4 fading .8").sum() == 9 and len(named) > 50
     row = few.query("player == 'coin' and regime == 'flat'").iloc[0]
     again = known.judged(known.SEEN["coin"], sample(10, 100, 4, regime="flat", seed=7))
     assert (again.verdict, again.closest) == (row["verdict"], row["closest"])
