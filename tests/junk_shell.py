@@ -114,9 +114,6 @@ def fault(words: list[str]) -> str:
         signal.setitimer(signal.ITIMER_PROF, _MOMENT)
         socket.socket.listen = lambda *given: os._exit(0)  # type: ignore[method-assign]
         try:
-            import huggingface_hub.constants as hub
-
-            hub.HF_HUB_OFFLINE = True  # nothing is looked for, and waited for, elsewhere
             os.write(write, json.dumps(_ended(words)).encode())
         finally:
             os._exit(0)

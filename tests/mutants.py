@@ -77,6 +77,7 @@ TARGETS = {
         },
     ),
     "circuits/compare/update.py": Target((f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_update.py")),
+    "circuits/compare/choices.py::_simplest,_verdict,_alike": Target((f"{_COMPARE}/test_choices.py",)),
     "circuits/compare/circuit.py": Target(
         (f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_circuit.py"),
         dict.fromkeys(

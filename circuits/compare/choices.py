@@ -19,12 +19,14 @@ lies on both sides) or "none":
 - it loses less than that guess, and less than the best family of another group.
 
 Within a group (families that extend one another) the one with fewest parameters is taken of those that may lose no more
-than :data:`WORTH` nats a round beyond the best; it is undecided where a larger one may save :data:`UNKNOWN`.
+than :data:`WORTH` beyond the best; it is undecided where a larger one may save :data:`UNKNOWN`. Both are shares of what
+a memory is worth to this player, the nats a round that the best family saves over the best guess without one: a player
+who departs from its algorithm in one round of ten halves that worth, and with it every difference between families.
 
 A player *chooses as a machine does* ("same") where by its 95 % intervals it does what the machine prefers in at least
 :data:`AGREES` of the rounds where the machine and the best guess without a memory prefer different outcomes, where the
 machine's predictions, through a link of their own, lose less than that guess and than an untrained copy's, and where no
-family saves :data:`UNKNOWN` nats a round beyond them. It is "different" where one of these fails by its own interval,
+family saves :data:`LEFT` nats a round beyond them. It is "different" where one of these fails by its own interval,
 and "undecided" otherwise, or without an untrained copy.
 
 What this is NOT: evidence of how a player computes. Noise and another algorithm that nobody thought of look alike: a
@@ -55,13 +57,20 @@ TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0)
 AGREES = 0.85
 """Least agreement in telling rounds: between a player that departs in one round of ten (named) and one that departs in
 one of five (not named); ``python -m tests.llm.players`` prints both."""
-WORTH = 0.004
-"""Nats a round that further parameters must save, by the whole interval: one choice among 1,000 is worth .005."""
-UNKNOWN = 0.02
-"""Nats a round that a larger family of the group might save, by its interval, beyond which the name is undecided."""
+WORTH = 0.01
+"""Share of the memory's worth that further parameters must save, by the whole interval: .003 to .005 nats a round for
+known players without noise, where one choice among 1,000 is worth .005."""
+UNKNOWN = 0.025
+"""Share of the memory's worth that a larger family of the group might save, by its interval, beyond which the name is
+undecided: half of what Weighted Majority (eta .5) saves over follow the leader in the regime that tells them apart
+least (.05 and more without noise, .03 to .04 with one round of ten wrong)."""
+LEFT = 0.02
+"""Nats a round that a family might save beyond a machine."""
 REFINED = 2
 """How many families are refined between the points of their grids, with those that they extend."""
 _LEAST, _CERTAIN, _TIED, _BISECTIONS = 1e-2, 1e-12, 1e-9, 14
+_SWITCH_SAVES = 0.004
+"""Nats a round that a switch must save, fitted to all choices, to be asked at all."""
 SWITCHES = "switches"
 Verdict = Literal["named", "undecided", "none"]
 Alike = Literal["same", "different", "undecided"]
@@ -405,14 +414,15 @@ def _switched(
 ) -> list[ChoiceScore]:
     """The best switch at a round from one simple family to another.
 
-    None where there are too few rounds, or where a switch saves no :data:`WORTH` of ``least``, what one family loses.
+    None where there are too few rounds, or where a switch saves no :data:`_SWITCH_SAVES` of ``least``, what one family
+    loses.
     """
     simple = [one for one in scores if one.size <= 1 and one.key in families]
     if len(simple) < 2 or game.choices.shape[1] < 10:
         return []
     everything = np.ones(len(game.choices), bool)
     *_, total = _best_switch(game, simple, families, everything)
-    if total / game.n_rounds > least - WORTH:
+    if total / game.n_rounds > least - _SWITCH_SAVES:
         return []
     found: dict[int, tuple[Any, ...]] = {}
     losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
@@ -485,14 +495,9 @@ def _decided(game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, 
         """Nats a round by which ``one`` loses less than ``other``."""
         return ratio_interval(other.losses - one.losses, rounds, seed=seed)
 
-    best = ranked[0]
+    best, floor = ranked[0], next(one for one in ranked if one.memoryless)
     group = [one for one in ranked if one.group == best.group]
-    alike = [one for one in group if less(best, one).low <= WORTH]
-    fewest = min(one.size for one in alike)
-    closest = next(one for one in alike if one.size == fewest)
-    simpler = [less(closest, one).low > 0 for one in group if one.size < closest.size]
-    larger = [less(one, closest).high <= UNKNOWN for one in group if one.size > closest.size]
-    floor = next(one for one in ranked if one.memoryless)
+    closest, alone = _simplest(group, less, less(best, floor).estimate)
     others = [one for one in ranked if one.group != closest.group]
     rival = next((one for one in others if not one.memoryless), others[0])
     lead, over_floor = less(closest, rival), less(closest, floor)
@@ -503,7 +508,7 @@ def _decided(game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, 
         return ratio_interval(right.sum(1), counted.sum(1), seed=seed)
 
     telling = agreeing(closest.prefers != floor.prefers)
-    verdict = _verdict(closest.memoryless, all(simpler + larger), telling, lead, over_floor)
+    verdict = _verdict(closest.memoryless, alone, telling, lead, over_floor)
     return ChoicePart(
         verdict=verdict,
         family=closest.key if verdict == "named" else None,
@@ -519,6 +524,20 @@ def _decided(game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, 
         runner_up=rival.key,
         scores={one.key: one for one in ranked},
     )
+
+
+def _simplest(
+    group: Sequence[ChoiceScore], less: Callable[[ChoiceScore, ChoiceScore], Interval], memory: float
+) -> tuple[ChoiceScore, bool]:
+    """The family that is meant of a ``group``, the best first, and whether no other one of it could be meant as well.
+
+    ``less`` gives the nats a round by which one loses less than another, ``memory`` what a memory is worth.
+    """
+    alike = [one for one in group if less(group[0], one).low <= WORTH * memory]
+    closest = min(alike, key=lambda one: one.size)
+    simpler = [less(closest, one).low > 0 for one in group if one.size < closest.size]
+    larger = [less(one, closest).high <= UNKNOWN * memory for one in group if one.size > closest.size]
+    return closest, all(simpler + larger)
 
 
 def _verdict(memoryless: bool, alone: bool, telling: Interval, lead: Interval, over_floor: Interval) -> Verdict:
@@ -548,10 +567,10 @@ def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, 
 
 def _alike(telling: Interval, over_floor: Interval, over_untrained: Interval, left: Interval) -> Alike:
     """The rule: "same" where all hold by their intervals, "different" where one fails by its own."""
-    if over_floor.high <= 0 or over_untrained.high <= 0 or left.low > UNKNOWN or not telling.high >= AGREES:
+    if over_floor.high <= 0 or over_untrained.high <= 0 or left.low > LEFT or not telling.high >= AGREES:
         return "different"
     saves = over_floor.low > 0 and over_untrained.low > 0
-    return "same" if saves and telling.low >= AGREES and left.high <= UNKNOWN else "undecided"
+    return "same" if saves and telling.low >= AGREES and left.high <= LEFT else "undecided"
 
 
 _CHI2 = 3.841 / 2

@@ -1,8 +1,12 @@
-"""What language models play like: which algorithm explains the choices of their runs (:mod:`interp.llm`).
+r"""What language models play like: which algorithm explains the choices of their runs (:mod:`interp.llm`).
 
 :func:`behaviour` asks :func:`~circuits.compare.choices.explain_choices` for each model, condition and regime, and says
 how often, in the second half, the model says what the most reliable expert says, and the opposite of what the least
 reliable one says. Choices that fit an algorithm do not show that a model holds weights.
+
+Where instances were played more than once, the plays say how much of a player is noise. Who chooses with probability m
+what it prefers in a round agrees with itself with :math:`m^2 + (1 - m)^2`. So where two plays agree in a share r of the
+rounds, no algorithm agrees with the player in more than :math:`(1 + \sqrt{2 r - 1}) / 2` of them: the *ceiling*.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from interp.checks import checked
 from interp.errors import require
 from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.machine import Machine
+from interp.statistics import NO_NUMBER, Interval, ratio_interval
 from interp.tasks.experts.players import player_families
 
 FEWEST = 8
@@ -35,6 +40,8 @@ class Behaviour:
         n: how many runs.
         found: which algorithm explains the choices; None below :data:`FEWEST` runs.
         says_best, opposes_worst: shares in the second half; the best and the worst by :attr:`LLMRun.reliability`.
+        repeated: share of the rounds in which further plays of an instance choose as the one that is scored; NaN where
+            there are none.
     """
 
     model: str
@@ -44,6 +51,18 @@ class Behaviour:
     found: ChoicePart | None
     says_best: float
     opposes_worst: float
+    repeated: Interval = NO_NUMBER
+
+    def __str__(self) -> str:
+        said = f"{self.model}, {self.condition}, {self.regime}: {self.found or self.answer}"
+        if np.isnan(self.repeated.estimate):
+            return said
+        return f"{said}; repeated plays agree in {self.repeated} of the rounds, an algorithm in at most {self.ceiling}"
+
+    @property
+    def ceiling(self) -> Interval:
+        """The most that any algorithm can agree, by how much repeated plays do."""
+        return Interval(*((1 + max(0.0, 2 * share - 1) ** 0.5) / 2 for share in vars(self.repeated).values()))
 
     @property
     def answer(self) -> str:
@@ -61,6 +80,8 @@ class Behaviour:
             row |= {"lapse": link.lapse, "temperature": link.temperature}
             for name in ("nats", "floor_nats", "lead", "agreement", "telling"):
                 row |= getattr(found, name).columns(name)
+        if not np.isnan(self.repeated.estimate):
+            row |= self.repeated.columns("repeated") | self.ceiling.columns("ceiling")
         return pd.DataFrame([row | {"says_best": self.says_best, "opposes_worst": self.opposes_worst}])
 
     def machines(self) -> pd.DataFrame:
@@ -117,7 +138,19 @@ def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
         families = player_families(episodes.n_experts)
         found = explain_choices(episodes, choices, families=families, beside=beside, seed=seed)
     best, worst = (float(np.mean(shares)) for shares in zip(*map(_second_half, members), strict=True))
-    return Behaviour(model, condition, regime, len(members), found, best, worst)
+    return Behaviour(model, condition, regime, len(members), found, best, worst, _repeated(members, seed))
+
+
+def _repeated(members: Sequence[LLMRun], seed: int) -> Interval:
+    """How often further plays of an instance choose as the one that is scored, over instances."""
+    rounds = []
+    for run in members:
+        plays = [np.stack([run.predictions[: len(other)], other[: run.rounds]]) for other in run.again]
+        both = np.concatenate([*plays, np.empty((2, 0))], axis=1)
+        known = ~np.isnan(both).any(0)
+        rounds.append(((both[0] == both[1]).sum(), known.sum()))
+    alike, counted = np.array(rounds, float).T
+    return ratio_interval(alike, counted, seed=seed)
 
 
 def _second_half(run: LLMRun) -> tuple[float, float]:

@@ -56,7 +56,7 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
     folder = folder_to_write(out / f"{traces.name}-against-{machines[0].name if machines else 'none'}")
     acts = behaviour(reading.runs, seed, machines)
     for one in acts:
-        say.line(f"{one.model}, {one.condition}, {one.regime}: {one.found or one.answer}")
+        say.line(str(one))
         for name, beside in one.found.beside.items() if one.found else ():
             say.line(f"{one.model}, {one.condition}, {one.regime}, as {name} chooses: {beside}")
     tables = {name: table for name, table in behaviour_tables(acts).items() if len(table)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
-from interp.errors import InputError, require
+from interp.errors import InputError, require, require_known
 from interp.files import folder_to_write, write_csv
 from interp.progress import working
 
@@ -34,10 +34,44 @@ def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
         raise InputError(f"{option} takes a number, or none to leave it out, got {text!r}") from None
 
 
+def _who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
+    """The name that goes into the settings, after a check that exactly one player was named."""
+    from interp.llm.agents import PLAYERS
+
+    require_known("backend", backend, ("server", "transformers"))
+    if agent is not None:
+        require(
+            model is None and base_url is None and backend == "server",
+            "--agent plays without a model: leave MODEL, --base-url and --backend out",
+        )
+        require_known("scripted agent", agent, PLAYERS)
+        return agent
+    if model is None:
+        raise InputError(
+            f"name who plays: --agent with one of {', '.join(PLAYERS)} (needs nothing else), MODEL with --base-url, or "
+            "MODEL with --backend transformers"
+        )
+    needs = "a model on a server needs --base-url, its address, such as http://127.0.0.1:8000/v1"
+    if backend == "server":
+        require(base_url is not None, f"{needs}; for a model in this process give --backend transformers")
+    else:
+        require(base_url is None, f"--backend {backend} runs the model in this process: leave --base-url out")
+    return model
+
+
+def _extra_fields(text: str) -> dict[str, Any]:
+    """``--extra-body`` as request fields."""
+    from interp.llm.schemes import json_in
+
+    extra = json_in(text)
+    require(isinstance(extra, dict), f"--extra-body must be a JSON object, got {text!r}")
+    return dict(extra)
+
+
 @command("open", example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
 def _open_model(
     say: Say,
-    model: Annotated[str, typer.Argument(help="Folder, .gguf file or name of a chat model.")],
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file or cached name of a chat model.")],
     out: options.Out = Path("output/llm-open"),
     regime: Annotated[str, typer.Option(help="Expert regime.")] = "stratified",
     episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
@@ -119,9 +153,9 @@ def run(
     Keys come from the environment only, and go to the address they were given for only.
     """
     from interp.llm import plan, runner, schemes
-    from interp.llm.backend import AgentBackend, Backend, Connection, Settings, extra_fields, who_plays
+    from interp.llm.backend import AgentBackend, Backend, Connection, Settings
 
-    name, extra = who_plays(model, base_url, agent, backend), extra_fields(extra_body)
+    name, extra = _who_plays(model, base_url, agent, backend), _extra_fields(extra_body)
     settings = Settings(
         name,
         _sent("--temperature", temperature, float),
@@ -228,7 +262,7 @@ def score(
         scores, written = write_tables(reading.runs, out, seed=seed, more=behaviour_tables(acts))
     written.append(write_csv(out / "read.csv", reading.table))
     for one in acts:
-        say.line(f"{one.model}, {one.condition}, {one.regime}: {one.found or one.answer}")
+        say.line(str(one))
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote(written)
 
@@ -262,6 +296,8 @@ def notes(
     from interp.llm.tables import note_table, write_notes
 
     if test:
+        import pandas as pd
+
         from interp.llm import note_tests
         from reports.blocks import joined
 
@@ -274,7 +310,7 @@ def notes(
             shown = joined(one.table)[["change", "round", "notes", "telling", "follows", "moved"]]
             say.table(shown, f"{one.model}, {one.condition}: what edits of its notes do to its choices", "edits")
         say.facts(verdicts=[{"model": one.model, "condition": one.condition, "verdict": one.verdict} for one in found])
-        say.wrote([write_csv(out / "note_edits.csv", note_tests.whole_table(found))])
+        say.wrote([write_csv(out / "note_edits.csv", pd.concat([one.to_frame() for one in found]))])
         return
 
     reading = _read_traces(say, path, regime, duplicates)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,7 +183,7 @@ PLAYERS = {
 
 
 @checked
-def scripted(name: str, valid: Collection[str] = AGENTS) -> ScriptedAgent:
-    """The agent called ``name``, one of ``valid``."""
-    require_known("scripted agent", name, valid)
+def scripted(name: str) -> ScriptedAgent:
+    """The agent called ``name``."""
+    require_known("scripted agent", name, AGENTS)
     return AGENTS[name]

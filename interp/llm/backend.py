@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 
 from interp.checks import check_fields
 from interp.errors import InputError, require, require_known
-from interp.llm.agents import PLAYERS, scripted
-from interp.llm.schemes import RESPONSE_FORMATS, Agent, Condition, Message, Turn, json_in
+from interp.llm.schemes import RESPONSE_FORMATS, Agent, Condition, Message, Turn
 
 
 class UnavailableError(RuntimeError):
@@ -216,33 +215,3 @@ class Connection:
         unset = f"the environment variable {name} is not set; put the key for {self.base_url} there"
         require(bool(key) or self.is_local, unset)
         return key
-
-
-def who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
-    """The name that goes into the settings, after a check that exactly one player was named."""
-    require_known("backend", backend, ("server", "transformers"))
-    if agent is not None:
-        require(
-            model is None and base_url is None and backend == "server",
-            "--agent plays without a model: leave MODEL, --base-url and --backend out",
-        )
-        scripted(agent, PLAYERS)
-        return agent
-    if model is None:
-        raise InputError(
-            f"name who plays: --agent with one of {', '.join(PLAYERS)} (needs nothing else), MODEL with --base-url, or "
-            "MODEL with --backend transformers"
-        )
-    needs = "a model on a server needs --base-url, its address, such as http://127.0.0.1:8000/v1"
-    if backend == "server":
-        require(base_url is not None, f"{needs}; for a model in this process give --backend transformers")
-    else:
-        require(base_url is None, f"--backend {backend} runs the model in this process: leave --base-url out")
-    return model
-
-
-def extra_fields(text: str) -> dict[str, Any]:
-    """``--extra-body`` as request fields."""
-    extra = json_in(text)
-    require(isinstance(extra, dict), f"--extra-body must be a JSON object, got {text!r}")
-    return dict(extra)

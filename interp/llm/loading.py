@@ -5,14 +5,14 @@
 
 Two plays of one instance (the same advice and labels) by one model under one condition are *duplicates*: pooled, they
 would count one instance twice. They are refused unless ``duplicates="first"`` is asked for, which keeps the first
-complete play in the order of the paths (the first play where none is complete). Copies of a run (the same predictions
-and notes, too) are set aside in any case, and told.
+complete play in the order of the paths (the first play where none is complete) and of the others what they predicted
+(:attr:`LLMRun.again`). Copies of a run (the same predictions and notes, too) are set aside in any case, and told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
     kept = []
     for group in plays.values():
         chosen = next((run for run in group if run.ended == "complete"), group[0])
-        kept.append(chosen)
+        kept.append(replace(chosen, again=tuple(run.predictions for run in group if run is not chosen)))
         why = f"another play of the instance in {str(chosen.path)!r}"
         _set_aside(rows, {str(run.path) for run in group if run is not chosen}, why)
     return kept

@@ -35,7 +35,7 @@ _LONGEST_NOTE = 120  # tokens of a note under "grammar", so that a small model e
 
 @checked
 def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
-    """``(model, tokenizer)`` of a folder, a ``.gguf`` file or a name that transformers knows."""
+    """``(model, tokenizer)`` of a folder, a ``.gguf`` file or a name in Hugging Face's cache; nothing is downloaded."""
     if find_spec("transformers") is None:
         raise InputError("a model in this process needs transformers: pip install 'latent-context-interp[local]'")
     import torch
@@ -43,15 +43,18 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
 
     path = Path(name)
     is_gguf = path.suffix == ".gguf"
-    source, more = (str(path.parent), {"gguf_file": path.name}) if is_gguf else (name, {})
+    more: dict[str, Any] = {"local_files_only": True} | ({"gguf_file": path.name} if is_gguf else {})
+    source = str(path.parent) if is_gguf else name
     dtype: Any = torch.float32 if device == "cpu" else "auto"
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **more)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **more).to(device).eval()
     except (OSError, ValueError, ImportError, RuntimeError) as error:
+        missing = isinstance(error, OSError) and not path.exists()
+        why = "there is no such folder or file, nor such a name in Hugging Face's cache, and nothing is downloaded here"
         raise InputError(
-            f"cannot load the model {name!r}: {' '.join(str(error).split())[:300]}; give a folder with config.json and "
-            "weights, a .gguf file, or the name of a model on the Hugging Face hub"
+            f"cannot load the model {name!r}: {why if missing else ' '.join(str(error).split())[:300]}; give a folder "
+            "with config.json and weights, a .gguf file, or a name that `hf download NAME` has put into the cache"
         ) from error
     require(
         bool(getattr(tokenizer, "chat_template", None)),

@@ -216,37 +216,48 @@ class _CountCheck:
         mean_error: mean absolute error of the readable counts of right predictions; NaN where none is readable.
         best, worst: whether the note's best (worst) expert is one of the truly best (worst) so far; None where not
             readable or all tie.
+        most_accurate, least_accurate: whether it alone is the most (least) reliable one; None where not readable.
     """
 
     readable: bool
     exact: bool
     mean_error: float
-    best: bool | None
-    worst: bool | None
+    best: bool | None = None
+    worst: bool | None = None
+    most_accurate: bool | None = None
+    least_accurate: bool | None = None
 
 
 @checked
-def check_counts(note: str, correct_so_far: NDArray[np.int64], n_rounds: int) -> _CountCheck:
-    """Compare the tallies in ``note`` with ``correct_so_far`` Int[expert] after ``n_rounds`` rounds."""
+def check_counts(
+    note: str, correct_so_far: NDArray[np.int64], n_rounds: int, reliability: NDArray[np.float64] | None = None
+) -> _CountCheck:
+    """Compare the tallies in ``note`` with ``correct_so_far`` Int[expert] after ``n_rounds`` rounds, and where
+    ``reliability`` Float[expert] is given with that."""
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
     errors = [
         abs(counts[letter][0] - true) for letter, true in zip(letters, correct_so_far, strict=True) if letter in counts
     ]
-    readable = len(counts) == len(letters)
-    exact = readable and not any(errors) and all(counts[letter][1] == n_rounds for letter in letters)
-    best = worst = None
-    if readable:
-        shares = np.array([counts[letter][0] / counts[letter][1] for letter in letters])
-        best, worst = _picks(shares, correct_so_far), _picks(-shares, -correct_so_far)
-    return _CountCheck(readable, exact, float(np.mean(errors)) if errors else float("nan"), best, worst)
+    error = float(np.mean(errors)) if errors else float("nan")
+    if len(counts) < len(letters):
+        return _CountCheck(False, False, error)
+    exact = not any(errors) and all(counts[letter][1] == n_rounds for letter in letters)
+    shares = np.array([counts[letter][0] / counts[letter][1] for letter in letters])
+    picked = [_picks(sign * shares, sign * correct_so_far) for sign in (1, -1)]
+    if reliability is not None:
+        tops = [(_top(sign * shares), (sign * reliability).argmax()) for sign in (1, -1)]
+        picked += [top == [int(skilled)] for top, skilled in tops]
+    return _CountCheck(True, exact, error, *picked)
+
+
+def _top(shares: NDArray[np.float64]) -> list[int]:
+    return [int(i) for i in np.flatnonzero(shares >= shares.max() - 1e-12)]
 
 
 def _picks(shares: NDArray[np.float64], truth: NDArray[np.int64]) -> bool | None:
-    top = np.flatnonzero(shares >= shares.max() - 1e-12)
-    if len(top) == len(shares):
-        return None
-    return bool(np.isin(top, np.flatnonzero(truth == truth.max())).all())
+    top = _top(shares)
+    return None if len(top) == len(shares) else bool((truth[top] == truth.max()).all())
 
 
 @checked

@@ -145,13 +145,6 @@ class NoteTest(Tabled):
 
 
 @checked
-def whole_table(tests: Sequence[NoteTest]) -> pd.DataFrame:
-    """The tables of several players in one."""
-    require(bool(tests), "no test of notes is given; interp.llm.note_tests.try_edits makes them")
-    return pd.concat([one.to_frame() for one in tests], ignore_index=True)
-
-
-@checked
 def try_edits(
     path: str | Path,
     folder: str | Path,

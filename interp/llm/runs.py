@@ -37,6 +37,7 @@ class LLMRun:
         eta: the learning rate of weighted majority that belongs to the instance; None where none is given.
         embedded: how many answers stood among other words.
         edited: it began from a note or a history that was given to it (:mod:`interp.llm.note_tests`).
+        again: predictions of further plays of the instance, where one of several was chosen.
     """
 
     model: str
@@ -62,6 +63,7 @@ class LLMRun:
     prompt: str = ""
     embedded: int = 0
     edited: bool = False
+    again: tuple[NDArray[np.float64], ...] = ()
 
     def __post_init__(self) -> None:
         played = len(self.predictions)

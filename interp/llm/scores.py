@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.llm.plan import PAPER_REGIMES
 from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
@@ -196,36 +196,6 @@ def _curve(regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], see
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-# condition -> model -> (mean, std) for each of PAPER_REGIMES
-_FINAL_REGRET: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
-    "weather-note": {"DeepSeek-V3": ((7.7, 7.0), (8.7, 7.1), (12.5, 7.7))},
-    "online-note": {"DeepSeek-V3": ((7.6, 7.0), (6.0, 5.4), (5.0, 10.2))},
-    "weather-note-only": {
-        "DeepSeek-V3": ((8.1, 6.3), (7.4, 5.2), (13.3, 6.9)),
-        "Qwen-3-14B": ((32.0, 8.9), (12.0, 5.3), (19.3, 9.9)),
-    },
-    "online-note-only": {
-        "DeepSeek-V3": ((9.3, 8.0), (7.9, 5.3), (11.3, 10.3)),
-        "Qwen-3-14B": ((20.7, 15.3), (10.4, 9.4), (20.3, 17.7)),
-    },
-    "weather-no-note": {
-        "DeepSeek-V3": ((12.7, 5.9), (8.5, 5.0), (21.9, 7.0)),
-        "Qwen-3-14B": ((13.1, 6.3), (8.6, 4.3), (19.5, 5.5)),
-    },
-    "online-no-note": {
-        "DeepSeek-V3": ((13.9, 8.2), (8.2, 5.1), (17.5, 7.6)),
-        "Qwen-3-14B": ((17.8, 7.6), (9.7, 4.7), (16.5, 9.1)),
-    },
-}
-
-
 def paper_table() -> pd.DataFrame:
     """The paper's final regrets: one row for each model, condition and regime, over its own 30 instances of each."""
-    return pd.DataFrame(
-        [
-            {"model": f"{model} (paper)", "condition": condition, "regime": regime, "mean": mean, "std": std, "n": 30}
-            for condition, models in _FINAL_REGRET.items()
-            for model, cells in models.items()
-            for regime, (mean, std) in zip(PAPER_REGIMES, cells, strict=True)
-        ]
-    )
+    return pd.read_csv(Path(__file__).parent / "paper.csv")

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from interp.checks import checked, require_columns
 from interp.errors import require
 from interp.files import write_csv, write_json
-from interp.llm.note_counts import check_counts, read_counts
+from interp.llm.note_counts import check_counts
 from interp.llm.notes import FORMATS, classify
 from interp.llm.runs import LLMRun
-from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS, expert_letters
+from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
 from interp.llm.scores import LLMScores, Predictor, score
 
 _GROUP = ["model", "condition", "regime"]
@@ -172,7 +171,6 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
         if note is None:
             continue
         whole, note = note, note[:LONGEST_NOTE]  # an imported note may be longer
-        check = check_counts(note, correct[t], t + 1)
         rows.append(
             {
                 **dict(zip(_GROUP, run.group, strict=True)),
@@ -182,19 +180,8 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
                 **vars(classify(note, run.advice.shape[1])),
                 "note": whole,
                 "chars": len(whole),
-                **vars(check),
-                "most_accurate": _names(note, run, 1) if check.readable else None,
-                "least_accurate": _names(note, run, -1) if check.readable else None,
+                **vars(check_counts(note, correct[t], t + 1, run.reliability)),
                 "prompt_tokens": run.prompt_tokens[t],
             }
         )
     return rows
-
-
-def _names(note: str, run: LLMRun, sign: int) -> bool:
-    """Does the note's best (sign -1: worst) tally belong to the most (least) reliable expert alone?"""
-    skill = sign * run.reliability
-    counts = read_counts(note, len(skill))
-    shares = sign * np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(skill))])
-    top = np.flatnonzero(shares >= shares.max() - 1e-12)
-    return bool(len(top) == 1 and top[0] == skill.argmax())

@@ -1,12 +1,15 @@
 """Simulated players whose algorithm is known, through the protocol of the language models, and what is said of them.
 
-    python -m tests.llm.players [--instances 10 30 90] [--unseen] [--coverage 60] [--table]
+    python -m tests.llm.players [--instances 10 30 90] [--which unseen] [--seeds 7] [--out FILE] [--table]
+    python -m tests.llm.players --coverage 400 [--out FILE]
 
 prints one row for each player, regime and number of instances: what it is called, whether that is right, its held-out
-loss and agreement, and eta with its interval. The first twelve were looked at while thresholds were chosen; the six
-``UNSEEN`` were not. ``--table`` prints a row for each player from ``docs/players.csv``, which these commands made; its
-column "before" is what the analysis that :mod:`circuits.compare.players` replaced (at 15495d8^) called closest on the
-same choices. ``--coverage`` prints how often the interval of eta holds the true one.
+loss and agreement, and eta with its interval; the rows that FILE holds already are not played again. The first twelve
+were looked at while thresholds were chosen, on seed 7; the six ``UNSEEN`` were not. The players ``NOISY`` were, on the
+seeds 101 to 104, and not on the seeds 201 to 206. ``docs/players.csv`` holds what these commands made; its column
+"before" is what the analysis that :mod:`circuits.compare.players` replaced (at 15495d8^) called closest on the same
+choices. ``--table`` prints a row for each player from it, and how many were named rightly; ``--coverage`` how often the
+interval of eta holds the true one.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +113,25 @@ SEEN = {
     "majority": Player(lambda v, y, now, u: int(2 * now.sum() >= len(now))),
 }
 UNSEEN = {
-    "WM .4 fading .8": Player(weighted(0.4, decay=0.8), ("fading_majority",)),
-    "WM 1 of the last 5": Player(weighted(1.0, window=5), ("majority_window",)),
-    "fixed share .1": Player(weighted(0.7, share=0.1), ("fixed_share",)),
+    "WM .4 fading .8": Player(weighted(0.4, decay=0.8), ("fading_majority",), 0.4),
+    "WM 1 of the last 5": Player(weighted(1.0, window=5), ("majority_window",), 1.0),
+    "fixed share .1": Player(weighted(0.7, share=0.1), ("fixed_share",), 0.7),
     "WM .5, one round of five wrong": Player(noisy(weighted(0.5), 0.2)),
     "win stay, lose shift": Player(win_stay),
     "says 1 every other round": Player(lambda v, y, now, u: len(y) % 2),
 }
+NOISY = {
+    "noisy WM .5": SEEN["noisy WM .5"],
+    "WM .5, 1 of 20 wrong": Player(noisy(weighted(0.5), 0.05), _WM, 0.5),
+    "WM .3, 1 of 10 wrong": Player(noisy(weighted(0.3), 0.1), _WM, 0.3),
+    "WM 1, 7 of 100 wrong": Player(noisy(weighted(1.0), 0.07), _WM, 1.0),
+    "FTL, 8 of 100 wrong": Player(noisy(leader, 0.08), ("follow_the_leader", "first_leader")),
+    "FPW, 8 of 100 wrong": Player(noisy(winners, 0.08), ("follow_previous_winners",)),
+    "Bayes, 8 of 100 wrong": Player(noisy(bayes, 0.08), ("bayes",)),
+}
+GROUPS = {"seen": SEEN, "unseen": UNSEEN, "noisy": NOISY}
+TABLE = Path(__file__).parents[2] / "docs" / "players.csv"
+_SEED = 7
 
 
 def choices(player: Player, episodes: Any, seed: int = 0) -> NDArray[np.float64]:
@@ -162,8 +178,7 @@ def is_right(player: Player, found: Any) -> str:
 
 def table() -> str:
     """A row for each player, in Markdown: what it is called on 10 instances of each regime."""
-    found = pd.read_csv(Path(__file__).parents[2] / "docs" / "players.csv")
-    found = found[found["instances"] == 10]
+    found = pd.read_csv(TABLE).query("instances == 10 and seed == @_SEED")
     called = found["closest"].str.replace("_", " ").where(found["verdict"] == "named", found["verdict"])
     lines = ["| player | before | now |", "| --- | --- | --- |"]
     for player, rows in found.assign(now=called).groupby("player", sort=False):
@@ -172,42 +187,73 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    from interp.tasks.experts import sample
+def counts() -> str:
+    """How many of the players and regimes are right, undecided or wrong, in Markdown; by number of instances."""
+    found = pd.read_csv(TABLE)
+    lines = ["| players | instances | right | undecided | wrong |", "| --- | --- | --- | --- | --- |"]
+    own = found["seed"] == _SEED
+    groups = {"the first twelve": own & found["player"].isin(SEEN), "the other six": own & found["player"].isin(UNSEEN)}
+    for name, rows in {**groups, "noisy, on draws held out": ~own}.items():
+        for n, said in found[rows].groupby("instances")["is"]:
+            numbers = [str((said == word).sum()) for word in ("right", "undecided", "wrong")]
+            lines.append(f"| {name} | {n} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
 
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, nargs="+", default=[10, 30, 90])
     parser.add_argument("--regimes", nargs="+", default=["stratified", "flat", "anti-signal"])
-    parser.add_argument("--unseen", action="store_true")
+    parser.add_argument("--which", choices=GROUPS, default="seen")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[_SEED])
     parser.add_argument("--coverage", type=int, default=0, help="Repetitions of the coverage of eta.")
     parser.add_argument("--only", nargs="+", default=None)
-    parser.add_argument("--out", default=None, help="A CSV file for the table.")
+    parser.add_argument("--out", type=Path, default=None, help="A CSV file of rows; those that it holds are kept.")
     parser.add_argument("--machine", default=None, help="Instead: does each player choose as this model does?")
     parser.add_argument("--table", action="store_true", help="Print docs/players.csv in short, and play nothing.")
     given = parser.parse_args()
     if given.table:
-        return print(table())  # noqa: T201
+        return print(table(), counts(), sep="\n\n")  # noqa: T201
     if given.coverage:
-        return coverage(given.coverage, given.instances[0])
-    players = UNSEEN if given.unseen else SEEN
+        return coverage(given.coverage, given.instances[0], given.out)
+    players = {name: player for name, player in GROUPS[given.which].items() if name in (given.only or [name])}
     if given.machine:
-        return alike(given.machine, {name: players[name] for name in given.only or players}, given)
-    rows = []
-    for name in given.only or players:
-        for n in given.instances:
-            for regime in given.regimes:
-                player, start = players[name], time.process_time()
-                found = judged(player, sample(n, 100, 4, regime=regime, seed=7))
-                rows.append({"player": name, "instances": n, "regime": regime, "is": is_right(player, found)})
-                rows[-1] |= {"verdict": found.verdict, "closest": found.closest, "runner_up": found.runner_up}
-                rows[-1] |= {"nats": found.nats.estimate, "floor": found.floor_nats.estimate}
-                rows[-1] |= found.lead.columns("lead") | found.telling.columns("telling")
-                if "gain" in found.intervals:
-                    rows[-1] |= found.intervals["gain"].columns("gain")
-                print(*rows[-1].values(), f"{time.process_time() - start:.1f} s", flush=True)  # noqa: T201
-                if given.out:
-                    pd.DataFrame(rows).to_csv(given.out, index=False, float_format="%.4g")
+        return alike(given.machine, players, given)
+    order = product(players, given.seeds, given.instances, given.regimes)
+    keys = [dict(zip(("player", "seed", "instances", "regime"), key, strict=True)) for key in order]
+    for row in resumed(keys, lambda key: told(players[key["player"]], key), given.out):
+        print(*row.values(), flush=True)  # noqa: T201
     return None
+
+
+def resumed(
+    keys: Sequence[dict[str, Any]], row: Callable[[dict[str, Any]], dict[str, Any]], out: Path | None
+) -> Iterator[dict[str, Any]]:
+    """The row of each key, computed unless the file holds it; every new one is written at once."""
+    kept: list[Any] = pd.read_csv(out).to_dict("records") if out is not None and out.exists() else []
+    for key in keys:
+        if any(all(one[name] == value for name, value in key.items()) for one in kept):
+            continue
+        kept.append(key | row(key))
+        if out is not None:
+            pd.DataFrame(kept).to_csv(out, index=False, float_format="%.4g")
+        yield kept[-1]
+
+
+def told(player: Player, key: dict[str, Any]) -> dict[str, Any]:
+    """What is said of a player on a draw of episodes."""
+    from interp.tasks.experts import sample
+
+    start = time.process_time()
+    episodes = sample(key["instances"], 100, 4, regime=key["regime"], seed=key["seed"])
+    found = judged(player, episodes, key["seed"] - _SEED)
+    row: dict[str, Any] = {"is": is_right(player, found), "verdict": found.verdict}
+    row |= {"closest": found.closest, "runner_up": found.runner_up}
+    row |= {"nats": found.nats.estimate, "floor": found.floor_nats.estimate}
+    row |= found.lead.columns("lead") | found.telling.columns("telling")
+    if "gain" in found.intervals:
+        row |= found.intervals["gain"].columns("gain")
+    return row | {"seconds": time.process_time() - start}
 
 
 def alike(machine: str, players: dict[str, Player], given: argparse.Namespace) -> None:
@@ -230,22 +276,25 @@ def alike(machine: str, players: dict[str, Player], given: argparse.Namespace) -
                 print(f"{name:20} {n:3} {regime:12} {found.answer:32} {found.beside[machine]}", flush=True)  # noqa: T201
 
 
-def coverage(repetitions: int, n: int) -> None:
+def coverage(repetitions: int, n: int, out: Path | None) -> None:
     """How often the interval of eta holds the true one, for players with and without noise."""
+    from interp.statistics import exact_share
     from interp.tasks.experts import sample
 
-    rng = np.random.default_rng(11)
-    for rate in (0.0, 0.05, 0.1):
-        held, width = [], []
-        for seed in range(repetitions):
-            eta = float(np.exp(rng.uniform(np.log(0.1), np.log(1.5))))
-            episodes = sample(n, 100, 4, regime=("stratified", "flat", "anti-signal")[seed % 3], seed=1000 + seed)
-            found = eta_interval(Player(noisy(weighted(eta), rate)), episodes, seed)
-            held.append(found.low <= eta <= found.high)
-            width.append(found.high / found.low)
-        print(  # noqa: T201
-            f"noise {rate:.2f}: {n} instances, held {np.mean(held):.3f} of {len(held)}, width x{np.median(width):.2f}"
-        )
+    def row(key: dict[str, Any]) -> dict[str, Any]:
+        seed = key["seed"]
+        eta = float(np.exp(np.random.default_rng([11, seed]).uniform(np.log(0.1), np.log(1.5))))
+        episodes = sample(n, 100, 4, regime=("stratified", "flat", "anti-signal")[seed % 3], seed=1000 + seed)
+        found = eta_interval(Player(noisy(weighted(eta), key["noise"])), episodes, seed)
+        return {"eta": eta, "low": found.low, "high": found.high, "held": found.low <= eta <= found.high}
+
+    keys = [{"noise": rate, "instances": n, "seed": seed} for rate in (0.0, 0.05, 0.1) for seed in range(repetitions)]
+    rows = pd.DataFrame(resumed(keys, row, out))
+    rows = pd.read_csv(out) if out is not None else rows
+    for rate, some in rows.groupby("noise"):
+        width = (some["high"] / some["low"]).median()
+        held = exact_share(some["held"].to_numpy(bool))
+        print(f"noise {rate:.2f}: {n} instances, held {held} of {len(some)}, width x{width:.2f}")  # noqa: T201
 
 
 def eta_interval(player: Player, episodes: Any, seed: int) -> Any:

@@ -215,6 +215,7 @@ def test_duplicates_are_refused_or_the_first_complete_play_is_kept(tmp_path: Pat
     assert [run.index for run in found.runs] == [0, 1, 2] and all(run.ended == "complete" for run in found.runs)
     kept = [run.path.parts[-4] for run in found.runs]
     assert kept == ["b", "a", "b"]
+    assert [[len(again) for again in run.again] for run in found.runs] == [[2], [], []]
     assert found.table["why"].str.startswith("another play of the instance in").sum() == 1
     assert found.table["why"].str.startswith("a copy of").sum() == 1, "the same words again are no second play"
     with pytest.raises(InputError, match="unknown way with duplicates 'pool'"):

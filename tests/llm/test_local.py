@@ -79,6 +79,8 @@ def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda tiny: load_model("no/such/folder/here"), "cannot load the model 'no/such/folder/here'"),
+        (lambda tiny: load_model("nobody/such-a-name"), "nor such a name in Hugging Face's cache, and nothing is down"),
+        (lambda tiny: load_model(tiny, "no-such-device"), "cannot load the model .*no-such-device"),
         (
             lambda tiny: LocalBackend(Settings(tiny, response_format="json_schema")),
             "unknown response format .* 'json_schema'",
