@@ -101,7 +101,7 @@ class RoundPatcher:
         self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
         on_cpu = run.tokens.device.type == "cpu"
-        self.chunk = chunk or (CHUNK_CPU if on_cpu else CHUNK_ACCELERATOR)
+        self.chunk = chunk or (self.base.at_once(CHUNK_CPU) if on_cpu else CHUNK_ACCELERATOR)
         self.transformer = model if isinstance(model, HookedLatentTransformer) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
@@ -121,7 +121,7 @@ class RoundPatcher:
                 return True
             return torch.equal(*(cell.read(of[cell.hook], layout) for of in (source, base)))
 
-        same = [i for i, (cell, *place) in enumerate(zip(cells, starts, placed, strict=True)) if idle(cell, *place)]
+        same = [i for i, cell in enumerate(cells) if idle(cell, starts[i], placed[i])]
         if same:
             predictions, latents = self.run.predictions[:, self.t], self.run.latents[:, self.t + 1]
             yield Patched(same, tile(predictions, len(same)), tile(latents, len(same)), idle=True)
