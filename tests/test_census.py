@@ -22,7 +22,7 @@ BUDGET = {
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.
     # What changes nothing is not run, imports are put off (42); steering at every dose (39); what does not fit (41).
-    "interp/interventions": 5340,
+    "interp/interventions": 5345,
     "interp/llm": 5145,  # opened with notes; notes edited and gone on from, budgets, embedded answers, Inspect (43)
     # Machines of others (issue 37): an adapter for each kind of model that carries a state, and learners of each kind.
     "interp/machines": 1060,
