@@ -100,8 +100,8 @@ class RoundPatcher:
         require(chunk is None or chunk >= 1, f"chunk must be an integer >= 1, got {chunk}")
         self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
-        on_cpu = run.tokens.device.type == "cpu"
-        self.chunk = chunk or (self.base.at_once(CHUNK_CPU) if on_cpu else CHUNK_ACCELERATOR)
+        most = CHUNK_CPU if run.tokens.device.type == "cpu" else CHUNK_ACCELERATOR
+        self.chunk = chunk or self.base.at_once(most)
         self.transformer = model if isinstance(model, HookedLatentTransformer) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:

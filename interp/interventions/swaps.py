@@ -137,7 +137,8 @@ class Rows(NamedTuple):
 
     def parts(self) -> Iterator[slice]:
         """At most :data:`CHUNK` rows at a time, in order."""
-        return (slice(start, start + CHUNK) for start in range(0, len(self.latents), CHUNK))
+        size = self.fed.at_once(CHUNK)
+        return (slice(start, start + size) for start in range(0, len(self.latents), size))
 
     def part(self, rows: slice) -> Rows:
         """Some of these rows."""

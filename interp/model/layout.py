@@ -85,8 +85,9 @@ class EncodedRounds:
         return self.each(lambda part: part[:, t])
 
     def at_once(self, most: int) -> int:
-        """How many of these rows a CPU runs at once: ``most``, or fewer where rounds are long."""
-        return max(1, min(most, _MOST_WEIGHTS // self.tokens.shape[-1] ** 2))
+        """How many of these rows run at once: ``most``, or on a CPU fewer where rounds are long."""
+        on_cpu = self.tokens.device.type == "cpu"
+        return max(1, min(most, _MOST_WEIGHTS // self.tokens.shape[-1] ** 2)) if on_cpu else most
 
 
 @dataclass(frozen=True)
