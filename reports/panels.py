@@ -34,7 +34,7 @@ def attention(
 
     Args:
         patterns, heads: per layer ``[head, query, key]``, and a name per head.
-        labels: of positions; thinned out where panels are too small for all.
+        labels: of positions; thinned out where panels are too small for all. No ticks where none are: they take long.
         columns: panels in a row, at most.
     """
     require(len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}")
@@ -61,9 +61,9 @@ def attention(
             axes.grid(False)
             axes.tick_params(length=0, pad=1.5)
             axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
-            axes.set_yticks(places, [labels[i] for i in places] if offset == 0 else [], fontsize=_SMALL)
-            below = [labels[i] for i in places] if (layer, start) == rows[-1] else []
-            axes.set_xticks(places, below, fontsize=_SMALL, rotation=90)
+            left, below = (places if there else [] for there in (offset == 0, (layer, start) == rows[-1]))
+            axes.set_yticks(left, [labels[i] for i in left], fontsize=_SMALL)
+            axes.set_xticks(below, [labels[i] for i in below], fontsize=_SMALL, rotation=90)
     colour_bar(figure, image, "weight", ax=grid, fraction=0.02, pad=0.01, aspect=30)
     return figure
 

@@ -222,20 +222,22 @@ def _candidates(
 def _cut(
     model: HookedLatentTransformer, rows: Rows, layout: RoundLayout, reads: Sequence[_Read]
 ) -> tuple[Tensor, Tensor]:
-    """The exits with each read cut on its own, ``[read, row, value]``."""
-    n = len(rows.latents)
-    copies = rows.tiled(len(reads))
+    """The exits with each read cut on its own, ``[read, row, value]``; layers before it are run once for all."""
 
-    def without(layer: int, pattern: Tensor, hook: Any) -> Tensor:
+    def without(read: _Read, pattern: Tensor, hook: Any) -> Tensor:
         pattern = pattern.clone()
-        for i, read in enumerate(reads):
-            if read.layer == layer:
-                pattern[i * n : (i + 1) * n, read.head, read.query, read.key] = 0
+        pattern[:, read.head, read.query, read.key] = 0
         return pattern
 
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
-    hooks = [(name, partial(without, layer)) for layer, name in enumerate(names)]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        out = _run(model, copies)
-    prediction, update = (x.unflatten(0, (len(reads), n)) for x in _exits(out, layout))
+    cut = []
+    with torch.no_grad():
+        latents = model.hook_latents(rows.latents)
+        before = [model.embedded(rows.fed.tokens, latents, rows.fed.values)]
+        for layer in range(model.config.n_layers - 1):
+            before.append(model.run_from(before[-1], layer, layer + 1))
+        for read in reads:
+            hook = f"blocks.{read.layer}.attn.hook_pattern", partial(without, read)
+            with model.hooks(fwd_hooks=[hook]):
+                cut.append(_exits(model.read_out(model.run_from(before[read.layer], read.layer), latents), layout))
+    prediction, update = (torch.stack(of) for of in zip(*cut, strict=True))
     return prediction, update

@@ -20,7 +20,6 @@ from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require, require_known
 from interp.files import write_csv
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
-from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
 from interp.interventions.counterfactual import of_rounds
 from interp.interventions.edge_graph import Ablation, with_heads
@@ -97,6 +96,8 @@ def alignment_table(
     smooth: Machine | None = None,
 ) -> pd.DataFrame:
     """Learned subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
+    from interp.interventions.alignment import COLUMNS, AlignmentError, align  # two seconds: only where it is used
+
     task = catalog.of(model)
     algorithm = task.explains(model)
     options: dict[str, Any] = {"rounds": _recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}

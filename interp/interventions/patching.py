@@ -230,20 +230,20 @@ def run_cells(
     values: list[Tensor | None] = [None] * len(cells)
     patcher = RoundPatcher(pair.model, base, pair.round, source, update=later, chunk=chunk)
     for step in patcher.cells(cells):
-        measured = measure.measure(_read_on(pair, base, step, propagate), pair)
+        on = _read_on(pair, base, step, propagate and not step.idle, measure.needs_update)
+        measured = measure.measure(on, pair)
         for cell, value in zip(step.cells, measured, strict=True):
             values[cell] = value
     return torch.stack([value for value in values if value is not None])
 
 
-def _read_on(pair: Pair, base: Rollout, step: Patched, propagate: bool) -> Readout:
-    """Run the rounds after the patched one, up to the one that is read."""
+def _read_on(pair: Pair, base: Rollout, step: Patched, propagate: bool, update: bool) -> Readout:
+    """Run the rounds after the patched one, up to the one that is read, with or without that one's ``update``."""
     n, latents = len(step.cells), step.latents
     predictions = [step.predictions]
     for t in range(pair.round + 1, pair.read + 1):
         if propagate:
-            after = next_round(pair.model, base, t, latents, n)
-            prediction, latents = after.prediction, after.latents
+            prediction, latents = next_round(pair.model, base, t, latents, n, update or t < pair.read)
         else:
             prediction, latents = tile(base.predictions[:, t], n), tile(base.latents[:, t + 1], n)
         predictions.append(prediction)
@@ -324,8 +324,7 @@ def round_map(
     active, latents = 0, torch.zeros(0)
     for t in range(at_rounds[0], at_rounds[-1] + 1):
         if active:
-            step = next_round(model, base, t, latents, active)
-            predictions, latents = step.prediction, step.latents
+            predictions, latents = next_round(model, base, t, latents, active)
         if t in at_rounds:
             (patched,) = RoundPatcher(model, base, t, source, update=True).cells([place])
             predictions = torch.cat([predictions, patched.predictions]) if active else patched.predictions

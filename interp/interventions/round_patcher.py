@@ -1,10 +1,11 @@
 """Run many patched copies of one round: only what a patch can change is computed again.
 
-A *cell* is one intervention: a site whose activation is replaced by its source's. Many cells run together as a batch
-``[cell, episode]``. Layers below the lowest of them are not run again, because the base's residual stream there is
-known (prefix reuse), and neither are positions before the first, because attention is causal: their keys and values
-are the base's. Where only the prediction is read, positions after it are left out, too. The result equals patching one
-cell at a time to float precision.
+A *cell* is one intervention: a site whose activation is replaced by its source's. Where source and base have the same
+activation, or nothing later reads it, the base's results are the cell's. The others run together as a batch
+``[cell, episode]``, each from the layer of its site on: the base's residual stream before it is known (prefix reuse).
+So are the keys and values of positions before the first that is patched, because attention is causal, and the layer's
+results at positions that do not read the patched one; the last layer is run where it is read. Where only the prediction
+is read, positions after it are left out, too. The result equals patching one cell at a time to float precision.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
@@ -25,7 +27,7 @@ from interp.machine import Machine
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
-from interp.model.rollout import Step, run_round
+from interp.model.rollout import run_round
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
@@ -34,10 +36,23 @@ CHUNK_CPU, CHUNK_ACCELERATOR = 256, 65_536
 sites and so skip more on a CPU; an accelerator wants few launches."""
 
 
-def next_round(model: Machine, run: Rollout, t: int, latents: Tensor, times: int) -> Step:
-    """Round ``t`` of ``run``, from the latents of ``times`` copies of its episodes that were intervened on before."""
+_READ_LATER = ("resid_pre", "k", "v")
+"""Components that later positions read in the layer itself; what else is patched at a position changes only its own."""
+
+
+def next_round(
+    model: Machine, run: Rollout, t: int, latents: Tensor, times: int, update: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Prediction of round ``t`` of ``run`` and latents after it, from the latents of ``times`` copies of its episodes.
+
+    These were intervened on before. Without ``update`` the latents are those given: only the prediction is asked for.
+    """
+    fed = run.fed.at(t).each(partial(tile, times=times))
     with torch.no_grad():
-        return run_round(model, run.fed.at(t).each(partial(tile, times=times)), latents, run.layout, run.commit, ())
+        if not update and isinstance(model, HookedLatentTransformer) and model.is_quiet():
+            return model.predict(fed.tokens, latents, fed.values), latents
+        step = run_round(model, fed, latents, run.layout, run.commit, ())
+    return step.prediction, step.latents
 
 
 def activations(model: Machine, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
@@ -53,11 +68,13 @@ class Patched:
     Attributes:
         predictions: rows ordered cell by cell, ``[cell * episode, ...]``.
         latents: after the round, ``[cell * episode, latent, d_model]``; the base's where no update was asked for.
+        idle: whether both are the base's, because these cells can change neither.
     """
 
     cells: list[int]
     predictions: Tensor
     latents: Tensor
+    idle: bool = False
 
 
 class RoundPatcher:
@@ -83,63 +100,120 @@ class RoundPatcher:
         require(chunk is None or chunk >= 1, f"chunk must be an integer >= 1, got {chunk}")
         self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
-        on_cpu = run.tokens.device.type == "cpu"
-        self.chunk = chunk or (CHUNK_CPU if on_cpu else CHUNK_ACCELERATOR)
+        most = CHUNK_CPU if run.tokens.device.type == "cpu" else CHUNK_ACCELERATOR
+        self.chunk = chunk or self.base.at_once(most)
         self.transformer = model if isinstance(model, HookedLatentTransformer) else None
-        self.known: dict[str, Tensor] = {}
+        self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
             self.n_layers, points = self.transformer.config.n_layers, ("hook_resid_pre", "attn.hook_k", "attn.hook_v")
-            self.last = f"blocks.{self.n_layers - 1}.hook_resid_post"
             names = [f"blocks.{i}.{point}" for i in range(self.n_layers) for point in points]
-            self.known = activations(model, run, t, [*names, self.last])
+            self.known = activations(model, run, t, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"])
 
     def cells(self, cells: Sequence[Site]) -> Iterator[Patched]:
-        """Patch each cell on its own, in batches."""
+        """Patch each cell on its own, in batches; the first batch are those that change nothing, if any."""
         layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
-        source = activations(self.model, self.source, self.t, hooks)
-        end = layout.n_positions if self.update else layout.predict_position + 1
+        source, base = (activations(self.model, run, self.t, hooks) for run in (self.source, self.run))
         placed = [self.transformer is not None and cell.position in layout.labels for cell in cells]
         starts = [layout.position(str(cell.position)) if at else 0 for cell, at in zip(cells, placed, strict=True)]
-        beyond = [i for i, start in enumerate(starts) if start >= end]
-        if beyond:
+
+        def idle(cell: Site, start: int, at: bool) -> bool:
+            if at and (start >= self.end or self._unread(cell, start)):
+                return True
+            return torch.equal(*(cell.read(of[cell.hook], layout) for of in (source, base)))
+
+        same = [i for i, cell in enumerate(cells) if idle(cell, starts[i], placed[i])]
+        if same:
             predictions, latents = self.run.predictions[:, self.t], self.run.latents[:, self.t + 1]
-            yield Patched(beyond, tile(predictions, len(beyond)), tile(latents, len(beyond)))
+            yield Patched(same, tile(predictions, len(same)), tile(latents, len(same)), idle=True)
         by_hook: dict[str, list[int]] = {}
-        # Cells are run from the lowest layer of any on; those before the first layer from the tokens on.
+        # Cells before the first layer are run from the tokens on.
         depths = [-1 if cell.layer is None else cell.layer for cell in cells]
-        for i in sorted(set(range(len(cells))) - set(beyond), key=lambda i: (depths[i], starts[i])):
+        for i in sorted(set(range(len(cells))) - set(same), key=lambda i: (depths[i], starts[i])):
             by_hook.setdefault(cells[i].hook, []).append(i)
         for indices in _packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
-            start = min(starts[i] for i in indices)
             patches = _Patches([cells[i] for i in indices], source, layout)
-            yield self._chunk(indices, patches, cells[indices[0]].layer, min(start, layout.predict_position), end)
+            if self.transformer is None or depths[indices[0]] < 0:
+                rows = self.base.each(partial(tile, times=len(indices)))
+                yield self._whole(indices, rows, patches)
+            else:
+                yield self._chunk(self.transformer, indices, patches, [starts[i] for i in indices])
 
-    def _chunk(self, indices: list[int], patches: _Patches, layer: int | None, start: int, end: int) -> Patched:
-        n, layout = len(indices), self.run.layout
-        rows, before = self.base.each(partial(tile, times=n)), tile(self.latents, n)
-        model = self.transformer
-        if layer is None or model is None:
-            return self._whole(indices, rows, before, patches)
-        with torch.no_grad(), model.hooks(fwd_hooks=patches.hooks((start, end))):
-            resid = tile(self.known[f"blocks.{layer}.hook_resid_pre"][:, start:end], n)
-            names = (f"blocks.{i}.attn.hook_" for i in range(layer, self.n_layers))
-            past = (KeyValues(*(tile(self.known[name + kv][:, :start], n) for kv in "kv")) for name in names)
-            resid = model.run_from(resid, layer, past=past if start else None)
-            patches.counter.check()
+    def _unread(self, cell: Site, position: int) -> bool:
+        """Whether it acts after the last layer has read other positions, at one that is not read from there."""
+        layout = self.run.layout
+        read = {layout.predict_position, layout.update_position if self.update else layout.predict_position}
+        return cell.layer == self.n_layers - 1 and cell.component not in _READ_LATER and position not in read
+
+    def _chunk(
+        self, model: HookedLatentTransformer, indices: list[int], patches: _Patches, starts: list[int]
+    ) -> Patched:
+        """Layer by layer, from the lowest of any cell on; every cell's rows join where it is patched."""
+        n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
+        start = min(*starts, read)
+        before, order = tile(self.latents, n), []
+        with torch.no_grad():
+            resid, quiet = self._resid(0, 0)[:, start : self.end], model.is_quiet()
+            for layer in range(self.n_layers):
+                here = [i for i, cell in enumerate(patches.cells) if cell.layer == layer]
+                early = [i for i in here if quiet and patches.cells[i].component == "resid_pre"]
+                if early:
+                    own = self._resid(layer, len(early))[:, start : self.end]
+                    own = patches.of(early).write(patches.cells[early[0]].hook, (start, self.end), own)
+                    resid = torch.cat([resid, own])
+                last = layer == self.n_layers - 1
+                if len(resid):
+                    n_read = self.end - read if last and quiet else None
+                    past = self._past(layer, start, len(resid) // len(self.latents))
+                    resid = model.run_from(resid, layer, layer + 1, past=past, n_read=n_read)
+                late = [i for i in here if i not in early]
+                if late:
+                    after = self._after(model, layer, patches.of(late), [starts[i] for i in late])
+                    resid = torch.cat([resid, after[:, self.end - resid.shape[1] : self.end]])
+                order += early + late
             if not self.update:
                 outcomes = model.unembed(model.ln_final(resid[:, -1:]))[:, 0]
                 prediction = model.read_prediction(outcomes, layout.n_positions)
-                return Patched(indices, prediction, tile(self.run.latents[:, self.t + 1], n))
-            output = model.read_out(torch.cat([tile(self.known[self.last][:, :start], n), resid], 1), before)
+                return Patched([indices[i] for i in order], prediction, tile(self.run.latents[:, self.t + 1], n))
+            whole = self._resid(self.n_layers, n)
+            whole[:, self.end - resid.shape[1] : self.end] = resid
+            output = model.read_out(whole, before)
+            rows = self.base.each(partial(tile, times=n))
             tokens = rows.tokens
             if self.run.commit == "own":
                 tokens = layout.commit(tokens, layout.choose(output.prediction))
+            indices = [indices[i] for i in order]
             if torch.equal(tokens, rows.tokens):
                 return Patched(indices, output.prediction, model.write(before, output.update, rows.slots))
-        return self._whole(indices, replace(rows, tokens=tokens), before, patches)
+        return self._whole(indices, replace(rows, tokens=tokens), patches.of(order))
 
-    def _whole(self, indices: list[int], rows: EncodedRounds, before: Tensor, patches: _Patches) -> Patched:
+    def _after(
+        self, model: HookedLatentTransformer, layer: int, patches: _Patches, starts: list[int]
+    ) -> Float[Tensor, "row pos d_model"]:
+        """The residual stream after a layer with cells: the base's, but where they can change it."""
+        spreads = any(cell.position is None or cell.component in _READ_LATER for cell in patches.cells)
+        start, stop = min(starts), self.end if spreads else max(starts) + 1
+        n = len(patches.cells)
+        with model.hooks(fwd_hooks=patches.hooks((start, stop))):
+            resid = self._resid(layer, n)[:, start:stop]
+            resid = model.run_from(resid, layer, layer + 1, past=self._past(layer, start, n))
+        patches.counter.check()
+        after = self._resid(layer + 1, n)
+        after[:, start:stop] = resid
+        return after
+
+    def _resid(self, layer: int, times: int) -> Float[Tensor, "row pos d_model"]:
+        """Copies of the base's residual stream before a layer, or after the last."""
+        last = layer == self.n_layers
+        return tile(self.known[f"blocks.{layer - last}.hook_resid_{'post' if last else 'pre'}"], times)
+
+    def _past(self, layer: int, start: int, times: int) -> list[KeyValues] | None:
+        """Copies of a layer's keys and values at the positions before ``start``."""
+        names = (f"blocks.{layer}.attn.hook_{kv}" for kv in "kv")
+        return [KeyValues(*(tile(self.known[name][:, :start], times) for name in names))] if start else None
+
+    def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> Patched:
         """The patched round from its tokens on, its own choice committed."""
+        before = tile(self.latents, len(indices))
         commit = self.run.commit if self.update else "target"
         with torch.no_grad():
             after = run_round(self.model, rows, before, self.run.layout, commit, patches.hooks(None))
@@ -149,8 +223,6 @@ class RoundPatcher:
 
 def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
     """``groups`` in chunks of at most ``size``: whole ones share a chunk, larger ones are cut by themselves.
-
-    A chunk runs from its first group's layer on, so sharing saves launches and costs work; small chunks do not share.
 
     >>> list(_packed([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
     [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
@@ -172,28 +244,32 @@ class _Patches:
     """Hooks on ``[cell * episode, ...]`` that give each cell's rows the source at that cell's site."""
 
     def __init__(self, cells: Sequence[Site], source: dict[str, Tensor], layout: RoundLayout) -> None:
-        self.n_cells = len(cells)
-        self.sources = {cell.hook: source[cell.hook] for cell in cells}
+        self.cells, self.source, self.layout = cells, source, layout
         self.masks: dict[str, Tensor] = {}
-        self.position_axes = {cell.hook: cell.kind.position_axis for cell in cells}
-        for name, values in self.sources.items():
-            mask = np.zeros((len(cells), 1, *values.shape[1:-1], 1), dtype=bool)
+        for name in dict.fromkeys(cell.hook for cell in cells):
+            mask = np.zeros((len(cells), 1, *source[name].shape[1:-1], 1), dtype=bool)
             for row, cell in zip(mask, cells, strict=True):
                 if cell.hook == name:
                     row[cell.index(layout)] = True
-            self.masks[name] = torch.from_numpy(mask).to(values.device)
+            self.masks[name] = torch.from_numpy(mask).to(source[name].device)
+
+    def of(self, chosen: Sequence[int]) -> _Patches:
+        """Those of some cells, in the order given."""
+        return _Patches([self.cells[i] for i in chosen], self.source, self.layout)
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
         """A hook per hook point, for a pass over a ``window`` of positions (start, end), or over all."""
-        self.counter = FiringCounter([(name, partial(self._write, name, window)) for name in self.sources])
+        self.counter = FiringCounter([(name, partial(self.write, name, window)) for name in self.masks])
         return self.counter.hooks
 
-    def _write(self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object) -> Tensor:
-        source, mask, axis = self.sources[name], self.masks[name], self.position_axes[name]
+    def write(self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object = None) -> Tensor:
+        """The activation at a hook point, in a window of positions, with every cell's source in its rows."""
+        source, mask = self.source[name], self.masks[name]
+        axis = next(cell.kind.position_axis for cell in self.cells if cell.hook == name)
         if window is not None and axis is not None:
             start, length = window[0], window[1] - window[0]
             source, mask = source.narrow(axis, start, length), mask.narrow(axis + 1, start, length)
         # Attention over a window has fewer keys, too.
         source = source[..., : activation.shape[-1]]
-        parts = activation.unflatten(0, (self.n_cells, len(source)))
+        parts = activation.unflatten(0, (len(self.cells), len(source)))
         return torch.where(mask, source.to(parts.dtype), parts).flatten(0, 1)

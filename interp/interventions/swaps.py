@@ -77,15 +77,14 @@ class Place:
         number, whose only line is itself. ``width`` numbers of the activation mean something, and so many more are
         ``padding`` (:func:`placebos` knows them).
         """
-        from transformer_lens.tools.analysis.interchange import random_basis  # three seconds: only where it is used
-
         integer("width", width, 1, 10**6)
         if self.site.kind.axes not in ("pos", "latent", ""):
             return None
         rank = int(width > 1) if self.basis is None else min(self.basis.shape[1], width - self.basis.shape[1])
         if rank <= 0:
             return None
-        drawn = torch.nn.functional.pad(random_basis(width, rank, seed), (0, 0, 0, padding))
+        normal = torch.randn(width, rank, generator=torch.Generator().manual_seed(seed))
+        drawn = torch.nn.functional.pad(torch.linalg.svd(normal, full_matrices=False).U, (0, 0, 0, padding))
         if self.basis is None:
             return replace(self, elsewhere=drawn)
         drawn = drawn.to(self.basis)
@@ -93,13 +92,25 @@ class Place:
         return replace(self, elsewhere=apart)
 
     def __call__(self, base: Tensor, source: Tensor) -> Tensor:
-        """The base's activation after the interchange."""
+        """The base's activation after the interchange.
+
+        It and its control are TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo`` and ``random_basis`` (a
+        test compares them), without that import: it loads half of ``transformers``.
+        """
         if self.basis is None and self.elsewhere is None:
             return source
-        from transformer_lens.tools.analysis.interchange import NormMatchedPlacebo, SubspaceInterchange
+        basis = torch.eye(base.shape[-1]) if self.basis is None else self.basis
+        wanted = base + _inside(basis, source - base)
+        if self.elsewhere is None:
+            return wanted
+        move, distance = _inside(self.elsewhere, source - base), (wanted - base).norm(dim=-1, keepdim=True)
+        return base + move * (distance / move.norm(dim=-1, keepdim=True).clamp_min(1e-8))
 
-        step = SubspaceInterchange(torch.eye(base.shape[-1]).to(base) if self.basis is None else self.basis)
-        return step(base, source) if self.elsewhere is None else NormMatchedPlacebo(step, self.elsewhere)(base, source)
+
+def _inside(basis: Tensor, move: Tensor) -> Tensor:
+    """The part of ``move`` inside the span of ``basis``."""
+    basis = basis.to(move)
+    return move @ basis @ basis.T
 
 
 Places = Place | Site | str | Sequence[Place | Site | str]
@@ -126,7 +137,8 @@ class Rows(NamedTuple):
 
     def parts(self) -> Iterator[slice]:
         """At most :data:`CHUNK` rows at a time, in order."""
-        return (slice(start, start + CHUNK) for start in range(0, len(self.latents), CHUNK))
+        size = self.fed.at_once(CHUNK)
+        return (slice(start, start + size) for start in range(0, len(self.latents), size))
 
     def part(self, rows: slice) -> Rows:
         """Some of these rows."""
@@ -215,5 +227,10 @@ def swaps(model: Machine, source: Rows, layout: RoundLayout, places: Sequence[Pl
     """Edits that give every place its activation in the source's rows."""
     if not places:
         return []
-    _, activations = passed(model, source, layout, watched=[place.site for place in places])
+    watched = [place.site for place in places]
+    with torch.no_grad():
+        known = model.is_quiet() and all(site.component == "latent" for site in watched)
+    # What is carried is read as it was left: no round has to be run to see it.
+    activations = {site: site.read(source.latents, layout) for site in watched} if known else {}
+    activations = activations or passed(model, source, layout, watched=watched)[1]
     return [(place.site, partial(place, source=activations[place.site])) for place in places]

@@ -42,6 +42,10 @@ MOST = 1_000_000
 """The largest size of a round: labels are made before any memory is asked for."""
 
 
+_MOST_WEIGHTS = 2**19
+"""Attention weights of a head that are computed at once: those of long rounds fill memory, and leave caches."""
+
+
 @dataclass(frozen=True)
 class EncodedRounds:
     """Episodes as a machine's input; a subclass may hold further tensors ``[episode, round, ...]``.
@@ -79,6 +83,11 @@ class EncodedRounds:
     def at(self, t: int) -> Self:
         """Round ``t`` of every episode."""
         return self.each(lambda part: part[:, t])
+
+    def at_once(self, most: int) -> int:
+        """How many of these rows run at once: ``most``, or on a CPU fewer where rounds are long."""
+        on_cpu = self.tokens.device.type == "cpu"
+        return max(1, min(most, _MOST_WEIGHTS // self.tokens.shape[-1] ** 2)) if on_cpu else most
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def replay(
     latents, fed = run.rows(chosen)
     cache: dict[str, list[Tensor]] = {name: [] for name in names}
     counter = FiringCounter([*fwd_hooks, *((name, partial(_save, parts)) for name, parts in cache.items())])
-    size = chunk or (len(latents) if fwd_hooks else REPLAY_BATCH)
+    size = chunk or (len(latents) if fwd_hooks else fed.at_once(REPLAY_BATCH))
     steps = []
     with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
         for start in range(0, len(latents), size):

@@ -235,13 +235,14 @@ def _sequential(
 def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
     """All rounds in order, without hooks; once a session where nothing of the model was hooked by hand.
 
-    On a CPU :data:`CHUNK` episodes run at a time: the activations of one round of more than that leave its caches.
+    On a CPU :data:`CHUNK` episodes run at a time, fewer of long rounds: the activations of more leave its caches.
     """
 
     def run() -> Rollout:
-        if encoded.tokens.device.type != "cpu" or len(encoded.tokens) <= CHUNK:
+        size = encoded.at_once(CHUNK)
+        if encoded.tokens.device.type != "cpu" or len(encoded.tokens) <= size:
             return _sequential(model, encoded, layout, commit, {}, None)
-        chunks = torch.arange(len(encoded.tokens)).split(CHUNK)
+        chunks = torch.arange(len(encoded.tokens)).split(size)
         parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks]
         runs = [_sequential(model, part, layout, commit, {}, None) for part in parts]
         predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))

@@ -308,3 +308,19 @@ def test_bad_input(wma, pair, options, message):
 
 def test_place_texts():
     assert Site.at_hook("blocks.2.attn.hook_attn_scores", 1, "w?") == Site.parse("scores[2.1]@w?")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_swap_and_its_control_are_those_of_transformer_lens(whole: bool) -> None:
+    """Bit for bit, without its import, which takes two seconds."""
+    from transformer_lens.tools.analysis.interchange import NormMatchedPlacebo, SubspaceInterchange, random_basis
+
+    base, source = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    place = Place.of("resid_pre[0]@p?", None if whole else torch.eye(6)[:2].double())
+    control = place.placebo(6, seed=3)
+    assert control is not None and control.elsewhere is not None
+    if whole:
+        assert torch.equal(control.elsewhere, random_basis(6, 1, 3))
+    theirs = SubspaceInterchange(torch.eye(6).double() if place.basis is None else place.basis)
+    assert torch.equal(place(base, source), source if whole else theirs(base, source))
+    assert torch.equal(control(base, source), NormMatchedPlacebo(theirs, control.elsewhere)(base, source))

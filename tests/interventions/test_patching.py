@@ -8,7 +8,8 @@ from transformer_lens import patching as tl_patching
 
 import interp
 from interp.errors import InputError
-from interp.interventions import patching
+from interp.interventions import pairs, patching
+from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Site, sites
 from interp.model.bound import bind
 from interp.tasks.experts import corruptions
@@ -117,6 +118,24 @@ def test_positions_after_the_prediction_do_not_reach_it(untrained, expert_episod
     clean, corrupted = corruptions.flip_label(expert_episodes, round=3)
     result = patching.sweep(untrained, clean, corrupted, 3, positions=["y", "w?"])
     assert result.effects.abs().max() == 0
+
+
+def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
+    """Where both runs are alike at a site, or nothing reads it, the effect is 0 in every bit; the others are run."""
+    clean, corrupted = corruptions.flip_vote(expert_episodes, round=3, expert=1)
+    pair = pairs.prepare(untrained, clean, corrupted, 3, 4)
+    cells = sites(untrained, components=("resid_pre", "k", "z"))
+    batches = list(RoundPatcher(untrained, pair.corrupted, 3, pair.clean, update=True).cells(cells))
+    assert [batch.idle for batch in batches] == [True] + [False] * (len(batches) - 1)
+    run = {str(cells[i]) for batch in batches[1:] for i in batch.cells}
+    assert {"resid_pre[0]@p_2", "k[0.1]@p_2", "resid_pre[1]@p?", "z[0.0]@y", "k[1.0]@y", "z[1.1]@w?"} <= run
+    assert not {"resid_pre[0]@y", "resid_pre[1]@e_2", "k[0.0]@p_3", "z[1.0]@y", "z[0.0]@p_1"} & run
+    result = patching.sweep(untrained, clean, corrupted, 3, at=cells, read=4)
+    idle = batches[0].cells
+    assert (result.effects[idle] == 0).all()
+    for i in idle[::5]:
+        alone = _one_at_a_time(untrained, corrupted, clean, cells[i], 3, propagate=True).predictions
+        torch.testing.assert_close(alone, interp.rollout(untrained, corrupted).predictions, rtol=0, atol=1e-13)
 
 
 def test_result_carries_intervals_and_choices(untrained, expert_episodes):

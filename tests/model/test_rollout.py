@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import interp
+from interp import tasks
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
 from interp.model.replay import replay
@@ -156,3 +158,18 @@ def test_exploration_wraps_the_model():
     assert 0.28 < followed < 0.39
     with pytest.raises(InputError, match="epsilon must lie in"):
         play(model, mdps, n_rounds=2, seed=0, epsilon=1.5)
+
+
+def test_long_rounds_run_in_smaller_batches() -> None:
+    """Fewer rows at once where a round has many positions; in parts a rollout gives what it gives whole."""
+    model = interp.load("reachability-learned").double()
+    episodes = tasks.of(model).sample_for(model, 45, 2, seed=0)
+    fed = model.prepare(model.layout.encode(episodes))
+    assert 1 < fed.at_once(256) < 45
+    parts = [rollout(model, episodes.select(slice(start, start + 9))) for start in range(0, 45, 9)]
+    whole = rollout(model, episodes)
+    for of in ("predictions", "latents"):
+        joined = torch.cat([getattr(part, of) for part in parts])
+        torch.testing.assert_close(getattr(whole, of), joined, rtol=0, atol=1e-12)
+    _, carried, _ = replay(model, whole)
+    torch.testing.assert_close(carried, whole.latents[:, 1:], rtol=0, atol=1e-12)

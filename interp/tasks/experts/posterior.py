@@ -58,6 +58,8 @@ def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
     """
     check_bounds(bounds)
     low, high = bounds
+    if (low, high) == (0, 1):
+        return (hits + 1.0) / ((hits + 1.0) + (misses + 1.0))
 
     def mean(k: Reals, l: Reals) -> Reals:  # noqa: E741
         return np.clip(_mean(k + 1, l + 1, low, high), low, high)

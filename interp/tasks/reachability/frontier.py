@@ -168,7 +168,8 @@ def controlled(
         read, write = codec(model)
     if read is not None and write is not None:
         hooks["discrete"] = each(rounds[1:], _discrete(read, write, seed))
-    return {key: rollout(model, episodes, fwd_hooks=by_round) for key, by_round in hooks.items()}
+    clean = rollout(model, episodes)
+    return {key: rollout(model, episodes, fwd_hooks=by_round, clean=clean) for key, by_round in hooks.items()}
 
 
 # Is the set used?
@@ -224,13 +225,13 @@ def moved(
     if read is None or write is None:
         read, write = codec(model)
     before = _sets(episodes)[np.arange(len(episodes)), depths]
-    rows = []
+    clean, rows = rollout(model, episodes), []
     for name, (added, removed) in _moves(episodes, seed).items():
         possible = (added + removed).any(-1) | (name == "nothing")
         if not possible.any():
             continue
         wanted = np.clip(before + added - removed, 0, 1)
-        predictions = _with(model, episodes, wanted, write)
+        predictions = _with(model, episodes, wanted, write, clean)
         share = 1 - losses(predictions, episodes, slice(None)).double().numpy(force=True)
         for later, searched in enumerate(_searched(episodes, wanted)):
             at = share[np.arange(len(episodes)), depths + later][possible]
@@ -239,7 +240,7 @@ def moved(
     return pd.DataFrame(rows).rename(columns={"estimate": "model"})
 
 
-def _with(model: Machine, episodes: ReachabilityEpisodes, wanted: _Set, write: Write) -> Tensor:
+def _with(model: Machine, episodes: ReachabilityEpisodes, wanted: _Set, write: Write, clean: Rollout) -> Tensor:
     """The model's predictions where each episode's set is ``wanted`` in the round of its target's depth."""
 
     def change(t: int) -> Callable[..., Tensor]:
@@ -252,7 +253,7 @@ def _with(model: Machine, episodes: ReachabilityEpisodes, wanted: _Set, write: W
         return move
 
     hooks = {int(t): [(_HOOK, change(int(t)))] for t in np.unique(episodes.depths)}
-    return rollout(model, episodes, fwd_hooks=hooks).predictions
+    return rollout(model, episodes, fwd_hooks=hooks, clean=clean).predictions
 
 
 def _searched(episodes: ReachabilityEpisodes, wanted: _Set) -> tuple[_Set, _Set]:

@@ -9,7 +9,7 @@ import pytest
 
 from interp.errors import InputError
 from interp.statistics import mean_interval
-from interp.tasks.experts import REGIMES, ExpertRegime, families, sample
+from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.posterior import different_orders, filter_switches, log_evidence, mean_accuracy
 from interp.tasks.experts.regret import calibration, excess_log_loss, log_loss
@@ -58,6 +58,14 @@ def test_tails_that_underflow_stay_exact(record):
     k, l = np.array([hits]), np.array([misses])  # noqa: E741
     assert mean_accuracy(k, l, (low, high))[0] == pytest.approx(float(mean), abs=1e-11)
     assert log_evidence(k, l, (low, high))[0] == pytest.approx(expected, rel=1e-12, abs=1e-8)
+
+
+def test_without_prior_knowledge_the_closed_form_is_the_general_one_bit_for_bit() -> None:
+    """Counts, and fractions of them."""
+    counts = np.random.default_rng(0).integers(0, 3000, (2, 1000))
+    for hits, misses in (counts, counts * np.array([[0.37], [0.91]])):
+        general = posterior._mean(hits + 1.0, misses + 1.0, 0.0, 1.0)
+        np.testing.assert_array_equal(mean_accuracy(hits, misses, (0.0, 1.0)), general)
 
 
 def test_a_known_accuracy_learns_nothing():
