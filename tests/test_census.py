@@ -15,7 +15,7 @@ BUDGET = {
     "circuits/reachability": 394,  # the allowance of softmax forms
     "circuits/weighted_majority": 462,  # the allowance of softmax forms
     # Batches run as one, figures drawn once (issue 42).
-    "interp": 4330,  # wide maps (37); an exact share; looks (39); draws (44); checks, of starts, too (41); stores, bounds
+    "interp": 4330,  # wide maps (37); an exact share; looks (39); draws (44); checks, of starts (41); stores, bounds
     "interp/audit": 2000,  # the critics' battery (issue 38): a file a question, a verdict each; writes repeated, cycles
     "interp/cli": 1800,  # references (44); a live page (40); shares (42); notes, players, who plays (43); JSON (39)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
