@@ -68,7 +68,7 @@ LEFT = 0.02
 """Nats a round that a family might save beyond a machine."""
 REFINED = 2
 """How many families are refined between the points of their grids, with those that they extend."""
-_LEAST, _CERTAIN, _TIED, _BISECTIONS = 1e-2, 1e-12, 1e-9, 14
+_LEAST, _CERTAIN, _TIED, _BISECTIONS = 1e-2, 1e-12, 1e-12, 14
 _SWITCH_SAVES = 0.004
 """Nats a round that a switch must save, fitted to all choices, to be asked at all."""
 SWITCHES = "switches"

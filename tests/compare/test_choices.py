@@ -15,8 +15,10 @@ from circuits.compare.choices import (
     LEFT,
     UNKNOWN,
     WORTH,
+    Link,
     _alike,
     _lapses,
+    _preferred,
     _simplest,
     _verdict,
     explain_choices,
@@ -206,3 +208,10 @@ def test_a_player_that_departs_in_one_round_of_five_is_not_named() -> None:
     """Agreement of .8 with an algorithm names it no longer, whatever explains the other rounds."""
     found = judged(UNSEEN["WM .5, one round of five wrong"], EPISODES)
     assert found.verdict in ("none", "undecided") and found.family is None
+
+
+def test_what_a_steep_player_tells_apart_is_no_tie_and_rounding_is():
+    """Counted as ties, probabilities 1e-10 from even made intervals of an eta above 1 miss it."""
+    link = Link(0.0, 0.0, np.array([0.5, 0.5]))
+    told = [[0.5 + apart, 0.5 - apart] for apart in (1e-10, -1e-10, 1e-14, 0.0)]
+    assert _preferred(np.array(told), link).tolist() == [0, 1, -1, -1]
