@@ -261,7 +261,7 @@ def train(folder: Path, n_steps: int, start: str = _UNTAUGHT, *, every: int = 25
                 stream.write(json.dumps({"step": run.step, "cpu_s": round(run.seconds, 1), **means}) + "\n")
             seen = []
     model = run.taught.model.eval()
-    about = f"taught tabular Q-learning's table, single rounds and policy at beta {_BETA:g}, from qlearning-learned"
+    about = f"taught tabular Q-learning's table, single rounds and policy at beta {_BETA:g}, from {start}"
     origin = {"description": f"{about}; latents added to", "training": {**_TRAINING, "steps": n_steps, "seed": 0}}
     model.config = replace(model.config, name="qlearning-taught", origin=origin)
     save_checkpoint(model, folder / "model")
