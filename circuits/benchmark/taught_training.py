@@ -45,9 +45,11 @@ _SCALE = 0.1
 _TRAINING = {"recipe": "circuits.benchmark.taught_training", "regimes": list(dict.fromkeys(_REGIMES))}
 _EPISODES, _KEPT = 16, 16
 """Episodes of a batch, and the batches that maps of latents are fitted to."""
+_WEIGHTS = {"predictions": 3.0, "table": 1.0, "update": 0.5, "next state": 2.0, "read": 3.0}
+"""What the losses count."""
 _UNTAUGHT = "qlearning-learned"
 _SOFTER = 0.1
-"""By what logits are multiplied before training: its imitation of greedy choices is sharper than the policy here."""
+"""By what logits are multiplied before training: an imitation of greedy choices is sharper than the policy here."""
 
 
 class Taught(nn.Module):
@@ -61,8 +63,7 @@ class Taught(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        width = model.config.d_model
-        self.read = nn.Linear(width, _LARGEST[0]).requires_grad_(False)
+        self.read = nn.Linear(model.config.d_model, _LARGEST[0]).requires_grad_(False)
         self.seen: deque[tuple[Tensor, Tensor]] = deque(maxlen=_KEPT)
         self.usual: deque[tuple[Tensor, Tensor]] = deque(maxlen=_KEPT)
         self.together: Decoder | None = None
@@ -140,20 +141,25 @@ def _batch_of(model: Any, n_episodes: int, n_rounds: int, seed: int) -> tuple[Ba
     return Batch(EncodedRounds(tokens, rounds.values.float(), rounds.slots), layout, {}), episodes
 
 
+def _seen(taught: Taught, n_episodes: int, n_rounds: int, seed: int) -> tuple[Batch, Any, Tensor, Tensor, Tensor]:
+    """A batch, its episodes and tables, the logits and the latents of it, to which the maps have been fitted."""
+    batch, episodes = _batch_of(taught.model, n_episodes, n_rounds, seed)
+    logits, latents = tying.forward(taught.model, batch.rounds, batch.layout)
+    tables = torch.from_numpy(episodes.q_tables).float()
+    taught.refit(latents[:, 1:].detach().flatten(0, 1), tables[:, 1:].flatten(0, 1))
+    return batch, episodes, tables, logits, latents
+
+
 def _losses(taught: Taught, n_episodes: int, n_rounds: int, seed: int) -> dict[str, Tensor]:
     """Divergence of predictions, misses of the table, of single steps, and of predictions in these."""
-    model = taught.model
-    batch, episodes = _batch_of(model, n_episodes, n_rounds, seed)
-    logits, latents = tying.forward(model, batch.rounds, batch.layout)
-    tables = torch.from_numpy(episodes.q_tables).float()
-    every = [torch.from_numpy(x) for x in (episodes.states, episodes.actions, episodes.rewards, episodes.next_states)]
-    flat = [x.flatten() for x in every]
+    batch, episodes, tables, logits, latents = _seen(taught, n_episodes, n_rounds, seed)
+    told = ("states", "actions", "rewards", "next_states")
+    flat = [torch.from_numpy(getattr(episodes, name)).flatten() for name in told]
     seen = _Round(flat[0].long(), flat[1].long(), flat[2].float(), flat[3].long())
     wanted = seen.policy(tables[:, :-1].flatten(0, 1)).numpy()
-    taught.refit(latents[:, 1:].detach().flatten(0, 1), tables[:, 1:].flatten(0, 1))
     missed = (taught.tables(latents[:, 1:], episodes.n_states) - tables[:, 1:]) / _SCALE
     found = {
-        "predictions": tying.divergence(model, logits.flatten(0, 1), wanted),
+        "predictions": tying.divergence(taught.model, logits.flatten(0, 1), wanted),
         "table": nn.functional.smooth_l1_loss(missed, torch.zeros_like(missed)),
     }
     return found | _steps(taught, batch, latents.detach(), seen, episodes.n_states, seed)
@@ -217,23 +223,17 @@ class Run:
             self.step, self.seconds = state.progress.step, state.progress.seconds
             state.weights(self.taught)
             state.moments(self.taught, self.optimizers)
-        elif start == _UNTAUGHT:
+        elif model.config.origin.get("training", {}).get("recipe") != _TRAINING["recipe"]:
             for parameter in (model.W_U, model.b_U):
                 parameter.data.mul_(_SOFTER)
         with torch.no_grad():  # maps of what it is before the first step
             for i in range(2 * _KEPT):
-                _losses(self.taught, _EPISODES, 25, 10**6 + self.step + i)
+                _seen(self.taught, _EPISODES, 25, 10**6 + self.step + i)
 
     def advance(self) -> dict[str, float]:
         """One optimizer step; the rate falls to 0 linearly."""
         found = _losses(self.taught, _EPISODES, 25 if self.step % 4 else 50, 10**4 * (self.seed + 1) + self.step)
-        total = (
-            3 * found["predictions"]
-            + found["table"]
-            + 0.5 * found["update"]
-            + 2 * found["next state"]
-            + 3 * found["read"]
-        )
+        total = torch.stack([weight * found[key] for key, weight in _WEIGHTS.items()]).sum()
         total.backward()
         nn.utils.clip_grad_norm_(self.taught.parameters(), 1.0)
         share = min((self.step + 1) / 20, 1 - self.step / self.n_steps)
