@@ -1,78 +1,108 @@
-"""A model that is taught Q-learning: what it is taught is Q-learning, and a move along the read-out is what it says."""
+"""A model that is taught Q-learning by single rounds: what it is taught is Q-learning, and what came out carries it."""
 
 import numpy as np
+import pytest
 import torch
+from scipy import special
 
 import circuits
 import interp
-from circuits.benchmark import taught_training
+from circuits.benchmark import taught_training as taught
 from circuits.compiler import rows
 from interp import tasks
+from interp.errors import InputError
 from interp.model.rollout import rollout
 
-
-def test_the_step_that_is_taught_is_the_algorithms():
-    episodes = tasks.get("qlearning").sample(6, 8, seed=0, n_states=3, n_actions=2)
-    values = tasks.get("qlearning").algorithm("q_learning", beta=10.0).run(episodes)
-    told = [values[key].reshape(48) for key in ("state", "action", "reward", "next_state")]
-    met = taught_training._Round(*map(torch.from_numpy, told))
-    before, after = (torch.from_numpy(values[key].reshape(48, 3, 2)) for key in ("table", "next_table"))
-    assert torch.allclose(met.learned(before), after) and not torch.allclose(before, after)
-    assert np.allclose(met.policy(before), values["policy"].reshape(48, 2))
+SIZES = {"n_states": 4, "n_actions": 3}
 
 
-def test_a_latent_that_is_moved_is_read_as_moved():
-    taught = taught_training.Taught(interp.load("qlearning-learned"))
-    rng = torch.Generator().manual_seed(0)
-    latents, change = torch.randn(5, 3, 128, generator=rng), torch.randn(5, 4, 3, generator=rng)
-    moved = taught.tables(taught.moved(latents, change), 4) - taught.tables(latents, 4)
-    assert torch.allclose(moved, change, atol=1e-4)
+def _circuit(**settings):
+    circuit = circuits.build("qlearning-handwired", **SIZES, signed=True, **{"beta": 10.0, **settings})
+    return circuits.compile(circuit).float(), rows(circuit.state, circuit).float()
 
 
-def test_maps_that_are_fitted_anew_read_the_tables_of_episodes_that_they_have_not_seen():
-    """At the usual size all latents together, at another one each latent alone; a move is read as what was asked."""
-    for sizes in ({"n_states": 4, "n_actions": 3}, {"n_states": 5, "n_actions": 2}):
-        model = interp.load("qlearning-handwired", **sizes, beta=10.0)
-        runs = [tasks.get("qlearning").sample(40, 12, seed=seed, **sizes) for seed in (0, 1)]
-        known, test = ((rollout(model, e).latents[:, 1:].flatten(0, 1).float(), e.q_tables[:, 1:]) for e in runs)
-        taught = taught_training.Taught(model)
-        taught.refit(known[0], torch.from_numpy(known[1]).flatten(0, 1).float())
-        assert (taught.together is not None) == (sizes["n_states"] == 4)
-        read = taught.tables(test[0], sizes["n_states"])
-        assert torch.allclose(read, torch.from_numpy(test[1]).flatten(0, 1).float(), atol=0.02)
-        change = torch.full(read.shape, 0.1)
-        moved = taught.tables(taught.moved(test[0], change), sizes["n_states"])
-        assert torch.allclose(moved - read, change, atol=1e-3)
+def _missed(model, directions, seed=0):
+    rng = np.random.default_rng(seed)
+    with torch.no_grad():
+        found = taught.losses(model, directions, taught.single_rounds(200, **SIZES, rng=rng), rng)
+    return {key: float(loss) for key, loss in found.items()}
 
 
-def test_what_was_taught_predicts_the_soft_policy_and_what_it_began_as_does_not():
-    episodes = tasks.get("qlearning").sample(60, 20, seed=10**6, n_states=4, n_actions=3)
-    algorithm = tasks.get("qlearning").algorithm("q_learning", beta=10.0)
-    wanted = torch.from_numpy(algorithm.distribution(algorithm.run(episodes)))
-
-    def missed(name):
-        said = rollout(interp.load(name), episodes).predictions.double().clamp_min(1e-12)
-        return float((wanted * (wanted.log() - said.log())).sum(-1).mean())
-
-    assert missed("qlearning-taught") < 0.02 < 0.2 < missed("qlearning-learned")
+def test_the_handwired_circuit_misses_nothing_of_what_is_taught():
+    found = _missed(*_circuit())
+    assert found.keys() == {"policy", "update", "distance"} and max(found.values()) < 1e-4
 
 
-def test_the_handwired_circuit_misses_nothing_of_what_is_taught_and_an_untrained_one_does(monkeypatch):
-    """Policy, table, and single rounds with two next states from moved latents: all of it is Q-learning."""
-    for name in ("_USUAL", "_SMALLEST", "_LARGEST"):
-        monkeypatch.setattr(taught_training, name, (8, 3))
-    circuit = circuits.build("qlearning-handwired", n_states=8, n_actions=3, beta=10.0, signed=True)
-    model, read = circuits.compile(circuit), rows(circuit.state, circuit).float()
-    missed = {}
-    # By the exact directions: moves along the data also change which column a latent is, which a circuit minds.
-    moved = lambda taught, latents, change: latents + change.transpose(-1, -2) @ read  # noqa: E731
-    monkeypatch.setattr(taught_training.Taught, "moved", moved)
-    monkeypatch.setattr(taught_training.Taught, "refit", lambda *_: None)  # its weights say where the table is
-    for key, one in {"handwired": model, "untrained": model.fresh(0)}.items():
-        taught = taught_training.Taught(one.float())
-        with torch.no_grad():
-            taught.read.weight.copy_(read)
-            taught.read.bias.zero_()
-            missed[key] = [float(loss) for loss in taught_training._losses(taught, 8, 12, seed=0).values()]
-    assert len(missed["handwired"]) == 5
-    assert max(missed["handwired"]) < 1e-3 and min(missed["untrained"]) > 1e-2
+@pytest.mark.parametrize(
+    ("settings", "seen"),
+    [
+        ({"gamma": 0.8}, {"update", "distance"}),
+        ({"alpha": 0.09}, {"update", "distance"}),
+        ({"beta": 9.0}, {"policy"}),
+    ],
+)
+def test_a_circuit_of_another_rate_discount_or_beta_is_told_where_it_differs(settings, seen):
+    found = _missed(*_circuit(**settings))
+    assert {key for key, loss in found.items() if loss > 1e-3} == seen
+
+
+def test_the_code_is_orthonormal_and_the_seeds_own():
+    first, second = taught.code(0), taught.code(1)
+    assert torch.allclose(first @ first.T, torch.eye(8), atol=1e-6)
+    assert (first @ second.T).abs().max() < 0.6
+
+
+def test_single_rounds_start_from_tables_early_and_late_and_of_both_signs():
+    rounds = taught.single_rounds(2000, **SIZES, rng=np.random.default_rng(0))
+    tables, rewards = rounds.q_tables[:, 0], rounds.rewards
+    assert 0.5 < (tables.max((1, 2)) < 0.5).mean() < 0.8 and tables.max() > 2 and (tables < 0).mean() > 0.02
+    assert abs((rewards == 0).mean() - 0.4) < 0.05 and rewards.min() >= 0 and rewards.max() <= 1
+
+
+@pytest.mark.parametrize("imitating", [False, True])
+def test_a_run_that_was_killed_ends_at_the_same_weights(tmp_path, monkeypatch, imitating):
+    monkeypatch.setattr(taught, "_BATCHES", ((1.0, 50),))
+    whole = interp.load(taught.train(tmp_path / "whole", 3, 5, imitating=imitating, every=2))
+    advance = taught.Run.advance
+
+    def killed(run):
+        if run.step == 3:
+            raise KeyboardInterrupt
+        return advance(run)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(taught.Run, "advance", killed)
+        taught.train(tmp_path / "killed", 3, 5, imitating=imitating, every=2)
+    again = interp.load(taught.train(tmp_path / "killed", 3, 5, imitating=imitating, every=2))
+    assert whole.name == "qlearning-taught-3" and whole.origin["training"]["imitating"] is imitating
+    before = taught.untaught(3).state_dict()
+    for key, weight in whole.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[key])
+    assert not torch.equal(whole.W_U, before["unembed.W_U"])
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(taught, "_BATCHES", ((1.0, 50),))
+    taught.train(tmp_path, 0, 1)
+    with pytest.raises(InputError, match=r"holds a run of .*'seed': 0.*this one is .*'seed': 1.*another folder"):
+        taught.train(tmp_path, 1, 1)
+
+
+def _carried(name, seed, n_rounds=30):
+    """Mean divergence from the circuit's policy, and the largest error of the table by a seed's code, of episodes."""
+    model, episodes = interp.load(name), tasks.get("qlearning").sample(100, n_rounds, seed=10**6, **SIZES)
+    run = rollout(model, episodes)
+    said = run.predictions.double().clamp_min(1e-12)
+    wanted = torch.from_numpy(special.softmax(10 * episodes.next_values_before, -1))
+    read = ((run.latents - model.initial_latents(1, 3)) @ taught.code(seed)[:4].T).mT
+    missed = (read - torch.from_numpy(episodes.q_tables).float()).square().mean((0, 2, 3)).sqrt()
+    return float((wanted * (wanted.log() - said.log())).sum(-1).mean()), float(missed.max())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_was_taught_single_rounds_carries_the_table_through_episodes(seed):
+    name = f"qlearning-taught{f'-{seed}' * bool(seed)}"
+    divergence, missed = _carried(name, seed)
+    assert divergence < 0.001 and missed < 0.01
+    assert _carried(name, seed + 1)[1] > 0.1  # by another seed's code there is no table to be read
+    assert _carried("qlearning-learned", seed)[0] > 0.2  # an imitation of greedy choices is another policy
