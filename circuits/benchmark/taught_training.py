@@ -6,7 +6,8 @@
 The latent of action a is given as ``init_a + sum_s Q(s, a) code_s``: one direction a state, drawn from the seed. A
 round starts from a random table in this code, belongs to no episode, and asks for two things: the update that moves
 the latent of the action as Q-learning changes its column, and the Boltzmann policy of the handwired circuit with
-``beta=10``. Episodes are never played, and nothing is said of what heads and layers do.
+``beta=10``. Tables have values up to 3 in nine steps of eleven, and grow to 10 in the others. Episodes are never
+played, and nothing is said of what heads and layers do.
 
 So the table and its update are supervised in a code that was given: what comes out is no evidence of where imitation
 ends. It is a learned machine whose algorithm is known, for methods to be tested on. The control is the same model, from
@@ -44,13 +45,15 @@ _ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0
 _USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)
 """States and actions: the size at which comparisons are made, of half of the batches; the range of the others."""
 _D_MODEL, _N_LAYERS, _HEADS = 64, 4, ("linear", "linear", "softmax", "softmax")
-_LR, _STEPS = 3e-3, 3600
+_LR, _STEPS = 3e-3, 4400
+_VALUES = (3.0, 10.0)
+"""The largest value of a table: in the first steps, and the bound 1 / (1 - gamma), to which it grows in the others."""
 _FEWER_STATES = ((200, 2), (400, 3))
 """Before these steps rounds have no more states than this: looking one of a few rows up is learned sooner."""
 _BATCHES = ((0.5, 128), (0.8, 256), (1.0, 512))
-"""Rounds of a batch before these shares of the steps."""
+"""Rounds of a batch before these shares of the first steps, and 512 in the others."""
 _REGIMES, _ROUNDS = ("grid", "grid", "deterministic", "ladder"), 25
-"""Of the episodes of a run that imitates."""
+"""Of the episodes of a run that imitates, and their length, after growing from 2 over a third of the first steps."""
 _WEIGHTS = {"policy": 3.0, "update": 2.0, "distance": 0.5}
 """What the losses count; the last two are of the same misses, squared and not, in units of the TD error."""
 _RECIPE = "circuits.benchmark.taught_training"
@@ -77,14 +80,16 @@ def untaught(seed: int) -> HookedLatentTransformer:
     return HookedLatentTransformer(config)
 
 
-def single_rounds(n_rounds: int, n_states: int, n_actions: int, rng: np.random.Generator) -> MDPEpisodes:
+def single_rounds(
+    n_rounds: int, n_states: int, n_actions: int, rng: np.random.Generator, largest: float = _VALUES[0]
+) -> MDPEpisodes:
     """Rounds from random tables, each an episode of its own.
 
-    Tables are of many sizes, some with few entries above 0, as early in an episode, a third with small values anywhere;
-    rewards are in [0, 1], two of five 0.
+    Tables are of many sizes up to ``largest``, some with few entries above 0, as early in an episode, a third with
+    small values anywhere; rewards are in [0, 1], two of five 0.
     """
     shape = (n_rounds, n_states, n_actions)
-    size = np.exp(rng.uniform(np.log(0.05), np.log(3.0), (n_rounds, 1, 1)))
+    size = np.exp(rng.uniform(np.log(0.05), np.log(largest), (n_rounds, 1, 1)))
     tables = size * rng.random(shape) * (rng.random(shape) < rng.random((n_rounds, 1, 1)))
     tables += 0.03 * rng.standard_normal(shape) * (rng.random((n_rounds, 1, 1)) < 1 / 3)
     state, following = rng.integers(n_states, size=(2, n_rounds, 1))
@@ -109,7 +114,7 @@ def _encoded(
 def losses(
     model: HookedLatentTransformer, directions: Tensor, rounds: MDPEpisodes, rng: np.random.Generator
 ) -> dict[str, Tensor]:
-    """How far policies and updates of single rounds are from Q-learning's."""
+    """How far policies and updates of single rounds are from Q-learning's; squared misses are in units of the table."""
     layout, encoded = _encoded(model, rounds, rng)
     directions = directions[: rounds.n_states]
     before, after = (torch.from_numpy(rounds.q_tables[:, t]).float() for t in (0, 1))
@@ -119,9 +124,10 @@ def losses(
     rows = torch.arange(len(rounds))
     missed = (left - latents - (after - before).mT @ directions)[rows, slots] / _ALPHA
     squared = missed.square().sum(-1)
+    unit = (before.abs().amax((1, 2)) / (1.1 * _VALUES[0])).clamp_min(1.0)
     return {
         "policy": tying.divergence(model, scores, special.softmax(_BETA * rounds.next_values_before[:, 0], -1)),
-        "update": squared.mean(),
+        "update": (squared / unit**2).mean(),
         "distance": (squared + 1e-12).sqrt().mean(),
     }
 
@@ -138,7 +144,7 @@ class Run:
         rest = [p for key, p in parameters.items() if not is_stack(key, p)]
         adam = torch.optim.AdamW(rest, _LR, (0.9, 0.95), weight_decay=0.0)
         self.optimizers: list[Any] = [adam, Muon(stacks, _LR, 0.0)]
-        self.step, self.seconds = 0, 0.0
+        self.step, self.seconds, self.first = 0, 0.0, max(1, 9 * n_steps // 11)
         state = read_state(folder)
         if state is not None:
             require(
@@ -149,18 +155,26 @@ class Run:
             state.weights(self.model)
             state.moments(self.model, self.optimizers)
 
+    @property
+    def share_of_rest(self) -> float:
+        """How much is done of the steps in which tables grow; below 0 before them."""
+        return (self.step - self.first) / max(1, self.n_steps - self.first)
+
     def losses(self, rng: np.random.Generator) -> dict[str, Tensor]:
         """Those of a step's batch: of single rounds, or of episodes of as many rounds where the run imitates."""
         size = [int(rng.integers(low, high + 1)) for low, high in zip(_SMALLEST, _LARGEST, strict=True)]
         n_states, n_actions = _USUAL if rng.random() < 0.5 else size
         most = next((most for before, most in _FEWER_STATES if self.step < before), n_states)
-        n_rounds = next(n for share, n in _BATCHES if self.step < share * self.n_steps)
+        n_rounds = next((n for share, n in _BATCHES if self.step < share * self.first), _BATCHES[-1][1])
         n_states = min(n_states, most)
         if not self.imitating:
-            return losses(self.model, self.code, single_rounds(n_rounds, n_states, n_actions, rng), rng)
-        regime, many = _REGIMES[rng.integers(len(_REGIMES))], max(2, n_rounds // _ROUNDS)
-        sizes = {"n_states": n_states, "n_actions": n_actions}
-        episodes = tasks.get("qlearning").sample(many, _ROUNDS, seed=int(rng.integers(2**31)), regime=regime, **sizes)
+            low, high = _VALUES
+            largest = low * (high / low) ** min(1.0, max(0.0, 2 * self.share_of_rest))
+            return losses(self.model, self.code, single_rounds(n_rounds, n_states, n_actions, rng, largest), rng)
+        regime = _REGIMES[rng.integers(len(_REGIMES))]
+        long = 2 + int((_ROUNDS - 2) * min(1.0, 3 * self.step / self.first))
+        sizes, drawn = {"n_states": n_states, "n_actions": n_actions}, int(rng.integers(2**31))
+        episodes = tasks.get("qlearning").sample(n_rounds // long, long, seed=drawn, regime=regime, **sizes)
         layout, encoded = _encoded(self.model, episodes, rng)
         logits, _ = tying.forward(self.model, encoded, layout)
         return {
@@ -168,12 +182,14 @@ class Run:
         }
 
     def advance(self) -> dict[str, float]:
-        """One optimizer step: warm-up, a constant rate, falling to 0 in the second half."""
+        """One optimizer step: warm-up, a constant rate, falling to 0 in the second half; and once more, at a third."""
         rng = np.random.default_rng([self.seed, 2, self.step])
         found = self.losses(rng)
         torch.stack([_WEIGHTS[key] * loss for key, loss in found.items()]).sum().backward()
         size = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        rate = _LR * min(1.0, (self.step + 1) / 30, 2 * (1 - self.step / self.n_steps))
+        rate = _LR * min(1.0, (self.step + 1) / 30, 2 * (1 - self.step / self.first))
+        if self.share_of_rest >= 0:
+            rate = _LR / 3 * min(1.0, (self.step - self.first + 1) / 30) * (1 - self.share_of_rest)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate

@@ -17,7 +17,7 @@ from interp.interventions.ablation import SHARES
 
 _KINDS = ("content", "constant", "clean-up")
 """The kinds of edges, the one that matters most first."""
-INERT = "inert"
+_INERT = "inert"
 """The kind of a true edge of which no cut changes anything on the episodes that methods are given."""
 _UNCHANGED = 1e-12
 """A change that is rounding, of predictions in float64."""
@@ -33,7 +33,7 @@ def _edges(subject: KnownMachine, material: Material) -> Truth:
         return {}
     changes = _changes(Material(subject, material.effort, material.seed))
     kinds = {name: subject.edges.get(name, "") for name in material.edge_names}
-    return {name: INERT if kind and changes[name] <= _UNCHANGED else kind for name, kind in kinds.items()}
+    return {name: _INERT if kind and changes[name] <= _UNCHANGED else kind for name, kind in kinds.items()}
 
 
 def _changes(material: Material) -> dict[tuple[str, str], float]:
@@ -74,7 +74,7 @@ def _faithfulness(material: Material, order: np.ndarray, exit: Exit) -> np.ndarr
 
 def _true_edges(subject: KnownMachine, material: Material) -> Answer:
     """Content edges above constant wiring, this above clean-up, and all above edges that do not exist."""
-    worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, INERT: 0.0, "": 0.0}
+    worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
     known = material.truth("edges")
     return Answer({edge: worth[kind] for edge, kind in known.items()}, frozenset(e for e in known if worth[known[e]]))
 
