@@ -7,7 +7,7 @@ from tests.census import Count, census
 BUDGET = {
     # One set of weights for every horizon (issue 44).
     "circuits": 2510,  # what softmax forms leave (36); machines verified; every outcome; locations that do not fit (41)
-    "circuits/benchmark": 3470,  # wma-tied; Q-learning taught, by read-outs fitted anew (44); inert edges
+    "circuits/benchmark": 3470,  # wma-tied; Q-learning taught by single rounds (44); inert edges
     "circuits/known": 2070,  # known machines of three tasks (issue 36): how they are made, what is right, errors
     # Choices in place of probabilities, and language models as subjects (43); the old analysis in interp/llm went.
     "circuits/compare": 5298,  # references (44); wide maps (37); players, plays repeated (43); rivals; responses
@@ -31,7 +31,7 @@ BUDGET = {
     # Layouts with draws, learned probabilities cut (44); norms, long rounds in smaller batches (42); chunks (41).
     "interp/model": 4010,
     # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (36).
-    "interp/tasks": 9180,  # draws as an input, the corollary over every history (44); families for players (43)
+    "interp/tasks": 9185,  # controls that overflow, draws as an input, the corollary (44); families for players (43)
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
     "probes": 3145,  # places of any machine; tables made part by part; scores that lean low are told (issue 36)
     "reports": 3759,  # interval plots, a sentence on every page, that of language models too, folds, thumbnails (39)

@@ -247,11 +247,12 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     claims.append(row("grid: discount that its choices follow best", followed, "the data's is .9"))
     read = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
     blank = read.rates.get("untrained model")
+    alone = "exact read-out" if model.is_handwired else "an untrained model overflows"
     for rate in ("alpha", "gamma"):
         estimate = getattr(read.rates["model"], rate)
-        beside = "exact read-out" if blank is None else f"untrained model {getattr(blank, rate).estimate:.3f}"
+        beside = alone if blank is None else f"untrained model {getattr(blank, rate).estimate:.3f}"
         claims.append(row(f"effective {rate} of the table in its latents", estimate, beside))
-    beside = f"untrained model {read.r2['untrained model'].estimate:.3f}" if blank is not None else "exact read-out"
+    beside = alone if blank is None else f"untrained model {read.r2['untrained model'].estimate:.3f}"
     claims.append(row("R2 of the Q-table decoded from its latents", read.r2["model"], beside))
     few, horizons = max(6, n_episodes // 8), returns.HORIZONS
     played = returns.evaluate(model, _HEADLINE_PLAYED, n_episodes=few, horizons=horizons, seed=seed)

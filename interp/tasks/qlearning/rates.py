@@ -166,7 +166,7 @@ class RatesResult(Tabled):
     """Effective rates of what a model's latents hold, with controls.
 
     Attributes:
-        rates: of "model", "true table", "gamma = 0 table" and "untrained model".
+        rates: of "model", "true table", "gamma = 0 table" and, unless it overflows, "untrained model".
         r2: of "model" and "untrained model", the share of the table's variance decoded on held-out episodes.
     """
 
@@ -229,7 +229,11 @@ def evaluate(
     tables = {"model": [decode(model, batch, commit=commit, seed=seed) for batch in batches]}
     if not model.is_handwired:
         blank = untrained(model, seed)
-        tables["untrained model"] = [decode(blank, batch, commit=commit, seed=seed) for batch in batches]
+        runs = [rollout(blank, batch, commit=commit) for batch in batches]
+        if all(run.latents.isfinite().all() for run in runs):  # linear heads can overflow, which is no control
+            tables["untrained model"] = [
+                decode(blank, b, seed=seed, run=run) for b, run in zip(batches, runs, strict=True)
+            ]
     rates = {source: effective_rates(decoded, batches, seed=seed) for source, decoded in tables.items()}
     rates["true table"] = effective_rates([batch.q_tables for batch in batches], batches, seed=seed)
     short = [batch.relearned(gamma=0.0) for batch in batches]

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+import interp
 from interp.errors import InputError
 from interp.tasks import mdp
-from interp.tasks.qlearning.rates import effective_rates, rates_by_episode
+from interp.tasks.qlearning.rates import effective_rates, evaluate, rates_by_episode
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +72,10 @@ def test_rates_of_single_episodes() -> None:
     assert found["alpha"].dropna().to_numpy() == pytest.approx(0.1) and found["alpha"].notna().sum() >= 4
     assert found["gamma"].dropna().to_numpy() == pytest.approx(0.9)
     assert rates_by_episode(np.zeros_like(episodes.q_tables), episodes)["gamma"].isna().all()
+
+
+def test_a_model_taught_single_rounds_has_q_learnings_rates_and_its_untrained_copy_overflows():
+    result = evaluate(interp.load("qlearning-taught"), n_episodes=60, n_rounds=30)
+    assert result.rates.keys() == {"model", "true table", "gamma = 0 table"} and result.r2["model"].low > 0.99
+    found = result.rates["model"]
+    assert abs(found.alpha.estimate - 0.1) < 0.002 and abs(found.gamma.estimate - 0.9) < 0.03
