@@ -90,13 +90,13 @@ def test_a_folder_of_another_run_is_refused(tmp_path, monkeypatch):
         taught.train(tmp_path, 1, 1)
 
 
-def _carried(model, seed, n_rounds=30, regime="grid"):
+def _carried(model, seed, n_rounds=30, regime="grid", **sizes):
     """Mean divergence from the circuit's policy, and the largest error of the table by a seed's code, of episodes."""
-    episodes = tasks.get("qlearning").sample(100, n_rounds, seed=10**6, regime=regime, **SIZES)
-    run, initial = rollout(model, episodes), model.initial_latents(1, 3).detach()
+    episodes = tasks.get("qlearning").sample(100, n_rounds, seed=10**6, regime=regime, **(SIZES | sizes))
+    run, initial = rollout(model, episodes), model.initial_latents(1, episodes.n_actions).detach()
     said = run.predictions.double().clamp_min(1e-12)
     wanted = torch.from_numpy(special.softmax(10 * episodes.next_values_before, -1))
-    read = ((run.latents - initial) @ taught.code(seed)[:4].T).mT
+    read = ((run.latents - initial) @ taught.code(seed)[: episodes.n_states].T).mT
     missed = (read - torch.from_numpy(episodes.q_tables).float()).square().mean((0, 2, 3)).sqrt()
     return float((wanted * (wanted.log() - said.log())).sum(-1).mean()), float(missed.max())
 
@@ -111,3 +111,12 @@ def test_what_was_taught_single_rounds_carries_the_table_through_episodes(seed):
     assert _carried(model, seed + 1)[1] > 0.1  # by another seed's code there is no table to be read
     divergence, missed = _carried(taught.untaught(seed).eval(), seed)
     assert not (divergence < 0.03 or missed < 0.1)  # its state overflows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_policy_of_what_was_taught_holds_for_50_rounds_in_every_size_and_regime(seed):
+    model = interp.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
+    for n_states, n_actions in ((2, 2), (4, 3), (8, 4)):
+        for regime in ("grid", "deterministic", "ladder"):
+            assert _carried(model, seed, 50, regime, n_states=n_states, n_actions=n_actions)[0] < 0.003
