@@ -28,6 +28,7 @@ from interp import tasks
 from interp.algorithm import NEXT, Algorithm, Values
 from interp.errors import require
 from interp.machine import Machine
+from interp.model.replay import REPLAY_BATCH, replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -101,9 +102,9 @@ def check(
     ]
     if circuit.layout.prediction_axes == 0:
         meters.append(_meter_of_outcomes(circuit, model, circuit.algorithm.distribution(values)))
-    hooks = {t: [(meter.at, meter.hook(t)) for meter in meters] for t in range(episodes.n_rounds)}
-    run = _on_cpu(rollout(model.to(device), episodes, fwd_hooks=hooks))
-    model = model.cpu()
+    ran = rollout(model.to(device), episodes)
+    replay(model, ran, fwd_hooks=[(meter.at, meter.compare) for meter in meters], chunk=ran.fed.at_once(REPLAY_BATCH))
+    run, model = _on_cpu(ran), model.cpu()
     measured = [(meter.key, meter.where, meter.error, meter.relative) for meter in meters]
     for key, where, value, truth in (
         (plan.output, "output", run.predictions, truths[plan.output]),
@@ -229,28 +230,20 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
 
 
 class _Meter:
-    """Largest difference between what is read at a hook and its true value, round after round."""
+    """Largest difference between what is read at a hook and its true value, some rounds after others."""
 
     def __init__(
         self, key: str, at: str, where: str, read: Callable[[Tensor], Tensor], truth: np.ndarray, unit: float
     ) -> None:
         self.key, self.at, self.where, self.unit = key, at, where, unit
-        self.truth, self.read = torch.from_numpy(truth), read
-        self.by_round: dict[int, tuple[float, float]] = {}
+        self.left, self.read = torch.from_numpy(truth).flatten(0, 1), read
+        self.error = self.relative = 0.0
 
-    def hook(self, t: int) -> Callable[[Tensor, Any], None]:
-        def compare(activation: Tensor, hook: Any) -> None:
-            self.by_round[t] = _errors(self.read(activation.cpu()), self.truth[:, t], self.unit)
-
-        return compare
-
-    @property
-    def error(self) -> float:
-        return max(error for error, _ in self.by_round.values())
-
-    @property
-    def relative(self) -> float:
-        return max(relative for _, relative in self.by_round.values())
+    def compare(self, activation: Tensor, hook: Any) -> None:
+        """A hook: the next rows, of whole rounds."""
+        truth, self.left = self.left.split((len(activation), len(self.left) - len(activation)))
+        error, relative = _errors(self.read(activation.cpu()), truth, self.unit)
+        self.error, self.relative = max(self.error, error), max(self.relative, relative)
 
 
 def _meter_of_outcomes(circuit: Circuit, model: HookedLatentTransformer, truth: np.ndarray) -> _Meter:
