@@ -12,8 +12,8 @@ Five checks are about no single variable of the algorithm:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from interp import tasks
 from interp.algorithm import NEXT, Algorithm, Values
 from interp.errors import require
 from interp.machine import Machine
+from interp.model.replay import REPLAY_BATCH, replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -101,10 +102,8 @@ def check(
     ]
     if circuit.layout.prediction_axes == 0:
         meters.append(_meter_of_outcomes(circuit, model, circuit.algorithm.distribution(values)))
-    hooks = {t: [(meter.at, meter.hook(t)) for meter in meters] for t in range(episodes.n_rounds)}
-    run = _on_cpu(rollout(model.to(device), episodes, fwd_hooks=hooks))
-    model = model.cpu()
-    measured = [(meter.key, meter.where, meter.error, meter.relative) for meter in meters]
+    run, model = _on_cpu(_read(model.to(device), episodes, meters)), model.cpu()
+    measured = [(meter.key, meter.where, *meter.errors()) for meter in meters]
     for key, where, value, truth in (
         (plan.output, "output", run.predictions, truths[plan.output]),
         (CARRIED, "latents", model.read_state(run.latents), carried_by(circuit.algorithm, values)),
@@ -121,8 +120,7 @@ def check(
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
     for key, part in (("residue", _residue(circuit, run.latents)), ("position_code", _position_code(circuit, run))):
         measured.append((key, "latents", *_errors(part, torch.zeros(()).double(), unit)))
-    shares = {key: float(mask.mean()) for key, mask in undecided.items()}
-    checks = []
+    shares, checks = {key: float(mask.mean()) for key, mask in undecided.items()}, []
     for entry in measured:
         tolerance, by = plan.tolerance(entry[0], dtype)
         soft, why = plan.soft(circuit, values, entry[0])
@@ -130,8 +128,8 @@ def check(
             soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {MOST_SOFT:g}"
         elif why:
             why = f"{why} = {soft:.1g}"
-        undecided_share = shares.get(entry[0], 0.0)
-        checks.append(Check(size, dtype, *entry, tolerance + soft, by, undecided_share, plan.most_undecided, why))
+        share = shares.get(entry[0], 0.0)
+        checks.append(Check(size, dtype, *entry, tolerance + soft, by, share, plan.most_undecided, why))
     leak = causal_leak(model, run)
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
 
@@ -167,25 +165,36 @@ def check_exits(machine: Machine, algorithm: Algorithm, episodes: Any, tolerance
     return checks
 
 
+def _read(model: HookedLatentTransformer, episodes: Any, meters: Sequence[_Meter]) -> Rollout:
+    """The rollout, read by ``meters``; a model that chooses runs some rounds twice, and is read in a replay."""
+    hooks = [(meter.at, meter.keep) for meter in meters]
+    if model.layout.choice_position is None:
+        with model.hooks(fwd_hooks=hooks):
+            return rollout(model, episodes)
+    run = rollout(model, episodes)
+    replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
+    for meter in meters:
+        meter.seen = list(torch.cat(meter.seen).unflatten(0, (run.n_episodes, run.n_rounds)).unbind(1))
+    return run
+
+
 def _on_cpu(run: Rollout) -> Rollout:
-    """The rollout with its tensors on the CPU, without a cache."""
-    fed = run.fed.each(lambda part: part.cpu())
-    return replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=fed, cache={})
+    """The rollout with its tensors on the CPU."""
+    return replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=run.fed.each(Tensor.cpu))
 
 
 def _residue(circuit: Circuit, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
     """Latents less the state that they hold and less what their slot always holds; zero in a clean construction."""
-    state = rows(circuit.state, circuit).to(latents.dtype)
+    state, always = (rows(directions, circuit).to(latents.dtype) for directions in (circuit.state, circuit.latents))
     state = state / state.norm(dim=-1, keepdim=True)
-    always = rows(circuit.latents, circuit).to(latents.dtype)
     rest = latents - always[: latents.shape[-2]]
     return rest - rest @ state.T @ state
 
 
 def _position_code(circuit: Circuit, run: Rollout) -> Tensor:
     """What the latents hold on the axes of the position block, the constant included."""
-    axes = [circuit.basis[POS][label] for label in circuit.basis[POS].labels]
-    return run.latents @ rows(axes, circuit).to(run.latents.dtype).T
+    block = circuit.basis[POS]
+    return run.latents @ rows([block[label] for label in block.labels], circuit).to(run.latents.dtype).T
 
 
 def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 2) -> float:
@@ -195,9 +204,8 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
     residual stream, the unembedding and, where noise begins behind the prediction, the prediction are compared bit by
     bit. A change of any size, NaN included, counts: the result is infinite where it cannot be measured.
     """
-    t = run.n_rounds - 1
-    tokens, latents, values = run.tokens[:n_episodes, t], run.latents[:n_episodes, t], run.values[:n_episodes, t]
-    values = values.to(model.W_E.dtype)
+    fed = (run.tokens, run.latents[:, :-1], run.values.to(model.W_E.dtype))
+    tokens, latents, values = (part[:n_episodes, -1] for part in fed)
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=torch.Generator().manual_seed(0)).to(model.W_E)
 
     def streams(first: int) -> tuple[list[Tensor], Tensor]:
@@ -228,29 +236,25 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
     return largest
 
 
+@dataclass
 class _Meter:
-    """Largest difference between what is read at a hook and its true value, round after round."""
+    """Largest difference between what is read at a hook, in batches of rows, and its true value."""
 
-    def __init__(
-        self, key: str, at: str, where: str, read: Callable[[Tensor], Tensor], truth: np.ndarray, unit: float
-    ) -> None:
-        self.key, self.at, self.where, self.unit = key, at, where, unit
-        self.truth, self.read = torch.from_numpy(truth), read
-        self.by_round: dict[int, tuple[float, float]] = {}
+    key: str
+    at: str
+    where: str
+    read: Callable[[Tensor], Tensor]
+    truth: np.ndarray
+    unit: float
+    seen: list[Tensor] = field(default_factory=list)
 
-    def hook(self, t: int) -> Callable[[Tensor, Any], None]:
-        def compare(activation: Tensor, hook: Any) -> None:
-            self.by_round[t] = _errors(self.read(activation.cpu()), self.truth[:, t], self.unit)
+    def keep(self, activation: Tensor, hook: Any) -> None:
+        self.seen.append(self.read(activation.cpu()))
 
-        return compare
-
-    @property
-    def error(self) -> float:
-        return max(error for error, _ in self.by_round.values())
-
-    @property
-    def relative(self) -> float:
-        return max(relative for _, relative in self.by_round.values())
+    def errors(self) -> tuple[float, float]:
+        n = self.truth.shape[1]
+        runs = [torch.stack(self.seen[i : i + n], 1) for i in range(0, len(self.seen), n)]
+        return _errors(torch.cat(runs), torch.from_numpy(self.truth), self.unit)
 
 
 def _meter_of_outcomes(circuit: Circuit, model: HookedLatentTransformer, truth: np.ndarray) -> _Meter:

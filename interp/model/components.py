@@ -252,11 +252,13 @@ class Affine(_Drawn):
 
 
 _KINDS = {Block, Attention, MLP, LayerNormPre, Embedding, Affine, HookPoint, nn.ModuleList, nn.Identity}
+_SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")
+"""Hook points that run beside plain blocks."""
 _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
 
 
-def unobserved(model: nn.Module, runtime: RuntimeConfig) -> bool:
-    """Whether nobody can tell if the blocks of ``model`` run as :class:`PlainBlock`."""
+def unobserved(model: nn.Module, runtime: RuntimeConfig, served: tuple[str, ...] = _SERVED) -> bool:
+    """Whether nobody, but by hooks at ``served``, can tell if the blocks of ``model`` run as :class:`PlainBlock`."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(runtime.device.type):
         return False
     if nn.modules.module._has_any_global_hook() or any(getattr(runtime, flag) for flag in _FLAGS):
@@ -266,7 +268,8 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig) -> bool:
         module = waiting.pop()
         if module is None:
             continue
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        hooked = module._forward_hooks and not (isinstance(module, HookPoint) and str(module.name).endswith(served))
+        if hooked or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             return False
         if "forward" in module.__dict__ or not (type(module) in _KINDS or module is model):
             return False
@@ -279,20 +282,23 @@ class PlainBlock:
 
     A round of one episode is little arithmetic and many calls: hook points, modules and look-ups of parameters take
     more time than the matrices. Each operation has the operands of :class:`Block`'s in the same shape, so the numbers
-    are equal bit for bit; a property test holds it over shipped and handwired models. Weights are laid out once, as
-    ``[d_model, head d_head]`` instead of a matrix a head.
+    are equal bit for bit (a property test), but to rounding where large weights, almost all 0, are stored as sparse.
     """
 
     def __init__(self, block: Block) -> None:
         attn = block.attn
-        self.attn, self.mlp, self.scale, self.mask = attn, block.mlp, attn.scale, attn.mask
+        self.block, self.attn, self.mlp, self.scale, self.mask = block, attn, block.mlp, attn.scale, attn.mask
         self.eps = block.ln1.eps if isinstance(block.ln1, LayerNormPre) else None
         self.n_heads, d_model, self.d_head = attn.W_Q.shape
         self.q, self.k, self.v = (
-            (weight.transpose(0, 1).reshape(d_model, -1), bias.reshape(-1))
+            (_stored(weight.transpose(0, 1).reshape(d_model, -1)), bias.reshape(-1))
             for weight, bias in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V))
         )
-        self.out, self.bias = attn.W_O.flatten(0, 1), attn.b_O
+        self.n_scored, self.n_moved = (
+            1 + int(weight.any(1).any(0).nonzero().max()) if matrix.is_sparse and not bias.any() else self.d_head
+            for weight, (matrix, bias) in ((attn.W_Q, self.q), (attn.W_V, self.v))
+        )
+        self.out, self.bias = _stored(attn.W_O[:, : self.n_moved].flatten(0, 1)), attn.b_O
 
     def __call__(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
@@ -302,15 +308,17 @@ class PlainBlock:
         keys, values = self._project(normalized, self.k), self._project(normalized, self.v)
         if past is not None:
             keys, values = past.append(keys, values)
-        n_queries, n = resid.shape[1], keys.shape[1]
-        scores = _scores(self._project(normalized, self.q), keys).div_(self.scale)
+        n_queries, n, used = resid.shape[1], keys.shape[1], slice(self.n_scored)
+        queries = self._project(normalized, self.q)[..., used].transpose(1, 2)
+        scores = (queries @ keys[..., used].permute(0, 2, 3, 1)).div_(self.scale)
         scores.masked_fill_(self.mask[n - n_queries : n, :n], float("-inf"))
-        z = _weighted(self.attn.pattern(scores), values)
-        resid = resid + (z.reshape(*resid.shape[:2], -1) @ self.out).add_(self.bias)
+        pattern = self.attn.pattern(self.attn.hook_attn_scores(scores))
+        z = (pattern @ values[..., : self.n_moved].transpose(1, 2)).transpose(1, 2)
+        resid = resid + _times(z.reshape(*resid.shape[:2], -1), self.out).add_(self.bias)
         if (mlp := self.mlp) is not None:
             post = mlp.act((self._normalize(resid) @ mlp.W_in).add_(mlp.b_in))
             resid = resid.add_((post @ mlp.W_out).add_(mlp.b_out))
-        return resid
+        return self.block.hook_resid_post(resid)
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
         """Only add these positions' keys and values to ``past``."""
@@ -327,22 +335,15 @@ class PlainBlock:
     def _project(self, x: Tensor, weights: tuple[Tensor, Tensor]) -> Float[Tensor, "batch pos head d_head"]:
         """Queries, keys or values of every head."""
         matrix, bias = weights
-        return (x @ matrix).add_(bias).view(*x.shape[:2], self.n_heads, self.d_head)
+        return _times(x, matrix).add_(bias).view(*x.shape[:2], self.n_heads, self.d_head)
 
 
-def _scores(q: Tensor, k: Tensor) -> Float[Tensor, "batch head query key"]:
-    """``einsum("bqhd,bkhd->bhqk", q, k)``, by the product that einsum makes of it where no size is 1."""
-    (n_batch, n_queries, n_heads, d_head), n = q.shape, k.shape[1]
-    if 1 in (n_queries, n, d_head):
-        return torch.einsum("bqhd,bkhd->bhqk", q, k)
-    left = q.permute(0, 2, 1, 3).reshape(-1, n_queries, d_head)
-    return torch.bmm(left, k.permute(0, 2, 3, 1).reshape(-1, d_head, n)).view(n_batch, n_heads, n_queries, n)
+def _stored(matrix: Tensor) -> Tensor:
+    """A matrix; on a CPU its transpose, sparse, where it is large and almost all 0, as in circuits of many tokens."""
+    large = matrix.numel() > 2**14 and matrix.device.type == "cpu"
+    return matrix.T.to_sparse() if large and 0 < 32 * int(matrix.count_nonzero()) <= matrix.numel() else matrix
 
 
-def _weighted(pattern: Tensor, v: Tensor) -> Float[Tensor, "batch query head d_head"]:
-    """``einsum("bhqk,bkhd->bqhd", pattern, v)``, in the same way."""
-    (n_batch, n_heads, n_queries, n), d_head = pattern.shape, v.shape[-1]
-    if 1 in (n_queries, n, d_head):
-        return torch.einsum("bhqk,bkhd->bqhd", pattern, v)
-    left, right = pattern.reshape(-1, n_queries, n), v.permute(0, 2, 1, 3).reshape(-1, n, d_head)
-    return torch.bmm(left, right).view(n_batch, n_heads, n_queries, d_head).permute(0, 2, 1, 3)
+def _times(x: Tensor, stored: Tensor) -> Tensor:
+    """The product with a matrix that :func:`_stored` gave; with a sparse one in a tenth of the time."""
+    return torch.sparse.mm(stored, x.flatten(0, 1).T).T.unflatten(0, x.shape[:2]) if stored.is_sparse else x @ stored

@@ -287,7 +287,7 @@ class HookedLatentTransformer(LensSurface):
 
     def is_quiet(self) -> bool:
         """Whether nobody can tell how the blocks run, so that a run may be shared."""
-        return unobserved(self, self.cfg)
+        return unobserved(self, self.cfg, served=())
 
     @property
     def channels(self) -> tuple[Channel, ...]:  # type: ignore[override]
