@@ -133,7 +133,7 @@ def _gradient(
     """The metric's derivative along each edge's difference, with the embedding between the two runs."""
     weights = torch.zeros(*graph.exists.shape, pair.n_episodes).to(difference).requires_grad_()
     # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
-    probe = rebuilt(graph, weights, lambda source, written: difference[source])
+    probe = rebuilt(graph, weights, lambda written: difference[: len(written)])
     start = corrupted[0] + at * difference[0]
     hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe]
     with torch.enable_grad():

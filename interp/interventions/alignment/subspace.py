@@ -150,10 +150,11 @@ class RoundsFromSite(RoundsWithSite):
         return run_with_intervention(self.model, self.hook, intervention, base, source, self, positions=first)
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
-        """:meth:`__call__` under an intervention, for all pairs, without a gradient."""
-        at = torch.zeros_like(pairs.base)
-        source = self.source[pairs.source]
-        return intervened_logits(self.model, self.hook, intervention, pairs.base, source, self, positions=at)
+        """:meth:`__call__` under an intervention, for all pairs, without a gradient; those that are alike run once."""
+        new = intervention(self.own[pairs.base], self.source[pairs.source]).detach().double().cpu()
+        rows, which = torch.cat([pairs.base.unsqueeze(1), new], 1).unique(dim=0, return_inverse=True)
+        base, new, first = rows[:, 0].long(), rows[:, 1:], torch.zeros(len(rows), dtype=torch.long)
+        return intervened_logits(self.model, self.hook, lambda _, new: new, base, new, self, positions=first)[which]
 
 
 def rounds_with(model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> RoundsWithSite:
