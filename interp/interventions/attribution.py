@@ -118,8 +118,8 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
             stacklevel=3,
         )
     measure, graph, t = find_metric(metric, pair.layout), EdgeGraph(model), pair.round
-    clean, corrupted = (graph.contributions(run, t) for run in (pair.clean, pair.corrupted))
-    difference = clean - corrupted
+    corrupted = graph.contributions(pair.corrupted, t)
+    difference = graph.contributions(pair.clean, t) - corrupted
     total = np.zeros((*graph.exists.shape, pair.n_episodes))
     for step in range(1, steps + 1):
         total += _gradient(pair, graph, measure, corrupted, difference, step / steps)

@@ -149,7 +149,7 @@ class EdgeGraph:
         written: dict[str, Tensor] = {}
         with torch.no_grad():
             self.forward(run.fed.at(t), run.latents[:, t], _recorded(self, written))
-        return torch.stack([written[name] for name in self.sources])
+        return torch.stack([written.pop(name) for name in self.sources])  # hooks are freed late, and hold the rest
 
     def forward(
         self, rounds: EncodedRounds, latents: Tensor, hooks: list[tuple[str, HookFunction]]
