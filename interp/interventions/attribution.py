@@ -54,7 +54,7 @@ from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_head
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.swaps import Rows
+from interp.interventions.swaps import Rows, frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
@@ -136,7 +136,7 @@ def _gradient(
     probe = rebuilt(graph, weights, lambda written: difference[: len(written)])
     start = corrupted[0] + at * difference[0]
     hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe]
-    with torch.enable_grad():
+    with torch.enable_grad(), frozen(pair.model):
         prediction, latents = graph.forward(pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round], hooks)
         measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
         (slope,) = torch.autograd.grad(measured.sum(), weights)
