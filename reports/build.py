@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from interp import tasks
@@ -124,13 +125,16 @@ def write_report(
 
 
 def _compose(context: Context, step: Callable[[str], None]) -> Report:
-    """Compute and draw every part, and call ``step`` with the title of each as it begins, and once before drawing."""
+    """Compute and draw every part; ``step`` is told the title of each as it begins, and how long the last one took."""
+    took = ""
     for part in context.parts:
-        step(part.title)
+        step(part.title + took)
+        began = perf_counter()
         context.findings[part.key] = _attempt(context, part, partial(_claims, part)) or ()
+        took = f" ({part.title}: {perf_counter() - began:.1f} s)"
     from reports.parts.overview import sampled, table_of
 
-    step("drawing")
+    step("drawing" + took)
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = [_sections(context, part) for part in reversed(context.parts)]
     task = context.task
@@ -138,9 +142,8 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     settings |= {"regime": context.episodes.regime, "n_episodes": context.n_episodes, "n_rounds": context.n_rounds}
     settings |= {**context.sizes, **task.data.sample_options(context.model)}
     heading = next((part.heading for part in context.parts if part.heading), None)
-    title, lead = context.name, f"A model of {task.name}: {task.what}."
-    if heading:
-        title, lead = fit("heading", heading(context), tuple[str, str])
+    said = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")
+    title, lead = fit("heading", said, tuple[str, str])
     sections = [section for of_part in reversed(drawn) for section in of_part]
     about = {"kind": "handwired" if context.handwired else "learned", "task": task.name}
     table = table_of(context)
@@ -188,16 +191,13 @@ def _sections(context: Context, part: Part) -> list[Section]:
 
 def _claims(part: Part, computed: Any, context: Context) -> Sequence[Finding]:
     """What a part says of the model, which must be findings."""
-    given: Sequence[Finding] = fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Finding])
-    return given
+    return list(fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Finding]))
 
 
 def _drawn(part: Part, computed: Any, context: Context) -> list[Section]:
     """What a part draws, as sections: one or several, or blocks of the one that has its title."""
     given = part.draw(computed, context)
-    if isinstance(given, Section):
-        return [given]
-    sections = list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
+    sections = [given] if isinstance(given, Section) else list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
     if sections and all(isinstance(section, Section) for section in sections):
         return sections
     return [Section(part.title, sections)]

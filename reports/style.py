@@ -90,8 +90,7 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", svg)  # two equal images would share theirs
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
-    svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
     svg = _themed(svg)
     width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
     head, body = svg.split(">", 1)

@@ -54,7 +54,7 @@ from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_head
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.swaps import Rows
+from interp.interventions.swaps import Rows, frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
@@ -118,8 +118,8 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
             stacklevel=3,
         )
     measure, graph, t = find_metric(metric, pair.layout), EdgeGraph(model), pair.round
-    clean, corrupted = (graph.contributions(run, t) for run in (pair.clean, pair.corrupted))
-    difference = clean - corrupted
+    corrupted = graph.contributions(pair.corrupted, t)
+    difference = graph.contributions(pair.clean, t) - corrupted
     total = np.zeros((*graph.exists.shape, pair.n_episodes))
     for step in range(1, steps + 1):
         total += _gradient(pair, graph, measure, corrupted, difference, step / steps)
@@ -133,10 +133,10 @@ def _gradient(
     """The metric's derivative along each edge's difference, with the embedding between the two runs."""
     weights = torch.zeros(*graph.exists.shape, pair.n_episodes).to(difference).requires_grad_()
     # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
-    probe = rebuilt(graph, weights, lambda source, written: difference[source])
+    probe = rebuilt(graph, weights, lambda written: difference[: len(written)])
     start = corrupted[0] + at * difference[0]
     hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe]
-    with torch.enable_grad():
+    with torch.enable_grad(), frozen(pair.model):
         prediction, latents = graph.forward(pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round], hooks)
         measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
         (slope,) = torch.autograd.grad(measured.sum(), weights)

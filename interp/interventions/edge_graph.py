@@ -149,7 +149,7 @@ class EdgeGraph:
         written: dict[str, Tensor] = {}
         with torch.no_grad():
             self.forward(run.fed.at(t), run.latents[:, t], _recorded(self, written))
-        return torch.stack([written[name] for name in self.sources])
+        return torch.stack([written.pop(name) for name in self.sources])  # hooks are freed late, and hold the rest
 
     def forward(
         self, rounds: EncodedRounds, latents: Tensor, hooks: list[tuple[str, HookFunction]]
@@ -174,7 +174,7 @@ class EdgeGraph:
         """
         self.fitted("keep", keep, 0, 1)
         weights = (1 - torch.as_tensor(keep).to(ablated)).unsqueeze(-1)
-        cut = rebuilt(self, weights, lambda source, written: ablated[source] - written)
+        cut = rebuilt(self, weights, lambda written: ablated[: len(written)] - torch.stack(written))
         with torch.no_grad():
             return self.forward(rounds, latents, cut)
 
@@ -200,16 +200,15 @@ def _recorded(graph: EdgeGraph, written: dict[str, Tensor]) -> list[tuple[str, H
 
 
 def rebuilt(
-    graph: EdgeGraph, weights: Float[Tensor, "source destination episode_or_1"], change: Callable[[int, Tensor], Tensor]
+    graph: EdgeGraph, weights: Float[Tensor, "source destination episode_or_1"], change: Callable[..., Tensor]
 ) -> list[tuple[str, HookFunction]]:
-    """Hooks that change every destination's input by ``weights[s, d] change(s, what s writes now)``, summed over s."""
+    """Hooks that change the input of d by ``sum_s weights[s, d] change[s]``, given what the first sources write now."""
     written: dict[str, Tensor] = {}
 
     def mixed(destinations: Sequence[str]) -> Float[Tensor, "destination episode pos d_model"]:
-        at = [graph.destinations.index(name) for name in destinations]
-        rows = [i for i in range(len(graph.sources)) if graph.exists[i, at[0]]]
-        changes = torch.stack([change(i, written[graph.sources[i]]) for i in rows])
-        return einsum(weights[rows][:, at], changes, "source at episode, source episode pos d -> at episode pos d")
+        at, changes = [graph.destinations.index(name) for name in destinations], change(list(written.values()))
+        by = weights[: len(changes), at]
+        return einsum(by, changes, "source at episode, source episode pos d -> at episode pos d")
 
     def read(names: list[str], resid: Tensor, hook: object) -> Tensor:
         by_head = rearrange(mixed(names), "head episode pos d -> episode pos head d")
@@ -218,6 +217,7 @@ def rebuilt(
     def leave(resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
         to_prediction, to_update = mixed(EXITS)
+        written.clear()  # hooks are freed late, and what they hold is most of the memory
         last = torch.zeros_like(resid[0, :, :1])
         last[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - last) + to_update * last

@@ -13,14 +13,15 @@ What interchange, moves and mediation are made of: each says which sites it edit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.checks import array_of, checked, integer, non_empty
 from interp.errors import require
@@ -152,6 +153,19 @@ class Rows(NamedTuple):
 def tile(x: Tensor, times: int) -> Tensor:
     """The rows of ``x``, repeated ``times`` times."""
     return x.repeat(times, *[1] * (x.ndim - 1))
+
+
+@contextmanager
+def frozen(model: Machine) -> Iterator[None]:
+    """No parameter of ``model`` takes a gradient inside."""
+    module = cast(nn.Module, model)
+    flags = [parameter.requires_grad for parameter in module.parameters()]
+    module.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter, flag in zip(module.parameters(), flags, strict=True):
+            parameter.requires_grad_(flag)
 
 
 def passed(

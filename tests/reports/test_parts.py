@@ -122,7 +122,7 @@ def test_two_parts_of_one_key_are_refused(model: Any, tmp_path: Path) -> None:
 
 
 def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar ends where the work does."""
+    """The bar ends where the work does, and says how long the last part took."""
     seen: list[Any] = []
 
     @contextmanager
@@ -131,8 +131,10 @@ def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkey
         yield lambda **told: seen.append(told)
 
     monkeypatch.setattr(builder, "display", display)
+    monkeypatch.setattr(builder, "perf_counter", iter((0.0, 1.5, 2.0, 2.25)).__next__)
     build(model, tmp_path, **SMALL, parts=(part("one"), part("two"), part("no", applies=lambda context: False)))
-    steps = [{"advance": 1, "text": f"Report on {model.config.name}: {what}"} for what in ("One", "Two", "drawing")]
+    said = ("One", "Two (One: 1.5 s)", "drawing (Two: 0.2 s)")
+    steps = [{"advance": 1, "text": f"Report on {model.config.name}: {what}"} for what in said]
     assert seen == [(2, -1), *steps, {"completed": 2}]
 
 

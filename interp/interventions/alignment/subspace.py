@@ -14,14 +14,12 @@ the prediction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.tools.analysis.interchange import (
@@ -37,7 +35,7 @@ from interp.checks import integer
 from interp.errors import require
 from interp.interventions.alignment.counterfactual_pairs import Pairs
 from interp.interventions.sites import Site, row_widths, write
-from interp.interventions.swaps import CHUNK, Rows
+from interp.interventions.swaps import CHUNK, Rows, frozen
 from interp.machine import Machine
 from interp.model.hooked import FiringCounter
 from interp.model.replay import replay
@@ -150,10 +148,11 @@ class RoundsFromSite(RoundsWithSite):
         return run_with_intervention(self.model, self.hook, intervention, base, source, self, positions=first)
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
-        """:meth:`__call__` under an intervention, for all pairs, without a gradient."""
-        at = torch.zeros_like(pairs.base)
-        source = self.source[pairs.source]
-        return intervened_logits(self.model, self.hook, intervention, pairs.base, source, self, positions=at)
+        """:meth:`__call__` under an intervention, for all pairs, without a gradient; those that are alike run once."""
+        new = intervention(self.own[pairs.base], self.source[pairs.source]).detach().double().cpu()
+        rows, which = torch.cat([pairs.base.unsqueeze(1), new], 1).unique(dim=0, return_inverse=True)
+        base, new, first = rows[:, 0].long(), rows[:, 1:], torch.zeros(len(rows), dtype=torch.long)
+        return intervened_logits(self.model, self.hook, lambda _, new: new, base, new, self, positions=first)[which]
 
 
 def rounds_with(model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> RoundsWithSite:
@@ -222,19 +221,6 @@ def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) 
         loss.backward()
     gradients = [parameter.grad for parameter in subspace.parameters() if parameter.grad is not None]
     return any(bool(gradient.any()) for gradient in gradients)
-
-
-@contextmanager
-def frozen(model: Machine) -> Iterator[None]:
-    """No parameter of ``model`` takes a gradient inside."""
-    module = cast(nn.Module, model)
-    flags = [parameter.requires_grad for parameter in module.parameters()]
-    module.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter, flag in zip(module.parameters(), flags, strict=True):
-            parameter.requires_grad_(flag)
 
 
 def _subspace(frame: Float[Tensor, "d_model direction"], rank: int, seed: int) -> LearnedSubspace:
