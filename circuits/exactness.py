@@ -13,7 +13,7 @@ Five checks are about no single variable of the algorithm:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def check(
     if circuit.layout.prediction_axes == 0:
         meters.append(_meter_of_outcomes(circuit, model, circuit.algorithm.distribution(values)))
     run, model = _on_cpu(_read(model.to(device), episodes, meters)), model.cpu()
-    measured = [(meter.key, meter.where, *meter.errors()) for meter in meters]
+    measured = [(meter.key, meter.where, meter.error, meter.relative) for meter in meters]
     for key, where, value, truth in (
         (plan.output, "output", run.predictions, truths[plan.output]),
         (CARRIED, "latents", model.read_state(run.latents), carried_by(circuit.algorithm, values)),
@@ -167,14 +167,14 @@ def check_exits(machine: Machine, algorithm: Algorithm, episodes: Any, tolerance
 
 def _read(model: HookedLatentTransformer, episodes: Any, meters: Sequence[_Meter]) -> Rollout:
     """The rollout, read by ``meters``; a model that chooses runs some rounds twice, and is read in a replay."""
-    hooks = [(meter.at, meter.keep) for meter in meters]
+    hooks = [(meter.at, meter.compare) for meter in meters]
     if model.layout.choice_position is None:
         with model.hooks(fwd_hooks=hooks):
             return rollout(model, episodes)
     run = rollout(model, episodes)
-    replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
     for meter in meters:
-        meter.seen = list(torch.cat(meter.seen).unflatten(0, (run.n_episodes, run.n_rounds)).unbind(1))
+        meter.truth = meter.truth.reshape(-1, 1, *meter.truth.shape[2:])
+    replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
     return run
 
 
@@ -238,7 +238,7 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
 
 @dataclass
 class _Meter:
-    """Largest difference between what is read at a hook, in batches of rows, and its true value."""
+    """Largest difference between what is read at a hook and its true value: some episodes' rounds, then the next's."""
 
     key: str
     at: str
@@ -246,15 +246,18 @@ class _Meter:
     read: Callable[[Tensor], Tensor]
     truth: np.ndarray
     unit: float
-    seen: list[Tensor] = field(default_factory=list)
+    error: float = 0.0
+    relative: float = 0.0
+    first: int = 0
+    round: int = 0
 
-    def keep(self, activation: Tensor, hook: Any) -> None:
-        self.seen.append(self.read(activation.cpu()))
-
-    def errors(self) -> tuple[float, float]:
-        n = self.truth.shape[1]
-        runs = [torch.stack(self.seen[i : i + n], 1) for i in range(0, len(self.seen), n)]
-        return _errors(torch.cat(runs), torch.from_numpy(self.truth), self.unit)
+    def compare(self, activation: Tensor, hook: Any) -> None:
+        last = self.first + len(activation)
+        truth = torch.from_numpy(self.truth[self.first : last, self.round])
+        error, relative = _errors(self.read(activation.cpu()), truth, self.unit)
+        self.error, self.relative = max(self.error, error), max(self.relative, relative)
+        self.round = (self.round + 1) % self.truth.shape[1]
+        self.first = self.first if self.round else last
 
 
 def _meter_of_outcomes(circuit: Circuit, model: HookedLatentTransformer, truth: np.ndarray) -> _Meter:
