@@ -200,15 +200,16 @@ def _recorded(graph: EdgeGraph, written: dict[str, Tensor]) -> list[tuple[str, H
 
 
 def rebuilt(
-    graph: EdgeGraph, weights: Float[Tensor, "source destination episode_or_1"], change: Callable[..., Tensor]
+    graph: EdgeGraph, weights: Float[Tensor, "source destination episode_or_1"], shift: Callable[[list[Tensor]], Tensor]
 ) -> list[tuple[str, HookFunction]]:
-    """Hooks that change the input of d by ``sum_s weights[s, d] change[s]``, given what the first sources write now."""
+    """Hooks that change the input of d by ``sum_s weights[s, d] shift[s]``, given what the first sources write now."""
     written: dict[str, Tensor] = {}
 
     def mixed(destinations: Sequence[str]) -> Float[Tensor, "destination episode pos d_model"]:
-        at, changes = [graph.destinations.index(name) for name in destinations], change(list(written.values()))
-        by = weights[: len(changes), at]
-        return einsum(by, changes, "source at episode, source episode pos d -> at episode pos d")
+        at, changes = [graph.destinations.index(name) for name in destinations], shift(list(written.values()))
+        return einsum(
+            weights[: len(changes), at], changes, "source at episode, source episode pos d -> at episode pos d"
+        )
 
     def read(names: list[str], resid: Tensor, hook: object) -> Tensor:
         by_head = rearrange(mixed(names), "head episode pos d -> episode pos head d")
