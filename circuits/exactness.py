@@ -120,7 +120,8 @@ def check(
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
     for key, part in (("residue", _residue(circuit, run.latents)), ("position_code", _position_code(circuit, run))):
         measured.append((key, "latents", *_errors(part, torch.zeros(()).double(), unit)))
-    shares, checks = {key: float(mask.mean()) for key, mask in undecided.items()}, []
+    shares = {key: float(mask.mean()) for key, mask in undecided.items()}
+    checks = []
     for entry in measured:
         tolerance, by = plan.tolerance(entry[0], dtype)
         soft, why = plan.soft(circuit, values, entry[0])
@@ -204,8 +205,7 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
     residual stream, the unembedding and, where noise begins behind the prediction, the prediction are compared bit by
     bit. A change of any size, NaN included, counts: the result is infinite where it cannot be measured.
     """
-    fed = (run.tokens, run.latents[:, :-1], run.values.to(model.W_E.dtype))
-    tokens, latents, values = (part[:n_episodes, -1] for part in fed)
+    tokens, latents, values = (part[:n_episodes, run.n_rounds - 1] for part in (run.tokens, run.latents, run.values))
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=torch.Generator().manual_seed(0)).to(model.W_E)
 
     def streams(first: int) -> tuple[list[Tensor], Tensor]:
@@ -219,7 +219,7 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
 
         posts = [(f"blocks.{layer}.hook_resid_post", keep) for layer in range(model.config.n_layers)]
         with torch.no_grad(), model.hooks(fwd_hooks=[("hook_embed", disturb), *posts]):
-            out = model(tokens, latents, values)
+            out = model(tokens, latents, values.to(model.W_E.dtype))
         return [*seen, out.logits], out.prediction
 
     n_positions = tokens.shape[1]

@@ -114,7 +114,10 @@ def _encoded(
 def losses(
     model: HookedLatentTransformer, directions: Tensor, rounds: MDPEpisodes, rng: np.random.Generator
 ) -> dict[str, Tensor]:
-    """How far policies and updates of single rounds are from Q-learning's; squared misses are in units of the table."""
+    """How far policies and updates of single rounds are from Q-learning's.
+
+    Squared misses count in proportion to the table where it is larger than any of the first steps, noise included.
+    """
     layout, encoded = _encoded(model, rounds, rng)
     directions = directions[: rounds.n_states]
     before, after = (torch.from_numpy(rounds.q_tables[:, t]).float() for t in (0, 1))

@@ -282,23 +282,23 @@ class PlainBlock:
 
     A round of one episode is little arithmetic and many calls: hook points, modules and look-ups of parameters take
     more time than the matrices. Each operation has the operands of :class:`Block`'s in the same shape, so the numbers
-    are equal bit for bit (a property test), but to rounding where large weights, almost all 0, are stored as sparse.
+    are equal bit for bit (a property test), but to rounding where ``sparse`` weights are large and almost all 0.
     """
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, sparse: bool = False) -> None:
         attn = block.attn
         self.block, self.attn, self.mlp, self.scale, self.mask = block, attn, block.mlp, attn.scale, attn.mask
         self.eps = block.ln1.eps if isinstance(block.ln1, LayerNormPre) else None
         self.n_heads, d_model, self.d_head = attn.W_Q.shape
         self.q, self.k, self.v = (
-            (_stored(weight.transpose(0, 1).reshape(d_model, -1)), bias.reshape(-1))
+            (_stored(weight.transpose(0, 1).reshape(d_model, -1), sparse), bias.reshape(-1))
             for weight, bias in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V))
         )
-        self.n_scored, self.n_moved = (
+        self.n_scored, self.n_moved = (  # columns that heads use, of queries and of values
             1 + int(weight.any(1).any(0).nonzero().max()) if matrix.is_sparse and not bias.any() else self.d_head
             for weight, (matrix, bias) in ((attn.W_Q, self.q), (attn.W_V, self.v))
         )
-        self.out, self.bias = _stored(attn.W_O[:, : self.n_moved].flatten(0, 1)), attn.b_O
+        self.out, self.bias = _stored(attn.W_O[:, : self.n_moved].flatten(0, 1), sparse), attn.b_O
 
     def __call__(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
@@ -338,9 +338,9 @@ class PlainBlock:
         return _times(x, matrix).add_(bias).view(*x.shape[:2], self.n_heads, self.d_head)
 
 
-def _stored(matrix: Tensor) -> Tensor:
-    """A matrix; on a CPU its transpose, sparse, where it is large and almost all 0, as in circuits of many tokens."""
-    large = matrix.numel() > 2**14 and matrix.device.type == "cpu"
+def _stored(matrix: Tensor, sparse: bool) -> Tensor:
+    """A matrix; on a CPU its transpose, sparse, where that is asked and it is large and almost all 0."""
+    large = sparse and matrix.numel() > 2**14 and matrix.device.type == "cpu"
     return matrix.T.to_sparse() if large and 0 < 32 * int(matrix.count_nonzero()) <= matrix.numel() else matrix
 
 

@@ -430,7 +430,7 @@ def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
     """
     if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
         return None
-    return [PlainBlock(block) for block in model.blocks]
+    return [PlainBlock(block, sparse=model.is_handwired) for block in model.blocks]
 
 
 _AnyMachine = TypeVar("_AnyMachine", bound=Machine)
