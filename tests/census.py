@@ -1,7 +1,7 @@
-"""Count the source: lines, modules and public names of every room. ``python -m tests.census`` prints the table.
+"""Count the source: ``python -m tests.census`` prints a row for each room, and ``tests/test_census.py`` holds the caps.
 
-A line is a line of a file, blank or not. A public name is a function, class or variable that a module defines at its
-top level under a name without a leading underscore.
+A line of code is a line that is neither blank, nor a comment, nor part of a docstring. A public name is a function,
+class or variable that a module defines at its top level under a name without a leading underscore.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ PACKAGES = ("interp", "probes", "circuits", "reports")
 
 
 class Count(NamedTuple):
-    """How much source a room holds."""
+    """How much source there is."""
 
-    lines: int
-    modules: int
+    code: int
+    functions: int
     names: int
+    modules: int
 
     def __add__(self, other: Count) -> Count:  # type: ignore[override]
         return Count(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
-def sources() -> Iterator[Path]:
-    """Every module of the packages."""
-    for package in PACKAGES:
-        yield from sorted((ROOT / package).rglob("*.py"))
+def sources(*folders: str) -> Iterator[Path]:
+    """Every module of some folders."""
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
 
 
 def room_of(path: Path) -> str:
@@ -57,24 +58,51 @@ def public_names(tree: ast.Module) -> list[str]:
     return [name for name in found if not name.startswith("_")]
 
 
-def census() -> dict[str, Count]:
-    """Every room with its count, the largest first."""
+def lines_of_code(text: str, tree: ast.Module) -> int:
+    """Lines that are neither blank, nor a comment, nor part of a docstring.
+
+    >>> text = '"What it is."\\n\\n# why\\nx = 1\\n'
+    >>> lines_of_code(text, ast.parse(text))
+    1
+    """
+    prose: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node, clean=False
+        ):
+            prose.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    return sum(bool(line) and not line.startswith("#") and i not in prose for i, line in lines)
+
+
+def count(path: Path) -> Count:
+    """What one module holds."""
+    text = path.read_text("utf-8")
+    tree = ast.parse(text)
+    functions = sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in ast.walk(tree))
+    return Count(lines_of_code(text, tree), functions, len(public_names(tree)), 1)
+
+
+def census(*folders: str) -> dict[str, Count]:
+    """Every room of some folders with its count, the largest first."""
     rooms: dict[str, Count] = {}
-    for path in sources():
-        text = path.read_text("utf-8")
-        count = Count(len(text.splitlines()), 1, len(public_names(ast.parse(text))))
-        rooms[room_of(path)] = rooms.get(room_of(path), Count(0, 0, 0)) + count
-    return dict(sorted(rooms.items(), key=lambda room: -room[1].lines))
+    for path in sources(*folders):
+        rooms[room_of(path)] = rooms.get(room_of(path), Count(0, 0, 0, 0)) + count(path)
+    return dict(sorted(rooms.items(), key=lambda room: -room[1].code))
+
+
+def whole(*folders: str) -> Count:
+    """What some folders hold together."""
+    return sum(census(*folders).values(), Count(0, 0, 0, 0))
 
 
 def main() -> None:
     """Print the table."""
-    rooms = census()
-    whole = Count(0, 0, 0)
-    for count in rooms.values():
-        whole += count
-    for name, count in {**rooms, "all": whole}.items():
-        print(f"{name:24} {count.lines:7,} lines {count.modules:5} modules {count.names:6,} public names")
+    beside = {folder: whole(folder) for folder in ("lab", "tests", "examples", "docs")}
+    for name, of in {**census(*PACKAGES), "the packages": whole(*PACKAGES), **beside}.items():
+        print(
+            f"{name:24} {of.code:7,} lines of code {of.functions:6,} functions {of.names:6,} names {of.modules:4} modules"
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,388 @@
+"""A measure is a claim about a model, the number that decides it, and one of four words: the one currency of results.
+
+A claim is a sentence that could be false of a model, such as "the latents hold the log-weights". Beside it stand the
+number with its 95 % interval, the threshold with the side on which the claim is true, and the *controls*: the same
+quantity, in the same unit, of something of which the claim should not be true, such as an untrained copy in the
+model's place. One rule gives the word:
+
+* **no**: the whole interval lies on the wrong side of the threshold;
+* **yes**: the whole interval lies on the right side and is *clear* of every control that counts (:func:`is_clear`);
+* **undecided**: everything else, with the reason: the interval spans the threshold, a control does as well, a control
+  was not run (and how to run it), there are too few episodes, or there is no number;
+* **not applicable**: the machine lacks what the claim is about.
+
+    >>> untrained = {"an untrained copy": Control(0.4)}
+    >>> held = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5, controls=untrained)
+    >>> held.word, replace(held, controls={"an untrained copy": Control(0.97)}).word
+    ('yes', 'undecided')
+    >>> replace(held, controls={"an untrained copy": Control(0.97)}).reason
+    'an untrained copy does as well'
+
+What a word is NOT: corrected for the number of claims, or about any other model than the one that was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from interp.display import drawn, table_html
+from interp.errors import require, require_known
+from interp.statistics import NO_NUMBER, Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Word = Literal["yes", "no", "undecided", "not applicable"]
+WORDS: tuple[Word, ...] = get_args(Word)
+Side = Literal["above", "below"]
+
+UNTRAINED = "an untrained copy"
+"""The control that puts fresh models of the same shape in the model's place; the best of them stands for all."""
+SPANS = "the interval spans the threshold"
+AS_WELL = "does as well"
+NOT_RUN = "a control was not run"
+FEW = "too few episodes"
+NOTHING = "there is no number"
+BY_DESIGN = "by design"
+REASONS = (SPANS, AS_WELL, NOT_RUN, FEW, NOTHING, BY_DESIGN)
+"""Every reason for a word contains one of these, but for "not applicable", whose reason says what is lacking."""
+
+CLEAR = 3.0
+"""A number is clear of a control where its odds are three times those of the control."""
+ROUNDING = 1e-4
+"""Shares closer to 0 or 1 than this are taken for it: whether 1e-12 or 1e-9 is left says nothing about a model."""
+MOST_WORDS = 20
+"""Words of a first sentence, at most."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """The number of what should not show the claim; ``counts`` says whether a "yes" must be clear of it.
+
+    ``number`` is NaN where the control was run and has no number, such as an untrained copy that overflows.
+    """
+
+    number: float
+    counts: bool = True
+
+
+def is_clear(bound: float, control: float, side: Side = "above", is_share: bool = True) -> bool:
+    """Whether the near end of an interval is clear of a control: its odds are :data:`CLEAR` times the control's.
+
+    The odds of a share x are x / (1 - x), what is reached over what is missed; those of an amount are the amount. Near
+    1 a difference of .05 cannot be reached and near 0 it is easy; three times the odds mean the same everywhere:
+    .998 is not clear of .996, 1.000 is; .6 is clear of .3, .5 is not.
+
+    >>> is_clear(0.998, 0.996), is_clear(1.0, 0.996), is_clear(0.6, 0.3), is_clear(0.5, 0.3)
+    (False, True, True, False)
+    >>> is_clear(0.01, 0.2, side="below"), is_clear(2.0, 1.0, is_share=False)
+    (True, False)
+    """
+    mine, its = _odds(bound, is_share), _odds(control, is_share)
+    return mine >= CLEAR * its if side == "above" else its >= CLEAR * mine
+
+
+def _odds(value: float, is_share: bool) -> float:
+    if not is_share:
+        return max(value, 0.0)
+    share = min(max(value, ROUNDING), 1 - ROUNDING)
+    return share / (1 - share)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A claim about a model and what decides it.
+
+    Attributes:
+        key: names the measure in Python and JSON, such as "state".
+        claim: a sentence, without a full stop, that could be false of a model.
+        number: what was measured; NaN where nothing could be.
+        threshold: what the whole interval must lie ``side`` of for a "yes".
+        refuted: what the whole interval must lie on the other side of for a "no"; the threshold itself when None.
+        unit: what the number is, such as "R2" or "share of rounds".
+        is_share: whether the number is a share, 1 at most, rather than an amount (:func:`is_clear`).
+        controls: name -> the same number of what should not show it.
+        about: the part of the machine, or the place, that the number is of.
+        condition: what must be given beside the model for the claim, such as "given the round number".
+        yes, no: what a sentence whose subject is the model says, such as "holds the counts".
+        unless: what forbids a word whatever the number says: {"yes": "a control was not run: ..."}.
+        lacking: what the machine has not got, so that the claim does not apply to it.
+        by_design: False where the model was made for the claim to be false of it.
+        needs_control: False for a part of a claim whose controls stand beside the whole (:func:`decisive`).
+        rests_on: names of the tables that hold what the number was made from.
+        caution: what the word is not evidence of.
+        note: what else a reader must know.
+    """
+
+    key: str
+    claim: str
+    number: Interval = NO_NUMBER
+    threshold: float = nan
+    side: Side = "above"
+    refuted: float | None = None
+    unit: str = ""
+    is_share: bool = True
+    controls: Mapping[str, Control] = field(default_factory=dict)
+    about: str = ""
+    condition: str = ""
+    yes: str = ""
+    no: str = ""
+    unless: Mapping[Word, str] = field(default_factory=dict)
+    lacking: str = ""
+    by_design: bool = True
+    needs_control: bool = True
+    rests_on: tuple[str, ...] = ()
+    caution: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.lacking) or isnan(self.number.estimate) or not isnan(self.threshold),
+            f"{self.key}: a number needs a threshold",
+        )
+
+    @property
+    def word(self) -> Word:
+        """Yes, no, undecided or not applicable."""
+        return self._judged[0]
+
+    @property
+    def reason(self) -> str:
+        """Why it is undecided or not applicable; "by design" beside a "no" that the model was made for."""
+        return self._judged[1]
+
+    @property
+    def _judged(self) -> tuple[Word, str]:
+        word, reason = self._placed
+        if word == "yes" and (doubt := self._doubt):
+            word, reason = "undecided", doubt
+        if word in self.unless:
+            word, reason = "undecided", self.unless[word]
+        return word, reason if word != "no" or self.by_design else BY_DESIGN
+
+    @property
+    def _placed(self) -> tuple[Word, str]:
+        """On which side of the threshold the interval lies, whatever the controls say."""
+        low, high = self.number.low, self.number.high
+        refuted = self.threshold if self.refuted is None else self.refuted
+        if self.lacking:
+            return "not applicable", self.lacking
+        if isnan(low) or isnan(high):
+            return "undecided", NOTHING
+        if low >= self.threshold if self.side == "above" else high <= self.threshold:
+            return "yes", ""
+        if high < refuted if self.side == "above" else low > refuted:
+            return "no", ""
+        return "undecided", SPANS
+
+    @property
+    def _doubt(self) -> str:
+        """Why a number on the right side is no "yes"; empty where it is clear of every control."""
+        counted = {name: control for name, control in self.controls.items() if control.counts}
+        if self.needs_control and not counted:
+            return NOT_RUN
+        bound = self.number.low if self.side == "above" else self.number.high
+        for name, control in counted.items():
+            if isnan(control.number):
+                return f"{NOT_RUN}: {name} has no number"
+            if not is_clear(bound, control.number, self.side, self.is_share):
+                return f"{name} {AS_WELL}"
+        return ""
+
+    @property
+    def strongest(self) -> str:
+        """The control that comes closest to the claim, of those that count where any does; empty where none was run."""
+        known = {name: of for name, of in self.controls.items() if not isnan(of.number)}
+        counted = {name: of for name, of in known.items() if of.counts} or known
+        best = max if self.side == "above" else min
+        return best(counted, key=lambda name: counted[name].number, default="")
+
+    @property
+    def phrase(self) -> str:
+        """What a sentence about the model says of it, with the condition; empty where it is neither "yes" nor "no"."""
+        said = {"yes": self.yes, "no": self.no}.get(self.word, "")
+        return f"{said} ({self.condition})" if said and self.condition and self.word == "yes" else said
+
+    def row(self) -> dict[str, Any]:
+        """The measure as a row of a table: the columns that every table of measures has."""
+        control = self.strongest
+        return {
+            "claim": self.claim,
+            "about": self.about,
+            "condition": self.condition,
+            "number": self.number.estimate,
+            "low": self.number.low,
+            "high": self.number.high,
+            "unit": self.unit,
+            "threshold": self.threshold,
+            "side": self.side,
+            "control": control,
+            "control_number": self.controls[control].number if control else nan,
+            "word": self.word,
+            "reason": self.reason,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values: the row, with the key, every control, the tables that it rests on, the caution and the note."""
+        controls = {name: {"number": of.number, "counts": of.counts} for name, of in self.controls.items()}
+        more = {"rests_on": list(self.rests_on), "caution": self.caution, "note": self.note}
+        return {"key": self.key, **self.row(), "controls": controls, **more}
+
+    def __str__(self) -> str:
+        about = f" ({self.about})" if self.about else ""
+        why = f", {self.reason}" if self.reason else f", {self.condition}" if self.condition else ""
+        text = f"{self.claim}{about}: {self.word}{why}."
+        if isnan(self.number.estimate):
+            return text
+        least = "at least" if self.side == "above" else "at most"
+        control = f"; {self.strongest} {self.controls[self.strongest].number:.3g}" if self.strongest else ""
+        return f"{text} {self.unit} {self.number}, {least} {self.threshold:g}{control}.".replace(".  ", ". ")
+
+
+def best_of(values: Iterable[float], side: Side = "above") -> Control:
+    """The control of several copies: the one that comes closest to the claim; NaN where none has a number.
+
+    >>> best_of([0.2, float("nan"), 0.4]), best_of([0.2, 0.4], side="below")
+    (Control(number=0.4, counts=True), Control(number=0.2, counts=True))
+    """
+    known = [float(value) for value in values if not isnan(value)]
+    return Control((max if side == "above" else min)(known, default=nan))
+
+
+def decisive(parts: Sequence[Measure], **changes: Any) -> Measure:
+    """The part that decides a claim that is true where all of its parts are: a "no" before an "undecided" one.
+
+    Where all parts are "yes" the first stands for them. ``changes`` are fields of the whole, such as its claim; the
+    part's own claim becomes what the measure is ``about``.
+
+    >>> wide = Interval(0.9, 0.4, 1.0)
+    >>> near = Measure("near", "Near", wide, 0.5, needs_control=False)
+    >>> far = replace(near, claim="Far", number=Interval(0, 0, 0))
+    >>> decisive([near, far], key="both", claim="Near and far").word, decisive([near, near]).reason
+    ('no', 'the interval spans the threshold')
+    """
+    order: tuple[Word, ...] = ("no", "undecided", "not applicable", "yes")
+    chosen = min(parts, key=lambda part: order.index(part.word))
+    return replace(chosen, **{"about": chosen.about or chosen.claim, **changes})
+
+
+def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
+    """A row a measure; the columns are those of :meth:`Measure.row`."""
+    import pandas as pd
+
+    return pd.DataFrame([one.row() for one in measures], columns=list(Measure("", "").row()))
+
+
+def sentence(name: str, measures: Sequence[Measure]) -> str:
+    """What measures say of the model ``name``, the most important first: what is true of it, what is not, what is open.
+
+    The first sentence has :data:`MOST_WORDS` words at most, the second says what is left.
+
+    >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
+    >>> measures = [Measure("a", "A", n, 0.5, needs_control=False, yes="adds", no="does not add") for n in (yes, no)]
+    >>> sentence("m", measures)
+    'm adds, but does not add.'
+    """
+    true, false = ([m.phrase for m in measures if m.word == word and m.phrase] for word in ("yes", "no"))
+    true, false = list(dict.fromkeys(true)), list(dict.fromkeys(false))
+    room = MOST_WORDS - len(name.split())
+    said, more = _fitted(true, room), []
+    denied = _fitted(false, room - sum(len(part.split()) + 1 for part in said), least=int(not said))
+    more = [*true[len(said) :], *false[len(denied) :]]
+    sentences = []
+    if said or denied:
+        sentences.append(f"{name} {', but '.join(filter(None, [listed(said), listed(denied)]))}")
+    if more:
+        sentences.append(f"It also {listed(more)}")
+    left = [one for one in measures if one.word == "undecided"]
+    if left:
+        why = list(dict.fromkeys(one.reason for one in left))
+        n = f"{len(left)} of {len(measures)} claims {'is' if len(left) == 1 else 'are'} undecided"
+        sentences.append(f"{n}: {why[0]}" if len(why) == 1 else n)
+    return " ".join(f"{one}." for one in sentences) or f"{name}: no claim applies."
+
+
+def _fitted(phrases: Sequence[str], room: int, least: int = 0) -> list[str]:
+    """The first phrases that fit into so many words, two at most."""
+    taken: list[str] = []
+    for phrase in phrases[:2]:
+        room -= len(phrase.split()) + 1
+        if room < 0 and len(taken) >= least:
+            break
+        taken.append(phrase)
+    return taken
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence lists them.
+
+    >>> listed(["a", "b", "c"]), listed(["a"]), listed([])
+    ('a, b and c', 'a', '')
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+class Measured:
+    """A result made of measures: mixed into the dataclasses of results, which have ``model`` and ``measures``.
+
+    It is looked at by the key of a measure, tabled, drawn, written as JSON, and shown at a prompt by what it found.
+    """
+
+    model: str
+    measures: tuple[Measure, ...]
+
+    def __getitem__(self, key: str) -> Measure:
+        """The measure of a key, the first where several parts of the machine have one."""
+        require_known("measure", key, list(dict.fromkeys(one.key for one in self.measures)), limit=20)
+        return next(one for one in self.measures if one.key == key)
+
+    def __iter__(self) -> Iterator[Measure]:
+        return iter(self.measures)
+
+    @property
+    def sentence(self) -> str:
+        """What the measures say together."""
+        return sentence(self.model, self.measures)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row a measure."""
+        return to_frame(self.measures)
+
+    def plot(self) -> Any:
+        """The measures as intervals on one axis, each beside its threshold and its strongest control."""
+        return plot(self.measures)
+
+    def __repr__(self) -> str:
+        return "\n".join([self.sentence, *(f"  {one}" for one in self.measures)])
+
+    def _repr_html_(self) -> str:
+        return table_html(self.sentence.removesuffix("."), self.to_frame())
+
+
+def plot(measures: Sequence[Measure]) -> Any:
+    """A matplotlib figure with a row for each measure that has a number: interval, threshold, strongest control.
+
+    Shares are drawn from 0 to 1, and what lies beyond at the end of the axis; amounts are not drawn.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [one for one in measures if one.is_share and not isnan(one.number.estimate)]
+    figure = Figure(figsize=(8, 0.8 + 0.34 * max(len(rows), 1)), layout="constrained")
+    axes = figure.subplots()
+    for i, one in enumerate(rows):
+        low, at, high = (min(max(x, 0.0), 1.0) for x in (one.number.low, one.number.estimate, one.number.high))
+        axes.plot([low, high], [i, i], color="black", linewidth=1.5)
+        axes.plot([at], [i], "o", color="black")
+        axes.plot([one.threshold] * 2, [i - 0.3, i + 0.3], color="tab:red", linewidth=1.5)
+        if one.strongest:
+            axes.plot([min(max(one.controls[one.strongest].number, 0.0), 1.0)], [i], "D", mfc="none", mec="tab:gray")
+    axes.set(
+        xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel="number (dot), threshold (line), control (diamond)"
+    )
+    axes.set_yticks(
+        range(len(rows)), [f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}" for one in rows]
+    )
+    return drawn(figure)

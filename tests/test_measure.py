@@ -1,0 +1,189 @@
+"""One rule gives every word: which side the interval lies on, whether it is clear of every control, and why not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import nan
+
+import pandas as pd
+import pytest
+
+from interp.errors import InputError
+from interp.files import json_values
+from interp.measure import (
+    AS_WELL,
+    BY_DESIGN,
+    CLEAR,
+    MOST_WORDS,
+    NOT_RUN,
+    NOTHING,
+    REASONS,
+    ROUNDING,
+    SPANS,
+    UNTRAINED,
+    WORDS,
+    Control,
+    Measure,
+    best_of,
+    decisive,
+    is_clear,
+    plot,
+    sentence,
+    to_frame,
+)
+from interp.statistics import Interval
+
+LOW = {UNTRAINED: Control(0.1)}
+HELD = Measure("state", "The latents hold the counts", Interval(0.9, 0.8, 0.95), 0.5, unit="R2", controls=LOW)
+RARE = replace(HELD, number=Interval(0.02, 0.01, 0.04), threshold=0.1, side="below", controls={UNTRAINED: Control(0.6)})
+
+
+@pytest.mark.parametrize(
+    ("number", "above", "below"),
+    [
+        ((0.9, 0.8, 0.95), "yes", "no"),
+        ((0.2, 0.1, 0.3), "no", "yes"),
+        ((0.6, 0.4, 0.8), "undecided", "undecided"),
+        ((0.6, 0.5, 0.8), "yes", "undecided"),
+        ((0.4, 0.3, 0.5), "undecided", "yes"),
+    ],
+)
+def test_the_whole_interval_lies_on_one_side_of_the_threshold(
+    number: tuple[float, ...], above: str, below: str
+) -> None:
+    free = replace(HELD, number=Interval(*number), needs_control=False, controls={})
+    assert (free.word, replace(free, side="below").word) == (above, below)
+
+
+def test_a_threshold_of_its_own_refutes_a_claim() -> None:
+    between = replace(HELD, number=Interval(0.4, 0.35, 0.45), refuted=0.3)
+    assert (between.word, replace(between, refuted=0.5).word) == ("undecided", "no")
+    below = replace(RARE, number=Interval(0.2, 0.15, 0.25), refuted=0.3)
+    assert (below.word, replace(below, refuted=0.1).word) == ("undecided", "no")
+
+
+def test_a_yes_is_clear_of_every_control_that_counts() -> None:
+    near = {UNTRAINED: Control(0.1), "the inputs": Control(0.85)}
+    assert HELD.word == "yes" and RARE.word == "yes"
+    assert (replace(HELD, controls=near).word, replace(HELD, controls=near).reason) == (
+        "undecided",
+        f"the inputs {AS_WELL}",
+    )
+    assert replace(HELD, controls={**near, "the inputs": Control(0.85, counts=False)}).word == "yes"
+    assert replace(RARE, controls={UNTRAINED: Control(0.1)}).reason == f"{UNTRAINED} {AS_WELL}"
+    assert replace(RARE, controls={UNTRAINED: Control(0.9)}).word == "yes"
+
+
+def test_the_near_end_of_the_interval_is_held_against_a_control() -> None:
+    wide = replace(HELD, number=Interval(0.9, 0.55, 0.99), controls={UNTRAINED: Control(0.5)})
+    assert wide.word == "undecided" and replace(wide, number=Interval(0.9, 0.76, 0.99)).word == "yes"
+    rare = replace(RARE, number=Interval(0.01, 0.0, 0.09), controls={UNTRAINED: Control(0.2)})
+    assert rare.word == "undecided" and replace(rare, number=Interval(0.01, 0.0, 0.02)).word == "yes"
+
+
+def test_clear_is_three_times_the_odds_and_nothing_beyond_rounding() -> None:
+    assert CLEAR == 3.0
+    assert is_clear(0.75, 0.5) and not is_clear(0.74, 0.5)
+    assert is_clear(0.25, 0.5, "below") and not is_clear(0.26, 0.5, "below")
+    assert is_clear(0.75, 0.25, is_share=False) and not is_clear(0.74, 0.25, is_share=False)
+    assert not is_clear(1 - 1e-12, 1 - ROUNDING) and is_clear(1.0, 0.996) and not is_clear(0.998, 0.996)
+    assert is_clear(0.5, -7.0) and not is_clear(0.0, -7.0) and is_clear(3.0, -1.0, is_share=False)
+
+
+def test_no_is_said_without_controls_and_yes_is_not() -> None:
+    bare = replace(HELD, controls={})
+    assert (bare.word, bare.reason) == ("undecided", NOT_RUN)
+    assert replace(bare, number=Interval(0.2, 0.1, 0.3)).word == "no"
+    assert replace(bare, controls={"shown": Control(0.1, counts=False)}).word == "undecided"
+    assert replace(bare, controls={UNTRAINED: Control(nan)}).reason == f"{NOT_RUN}: {UNTRAINED} has no number"
+    assert replace(bare, needs_control=False).word == "yes"
+
+
+def test_a_word_can_be_forbidden_and_a_claim_can_be_beside_the_point() -> None:
+    few = replace(HELD, unless={"no": "too few episodes"})
+    assert few.word == "yes"
+    no = replace(few, number=Interval(0.2, 0.1, 0.3))
+    assert (no.word, no.reason) == ("undecided", "too few episodes")
+    assert (replace(HELD, lacking="no heads").word, replace(HELD, lacking="no heads").reason) == (
+        "not applicable",
+        "no heads",
+    )
+    assert (Measure("a", "A").word, Measure("a", "A").reason) == ("undecided", NOTHING)
+    assert replace(HELD, number=Interval(0.9, nan, nan)).reason == NOTHING
+
+
+def test_what_is_false_by_design_says_so_beside_the_no_alone() -> None:
+    no = replace(HELD, number=Interval(0.2, 0.1, 0.3))
+    assert no.reason == "" and replace(no, by_design=False).reason == BY_DESIGN
+    assert replace(HELD, by_design=False).reason == ""
+
+
+def test_the_strongest_control_comes_closest_to_the_claim() -> None:
+    several = {"a": Control(0.1), "b": Control(0.3), "c": Control(0.8, counts=False), "d": Control(nan)}
+    assert replace(HELD, controls=several).strongest == "b" and replace(RARE, controls=several).strongest == "a"
+    assert (
+        replace(HELD, controls={"c": Control(0.8, counts=False)}).strongest == "c"
+        and replace(HELD, controls={}).strongest == ""
+    )
+    assert best_of([0.1, nan, 0.3]).number == 0.3 and best_of([0.1, 0.3], "below").number == 0.1
+
+
+def test_the_part_that_decides_is_the_first_no_then_the_first_undecided() -> None:
+    yes, no = replace(HELD, claim="one"), replace(HELD, claim="two", number=Interval(0.1, 0.0, 0.2))
+    spans = replace(HELD, claim="three", number=Interval(0.5, 0.3, 0.7))
+    assert decisive([yes, spans, no]).claim == "two" and decisive([yes, spans]).reason == SPANS
+    assert decisive([yes, replace(yes, claim="other")]).about == "one"
+    assert decisive([yes, no], key="all", claim="All of it").claim == "All of it"
+
+
+def test_tables_and_json_have_one_form() -> None:
+    both = to_frame([HELD, replace(HELD, lacking="no heads")])
+    columns = [
+        "claim",
+        "about",
+        "condition",
+        "number",
+        "low",
+        "high",
+        "unit",
+        "threshold",
+        "side",
+        "control",
+        "control_number",
+        "word",
+        "reason",
+    ]
+    assert list(both.columns) == columns and list(to_frame([]).columns) == columns
+    assert both["word"].tolist() == ["yes", "not applicable"] and both["control_number"].tolist() == [0.1, 0.1]
+    said = json.loads(json.dumps(json_values(HELD.to_dict())))
+    assert set(columns) < set(said) and said["controls"] == {UNTRAINED: {"number": 0.1, "counts": True}}
+    assert isinstance(both, pd.DataFrame)
+
+
+def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> None:
+    yes = replace(HELD, yes="holds the counts", no="does not hold the counts", condition="given the round number")
+    no = replace(
+        HELD, number=Interval(0.1, 0, 0.2), yes="predicts alike", no="predicts otherwise", condition="never said"
+    )
+    spans = replace(HELD, number=Interval(0.5, 0.3, 0.7))
+    assert sentence("m", [yes, no]) == "m holds the counts (given the round number), but predicts otherwise."
+    assert sentence("m", [no, spans]) == f"m predicts otherwise. 1 of 2 claims is undecided: {SPANS}."
+    assert sentence("m", [replace(HELD, lacking="none")]) == "m: no claim applies."
+    long = [replace(yes, condition="", yes=f"holds one more of the {i} variables of the algorithm") for i in range(5)]
+    first, second = sentence("m", long).split(". ")
+    assert len(first.split()) <= MOST_WORDS and second.startswith("It also holds")
+
+
+def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
+    with pytest.raises(InputError, match="needs a threshold"):
+        Measure("a", "A", Interval(1, 1, 1))
+    assert {"yes", "no", "undecided", "not applicable"} == set(WORDS)
+    for one in (HELD, RARE, replace(HELD, controls={}), replace(HELD, number=Interval(0.5, 0.3, 0.7))):
+        assert one.word == "yes" or any(reason in one.reason for reason in REASONS)
+
+
+def test_the_picture_has_a_row_for_each_share() -> None:
+    axes = plot([HELD, RARE, Measure("a", "A"), replace(HELD, is_share=False)]).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["The latents hold the counts: yes"] * 2
+    assert axes.lines[0].get_xdata().tolist() == [0.8, 0.95]
