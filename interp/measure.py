@@ -279,41 +279,33 @@ def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
 def sentence(name: str, measures: Sequence[Measure]) -> str:
     """What measures say of the model ``name``, the most important first: what is true of it, what is not, what is open.
 
-    The first sentence has :data:`MOST_WORDS` words at most, the second says what is left.
+    The first sentence has :data:`MOST_WORDS` words at most, or one phrase; the second holds the phrases that are left.
 
     >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
     >>> measures = [Measure("a", "A", n, 0.5, needs_control=False, yes="adds", no="does not add") for n in (yes, no)]
     >>> sentence("m", measures)
     'm adds, but does not add.'
     """
-    true, false = ([m.phrase for m in measures if m.word == word and m.phrase] for word in ("yes", "no"))
-    true, false = list(dict.fromkeys(true)), list(dict.fromkeys(false))
-    room = MOST_WORDS - len(name.split())
-    said, more = _fitted(true, room), []
-    denied = _fitted(false, room - sum(len(part.split()) + 1 for part in said), least=int(not said))
-    more = [*true[len(said) :], *false[len(denied) :]]
-    sentences = []
-    if said or denied:
-        sentences.append(f"{name} {', but '.join(filter(None, [listed(said), listed(denied)]))}")
-    if more:
+    phrases = dict.fromkeys((m.word, m.phrase) for m in measures if m.phrase)
+    first: list[tuple[Word, str]] = []
+    for phrase in phrases:
+        if not first or len(_clause(name, [*first, phrase]).split()) <= MOST_WORDS:
+            first.append(phrase)
+    sentences = [_clause(name, first)] if first else []
+    if more := [said for word, said in phrases if (word, said) not in first]:
         sentences.append(f"It also {listed(more)}")
-    left = [one for one in measures if one.word == "undecided"]
-    if left:
-        why = list(dict.fromkeys(one.reason for one in left))
-        n = f"{len(left)} of {len(measures)} claims {'is' if len(left) == 1 else 'are'} undecided"
-        sentences.append(f"{n}: {why[0]}" if len(why) == 1 else n)
+    reasons = [one.reason for one in measures if one.word == "undecided"]
+    if reasons:
+        why = f": {reasons[0]}" if len(set(reasons)) == 1 else ""
+        sentences.append(
+            f"{len(reasons)} of {len(measures)} claims {'is' if len(reasons) == 1 else 'are'} undecided{why}"
+        )
     return " ".join(f"{one}." for one in sentences) or f"{name}: no claim applies."
 
 
-def _fitted(phrases: Sequence[str], room: int, least: int = 0) -> list[str]:
-    """The first phrases that fit into so many words, two at most."""
-    taken: list[str] = []
-    for phrase in phrases[:2]:
-        room -= len(phrase.split()) + 1
-        if room < 0 and len(taken) >= least:
-            break
-        taken.append(phrase)
-    return taken
+def _clause(name: str, phrases: Sequence[tuple[Word, str]]) -> str:
+    true, false = (listed([said for word, said in phrases if word == asked]) for asked in ("yes", "no"))
+    return f"{name} {', but '.join(filter(None, [true, false]))}"
 
 
 def listed(words: Sequence[str]) -> str:

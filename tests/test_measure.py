@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import nan
 
 import pandas as pd
@@ -25,6 +25,7 @@ from interp.measure import (
     WORDS,
     Control,
     Measure,
+    Measured,
     best_of,
     decisive,
     is_clear,
@@ -33,6 +34,15 @@ from interp.measure import (
     to_frame,
 )
 from interp.statistics import Interval
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Measured):
+    """The least that a result is."""
+
+    model: str
+    measures: tuple[Measure, ...]
+
 
 LOW = {UNTRAINED: Control(0.1)}
 HELD = Measure("state", "The latents hold the counts", Interval(0.9, 0.8, 0.95), 0.5, unit="R2", controls=LOW)
@@ -170,9 +180,32 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
     assert sentence("m", [yes, no]) == "m holds the counts (given the round number), but predicts otherwise."
     assert sentence("m", [no, spans]) == f"m predicts otherwise. 1 of 2 claims is undecided: {SPANS}."
     assert sentence("m", [replace(HELD, lacking="none")]) == "m: no claim applies."
-    long = [replace(yes, condition="", yes=f"holds one more of the {i} variables of the algorithm") for i in range(5)]
-    first, second = sentence("m", long).split(". ")
-    assert len(first.split()) <= MOST_WORDS and second.startswith("It also holds")
+    both = [
+        replace(HELD, yes="holds a"),
+        replace(HELD, yes="holds b"),
+        spans,
+        replace(spans, unless={"undecided": "other"}),
+    ]
+    assert sentence("m", both) == "m holds a and holds b. 2 of 4 claims are undecided."
+    assert sentence("m", [yes, yes, spans, spans]).endswith(f"2 of 4 claims are undecided: {SPANS}.")
+
+
+@pytest.mark.parametrize(("extra", "fits"), [(0, True), (1, False)])
+def test_a_first_sentence_has_at_most_twenty_words(extra: int, fits: bool) -> None:
+    assert MOST_WORDS == 20
+    words = " ".join(["word"] * (MOST_WORDS - 4 + extra))
+    first = sentence("m", [replace(HELD, yes="holds a"), replace(HELD, yes=words)])
+    assert (first == f"m holds a and {words}.") is fits and (first == f"m holds a. It also {words}.") is not fits
+    assert sentence("m", [replace(HELD, yes=f"{words} {words}")]) == f"m {words} {words}."
+
+
+def test_a_result_finds_a_measure_by_its_key() -> None:
+    result = Result("m", (HELD, RARE, replace(RARE, key="rare"), replace(RARE, key="rare", claim="second")))
+    assert result["rare"].claim == RARE.claim and result["state"] is HELD and list(result) == list(result.measures)
+    assert result.sentence in repr(result) and "at least 0.5; an untrained copy 0.1" in repr(result)
+    assert "<table" in result._repr_html_() and len(result.to_frame()) == 4
+    with pytest.raises(InputError, match="did you mean 'rare'"):
+        result["rar"]
 
 
 def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
