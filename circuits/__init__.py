@@ -13,7 +13,7 @@
   where the variables of their algorithms live; :mod:`circuits.stated`: edges, and what carries a variable;
 * :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`, :mod:`circuits.reachability`: the machines, a folder
   each, which says how the machine is built and what is true of it;
-* :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.calibration`: how far interchanges can be trusted;
+* :mod:`circuits.chooser`: Lemma C.1 as a table;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
 * :func:`register` adds a machine of your own (a :class:`CircuitRecord`) to those that all of this knows by name;

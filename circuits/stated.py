@@ -19,7 +19,7 @@ The tests hold what is stated against what they measure in running models (tests
 A :class:`~circuits.circuit.Location` says that a variable can be *read* there. An interchange needs to know more:
 which locations must be set together so that the rest of the round takes the new value (a copy may feed one part of the
 update alone), and whether that shows in the prediction or in the state that is written. Each :class:`Carried` is such a
-claim, which :mod:`circuits.calibration` measures and :func:`circuits.compiler.wired` turns into places of a model.
+claim, which ``lab/interchanges.py`` measures and :func:`circuits.compiler.wired` turns into places of a model.
 """
 
 from __future__ import annotations

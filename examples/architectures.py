@@ -34,7 +34,6 @@ from circuits.compare.question import Compared, Samples, Subject, best, shared_s
 from circuits.compare.response import edits_of
 from circuits.compare.state import STATE
 from circuits.compare.update import strange
-from circuits.known import handmade
 from interp.algorithm import Algorithm
 from interp.files import write_csv
 from interp.interventions.steps import transition
@@ -45,6 +44,7 @@ from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts.evaluation.by_regime import divergence
 from interp.tasks.experts.predictors import bayes
+from lab.known import handmade
 
 Row = dict[str, Any]
 STATE_KEY = "counts"

@@ -22,8 +22,8 @@ A difference of two scores of the same episodes joins both intervals and the cor
     D - sqrt(u^2 + l'^2 - 2 r u l'),   D + sqrt(l^2 + u'^2 - 2 r l u'),   l and u: distances to q's bounds.
 
 Assumptions: episodes are independent and alike; folds are made of whole episodes; the fit is stable (leaving out a
-fold changes it little). Coverage of nominal 95 % was measured, not proved (:mod:`interp.calibration`: thirteen designs,
-400 data sets a cell, our cross-validated ridge in 5 folds, R2, accuracy and differences; ``interp calibrate`` writes
+fold changes it little). Coverage of nominal 95 % was measured, not proved (``lab/designs.py``: thirteen designs,
+400 data sets a cell, our cross-validated ridge in 5 folds, R2, accuracy and differences; ``lab calibrate`` writes
 the table ``coverage``): 94 to 100 % at 16 and at 32 episodes in the eleven designs that do not lean low, and 93 % at 64
 in the hardest of them, rare labels of random walks. With n in place of m these covered 68 to 83 %, rare labels with
 episode effects 78 to 97 % (16 to 64 episodes, R2 of 300 data sets). What is missed is mostly a truth *above* the

@@ -6,6 +6,7 @@ drawn by their keys; one that has no drawing here is a table.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,6 @@ from circuits.compare.question import NotApplicable, at_most, best, in_words
 from circuits.compare.response import Cell
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
-from circuits.known import resolution
 from interp import tasks
 from interp.statistics import Interval
 from reports import figures
@@ -35,6 +35,8 @@ from reports.page import Report, Section, index_of, slug, write_index
 from reports.parts.compared import PAGE, badge, measured_by
 from reports.side_by_side import machines
 
+RESOLUTION = Path(__file__).with_name("resolution.json")
+"""Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
 _LEAD = (
     "Is it the same machine? Four questions have four answers, since a model can predict what another one predicts "
     "and do it in another way."
@@ -100,7 +102,8 @@ def page(comparison: Comparison) -> Report:
     against = f" against {comparison.reference}" if comparison.reference else " against algorithms"
     verdicts: list[Any] = [*_side_by_side(comparison), _plot(comparison)]
     verdicts.append(Prose(f"**Which algorithm.** {comparison.algorithm}."))
-    if seen := resolution.sentence(comparison.algorithm.settings["task"], _is_quick(comparison)):
+    task, effort = comparison.algorithm.settings["task"], "quick" if _is_quick(comparison) else "full"
+    if seen := json.loads(RESOLUTION.read_text("utf-8")).get(task, {}).get(effort):
         verdicts.append(Prose(seen))
     words = [verdict.word for verdict in comparison.verdicts.values()]
     counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))

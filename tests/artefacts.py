@@ -14,12 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from typer.testing import CliRunner
 
 import interp
 import probes
 from circuits.compare.choices import explain_choices
-from interp.cli import app
 from interp.files import write_csv, write_text
 from interp.interventions import attribution, interchange, mediation, pairs, patching, steering
 from interp.interventions.alignment import align
@@ -32,9 +30,9 @@ from interp.tasks.qlearning import datasets
 from interp.training.config import TrainingConfig
 from interp.training.runs import STATE_FILE
 from interp.training.trainer import train
-from probes import calibration
+from lab import probing
 from reports import attention
-from tests.test_full_disk import COMMANDS, SMALL
+from tests.test_full_disk import COMMANDS, SMALL, invoked
 
 MORE = {
     "sweep": ["probe", "wma-handwired", "--sweep", "--episodes", "10", "--rounds", "8"],
@@ -58,10 +56,10 @@ OF_PROCESSES = (".lock", ".holder")
 
 def write(folder: Path) -> None:
     """Write one of every kind into a folder each; commands run in it, so that paths are the same."""
-    calibration.TABLES["small"] = SMALL
+    probing.TABLES["small"] = SMALL
     for name, command in {**COMMANDS, **MORE}.items():
         given = [str(folder / word) if word == "llm run" else word for word in command]
-        done = CliRunner().invoke(app, [*given, "--out", str(folder / name)])
+        done = invoked([*given, "--out", str(folder / name)])
         assert done.exit_code in (0, 1), (name, done.output, done.exception)
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "said.txt").write_text(done.output.replace(str(folder), "FOLDER"))

@@ -1,13 +1,13 @@
-"""The GRU whose weights are written by hand (:mod:`circuits.known.handmade`), and what is known of its insides."""
+"""The GRU whose weights are written by hand (:mod:`lab.known.handmade`), and what is known of its insides."""
 
 from __future__ import annotations
 
 import torch
 
 from circuits.benchmark import KnownMachine
-from circuits.known.handmade import KEPT, algorithm, majority
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
+from lab.known.handmade import KEPT, algorithm, majority
 
 __all__ = ["KEPT", "algorithm", "known", "majority"]
 

@@ -33,10 +33,8 @@ LEFT_OUT = {
 }
 """Functions that no junk is thrown at, and why."""
 LONG = {
-    "circuits.benchmark.grading.run", "circuits.compare.driver.run", "circuits.known.resolution.measure",
-    "circuits.known.scores.score", "interp.audit.battery.audit", "interp.training.trainer.train",
-    "interp.tasks.experts.evaluation.by_regime.evaluate", "probes.calibration.coverage", "probes.calibration.nulls",
-    "probes.calibration.power", "reports.build.build",
+    "circuits.benchmark.grading.run", "circuits.compare.driver.run", "interp.audit.battery.audit",
+    "interp.tasks.experts.evaluation.by_regime.evaluate", "interp.training.trainer.train", "reports.build.build",
 }  # fmt: skip
 """Functions of which a right call takes a minute or more: what they do not refuse is stopped."""
 SHORT = 0.5

@@ -107,7 +107,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     """What audits, verifications, comparisons, benchmarks and pages are, and machines and parts of other kinds."""
     import circuits
     import interp
-    from circuits import benchmark, compare, known
+    from circuits import benchmark, compare
     from interp.audit import Effort, audit
     from interp.interventions.ablation import CircuitScorer
     from interp.interventions.interchange import Claim
@@ -117,7 +117,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     from tests import junk_records
 
     found = audit(model, effort=Effort(16, 4, 2, 0, 12, 1, 1))
-    yield from (found, found.verdicts[0], Effort(), compare.QUICK, next(iter(known.gallery("experts").values())))
+    yield from (found, found.verdicts[0], Effort(), compare.QUICK)
     yield circuits.verify("wma-handwired", [(2,)], n_rounds=3, n_episodes=2)
     yield from (circuits.registry.handwired("wma-handwired"), circuit.sites["log_weights"][0], circuit.state[0])
     scorer = CircuitScorer(pair)

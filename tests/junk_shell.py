@@ -14,10 +14,10 @@ from random import Random
 from typing import Any
 
 import typer
-from typer.testing import CliRunner
 
 from interp.cli import app
-from tests.test_full_disk import COMMANDS
+from lab.calibrate import app as lab
+from tests.test_full_disk import COMMANDS, invoked
 
 RIGHT = {
     **COMMANDS,
@@ -74,6 +74,7 @@ def commands() -> dict[str, Any]:
                 found[" ".join((*words, name))] = one
 
     walk(typer.main.get_command(app), ())
+    walk(typer.main.get_command(lab), ())
     return found
 
 
@@ -132,7 +133,7 @@ def fault(words: list[str]) -> str:
 
 
 def _ended(words: list[str]) -> str:
-    done = CliRunner().invoke(app, words)
+    done = invoked(words)
     signal.setitimer(signal.ITIMER_PROF, 0)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return f"raw: {done.exception!r}"

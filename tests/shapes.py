@@ -19,7 +19,7 @@ import pytest
 
 import tests
 
-PACKAGES = ("interp", "circuits", "probes", "reports")
+PACKAGES = ("interp", "circuits", "probes", "reports", "lab")
 ROOT = Path(__file__).parents[1]
 _KINDS = ("Float", "Int", "Bool", "Shaped", "Num", "Complex", "Integer", "Float32", "Float64", "Int64")
 _ALIAS = re.compile(rf"^(\w+) = (?:{'|'.join(_KINDS)})\[", re.MULTILINE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import pkgutil
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -162,6 +163,22 @@ def test_packages_import_only_those_before_them(package: str) -> None:
                 if module.split(".")[0] in later and not (looked_up and name_of(path).startswith(LOOK_UP)):
                     upward.append(f"{name_of(path)} imports {module}")
     assert upward == []
+
+
+def test_no_package_imports_the_lab() -> None:
+    """It is not installed: neither code nor a string that names a module may need it."""
+    trees = {name_of(path): ast.parse(path.read_text()) for path in sources()}
+    named = {
+        path: [module for module, _ in imports(tree) if module.split(".")[0] == "lab"]
+        + [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and _names_the_lab(node.value)]
+        for path, tree in trees.items()
+    }
+    assert {path: found for path, found in named.items() if found} == {}
+    assert _names_the_lab("lab.known:gallery") and not _names_the_lab("label") and not _names_the_lab("lab/known says")
+
+
+def _names_the_lab(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"lab(\.[\w.]+)?(:\w+)?", value) is not None
 
 
 def test_circles_are_seen() -> None:

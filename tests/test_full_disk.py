@@ -7,11 +7,11 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from interp import calibration as covered
 from interp.cli import app
-from probes import calibration
+from lab import calibrate, probing
+from lab import designs as covered
 from probes.linear import cross_validate
 
 TRAINED = ["--set", "stages=[{n_rounds=2, steps=4}]", "--set", "checkpoint_every=2", "--set", "eval_every=4"]
@@ -32,6 +32,11 @@ COMMANDS = {
 }
 
 
+def invoked(arguments: list[str]) -> Result:
+    """What a command does, of the toolkit or of the lab."""
+    return CliRunner().invoke(calibrate.app if arguments[:1] == ["calibrate"] else app, arguments)
+
+
 def part_of_a_table(quick, advance, design):
     """Coverage in one design, from few data sets: a real part of a long table, in a tenth of a second."""
 
@@ -43,15 +48,15 @@ def part_of_a_table(quick, advance, design):
     return pd.DataFrame([asdict(cell) for cell in cells])
 
 
-SMALL = calibration.Table(
+SMALL = probing.Table(
     part_of_a_table, {True: 1}, lambda frame: f"{len(frame)} rows", lambda quick: tuple(covered.DESIGNS)[:8]
 )
-"""A table for ``interp calibrate``, of eight parts."""
+"""A table for ``python -m lab calibrate``, of eight parts."""
 
 
 @pytest.fixture(autouse=True)
 def small_table(monkeypatch):
-    monkeypatch.setitem(calibration.TABLES, "small", SMALL)
+    monkeypatch.setitem(probing.TABLES, "small", SMALL)
 
 
 ROOM = {"evaluate": (0, 3_000), "report": (0, 300_000), "compare": (300, 3_000, 10**8), "benchmark": (300, 10**8)}
@@ -65,7 +70,7 @@ def run_with_room_for(n_bytes, arguments):
     if child == 0:
         os.close(read)
         resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
-        result = CliRunner().invoke(app, arguments)
+        result = invoked(arguments)
         raw = "" if result.exception is None or isinstance(result.exception, SystemExit) else repr(result.exception)
         os.write(write, f"{result.exit_code}|{raw}|{result.output}"[:60_000].encode())
         os._exit(0)

@@ -29,7 +29,7 @@ from interp.statistics import bootstrap_mean, ratio_interval, resample_weights
 from interp.tasks import reachability
 from interp.training.config import TrainingConfig
 from interp.workers import each
-from probes import calibration
+from lab import probing
 from reports.build import build
 from tests import junk, junk_methods, junk_records, junk_shell
 from tests.test_full_disk import SMALL
@@ -118,7 +118,7 @@ def test_only_input_errors_or_results_come_out_of_thousands_of_records():
 def shell(tmp_path, monkeypatch):
     """A folder to work in with something of every kind, and a table that is small."""
     monkeypatch.chdir(junk_shell.furnish(tmp_path))
-    monkeypatch.setitem(calibration.TABLES, "small", SMALL)
+    monkeypatch.setitem(probing.TABLES, "small", SMALL)
     import interp.model.transformer  # noqa: F401, once, and not in every process
 
 

@@ -9,11 +9,9 @@ import time
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from interp.cli import app
-from probes import calibration
-from tests.test_full_disk import COMMANDS, SMALL
+from lab import probing
+from tests.test_full_disk import COMMANDS, SMALL, invoked
 
 RESUMING = {
     "sweep": ["probe", "wma-handwired", "--sweep", "--episodes", "10", "--rounds", "8"],
@@ -29,7 +27,7 @@ _OF_CLOCKS = re.compile(r'"(seconds|cpu_seconds|wall_seconds|at|cpu_s|sha256)": 
 
 @pytest.fixture(autouse=True)
 def small_table(monkeypatch):
-    monkeypatch.setitem(calibration.TABLES, "small", SMALL)
+    monkeypatch.setitem(probing.TABLES, "small", SMALL)
 
 
 def started(arguments):
@@ -40,7 +38,7 @@ def started(arguments):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
-        os._exit(CliRunner().invoke(app, arguments).exit_code)
+        os._exit(invoked(arguments).exit_code)
     return child
 
 

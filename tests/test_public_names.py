@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-ROOMS = ("interp", "probes", "circuits", "reports")
+ROOMS = ("interp", "probes", "circuits", "reports", "lab")
 LISTS = ("interp", "interp.tasks", "probes", "circuits")
 """Packages whose ``__all__`` is what users call."""
 

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from interp import refit
-from interp.calibration import DESIGNS, coverage, draw
 from interp.errors import InputError
+from lab.designs import DESIGNS, coverage, draw
 
 RNG = np.random.default_rng(0)
 LOSSES, CONTROL, TOTALS = RNG.uniform(1, 2, 12), RNG.uniform(2, 4, 12), RNG.uniform(5, 9, 12)

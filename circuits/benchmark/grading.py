@@ -12,13 +12,12 @@ from typing import Any
 from circuits.benchmark import trained
 from circuits.benchmark.grades import Result
 from circuits.benchmark.guard import RefusedError, asked
-from circuits.benchmark.known_machine import KnownMachine, build, variants
+from circuits.benchmark.known_machine import FORMS, KnownMachine, build, variants
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.method import Method
 from circuits.benchmark.methods import select
 from circuits.benchmark.question import Answer, Question
 from circuits.benchmark.questions import QUESTIONS
-from circuits.calibration import FORMS
 from interp.checks import checked, refuse_endless
 from interp.display import lacks
 from interp.errors import require, require_known

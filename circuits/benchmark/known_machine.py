@@ -29,7 +29,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuits.calibration import FORMS, SIZES
 from circuits.circuit import Circuit
 from circuits.compare.variants import columns_without, rotated, rotation, with_distractors, without
 from circuits.compiler import compile_circuit, places, wired
@@ -57,6 +56,36 @@ from interp.task import Task
 
 _EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""
+_SOFTMAX = {"eta": 60.0}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "R": ("wma-handwired", {"variant": "R"}),
+    "R, softmax": ("wma-handwired", {"variant": "R", **_SOFTMAX}),
+    "P": ("wma-handwired", {"variant": "P"}),
+    "P, softmax": ("wma-handwired", {"variant": "P", **_SOFTMAX}),
+    "mlp": ("qlearning-handwired", {"variant": "mlp"}),
+    "mlp, softmax": ("qlearning-handwired", {"variant": "mlp", **_SOFTMAX}),
+    "softmlp": ("qlearning-handwired", {"variant": "softmlp"}),
+    "softmlp, softmax": ("qlearning-handwired", {"variant": "softmlp", **_SOFTMAX}),
+    "lin": ("qlearning-handwired", {"variant": "lin"}),
+    "lin, softmax": ("qlearning-handwired", {"variant": "lin", **_SOFTMAX}),
+    "sum": ("reachability-handwired", {"expand": "sum"}),
+    "mean": ("reachability-handwired", {"expand": "mean"}),
+    "mean, softmax": ("reachability-handwired", _SOFTMAX),
+}
+"""Every form of every machine: its name in the registry, and the arguments that choose the form."""
+SIZES: dict[bool, dict[str, dict[str, int]]] = {
+    True: {
+        "wma-handwired": {"n_experts": 3},
+        "qlearning-handwired": {"n_states": 3, "n_actions": 2},
+        "reachability-handwired": {"n_nodes": 5, "n_edges": 4},
+    },
+    False: {
+        "wma-handwired": {"n_experts": 5},
+        "qlearning-handwired": {"n_states": 4, "n_actions": 3},
+        "reachability-handwired": {"n_nodes": 8, "n_edges": 12},
+    },
+}
+"""Quick or not -> the sizes of each machine."""
 VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
 _OVERLAPPING = ("R", "P", "P, softmax")
 """Forms that keep their predictions when the sum of the state is lost. "R, softmax" reads no more than differences
@@ -72,7 +101,7 @@ class KnownMachine:
     Attributes:
         name: unique among the subjects of a run.
         machine, form, variant: the handwired machine whose circuit it has, or was trained to have; a key of
-            :data:`circuits.calibration.FORMS`; and one of :data:`VARIANTS`, or "trained".
+            :data:`FORMS`; and one of :data:`VARIANTS`, or "trained".
         algorithm: what it computes, with its parameters.
         edges: every true edge and its kind; None where nobody knows them.
         places: variable -> every place that holds it, in the model's own basis.
@@ -138,7 +167,7 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     """A handwired machine as a subject, in float64.
 
     Args:
-        form: a key of :data:`circuits.calibration.FORMS`, in its small sizes where ``quick``.
+        form: a key of :data:`FORMS`, in its small sizes where ``quick``.
         seed: of the rotation, the distractors or the position code.
     """
     require_known("variant", variant, VARIANTS)

@@ -3,7 +3,7 @@
 What :mod:`circuits.benchmark.tying` means by that; here is which models (:func:`recipes`) and what is known of them.
 Each learns from a random start to predict what the algorithm predicts, all of its weights are free, and none is zero in
 the end. Known: the tied sites hold their variables, the rest of these sites does not matter, the idle heads matter
-nowhere and the others do. Not known: edges. :mod:`circuits.benchmark.tied_training` trains them; ``weights/`` holds
+nowhere and the others do. Not known: edges. ``lab/tied_training.py`` trains them; ``weights/`` holds
 those that are shipped, each with its held-out accuracies.
 """
 

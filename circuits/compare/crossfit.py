@@ -11,7 +11,7 @@ The estimand is the score, on new episodes, of maps that are fitted to as many e
 affine map scores more: on a noisy machine by a fifth of an interval, but on ``wma-learned`` by more than one (update
 .9974 at quick effort and .9981 with 7 times the episodes; the second lies above the interval in 59 of 60 small
 comparisons): intervals say nothing about maps of more episodes. The allowance a is :data:`ALLOWANCE`. Coverage is
-measured: the table "deciding" of :mod:`circuits.compare.coverage`.
+measured: the table "deciding" of ``lab/deciding.py``.
 """
 
 from __future__ import annotations

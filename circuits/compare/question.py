@@ -7,7 +7,7 @@ A :class:`Question` computes a part of the comparison and may judge it. A :class
 *bound*) against a threshold: "same" where the number's 95 % interval lies above it, "different" where it lies below,
 "undecided" where it holds it, or where an untrained model does as well; "not applicable" where one of the two lacks
 what is asked about, such as attention heads. The rule, its thresholds and their reasons stand in the file of the
-question. Thresholds were chosen on known machines (:mod:`circuits.known`); those that are ``held_out`` there test
+question. Thresholds were chosen on known machines (``lab/known``); those that are ``held_out`` there test
 them.
 """
 

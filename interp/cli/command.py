@@ -76,7 +76,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 llm_app = typer.Typer(
-    cls=Commands, help="Language models as online learners: play, score, report.", no_args_is_help=True
+    name="llm", cls=Commands, help="Language models as online learners: play, score, report.", no_args_is_help=True
 )
 
 
@@ -168,7 +168,7 @@ def command(
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, **given: Any) -> None:
-            say = Say(key if group is app else f"llm {key}", as_json, quiet)
+            say = Say(key if group is app else f"{group.info.name} {key}", as_json, quiet)
             if options:
                 values = {option: given.pop(option) for option in options}
                 given["sizes"] = {option: value for option, value in values.items() if value is not None}

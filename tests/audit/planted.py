@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 import interp
-from circuits import known
-from circuits.known import by_algorithm
 from interp.algorithm import Algorithm, Variable
 from interp.audit import AuditResult, Effort, audit
 from interp.tasks.experts import TASK as EXPERTS
@@ -25,6 +23,8 @@ from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import follow_previous_winners
 from interp.tasks.reachability.algorithms import breadth_first, heuristic
 from interp.tasks.reachability.layout import ReachabilityRound
+from lab import known
+from lab.known import by_algorithm
 
 SMALL = Effort(episodes=48, rounds=8, writes=4, away=1, held=40, jacobians=1, along=6)
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
-from circuits import calibration
 from interp import tasks
 from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms
 from interp.tasks.qlearning.episodes import MDPEpisodes
+from lab import interchanges
 
 Q = "qlearning-handwired"
 VARIANTS = ("mlp", "softmlp", "lin")
@@ -92,15 +92,15 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
 ) -> None:
     """And every location has a row or a reason, as in the other forms."""
     arguments = {"variant": variant, "noise": True}
-    monkeypatch.setitem(calibration.FORMS, "noise", (Q, arguments))
-    circuit = circuits.build(Q, **calibration.SIZES[True][Q], **arguments)
+    monkeypatch.setitem(interchanges.FORMS, "noise", (Q, arguments))
+    circuit = circuits.build(Q, **interchanges.SIZES[True][Q], **arguments)
     located = {(key, location.name) for key, locations in circuit.sites.items() for location in locations}
     rows = {(row.located, at) for row in circuit.carried for at in row.locations}
     assert rows | set(circuit.partial) == located and not rows & set(circuit.partial)
-    frame = calibration.sites(True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=6)
+    frame = interchanges.sites(True, forms=["noise"], variables=["noise", "policy", "reward"], n_pairs=6)
     assert set(frame["variable"]) == {"noise", "policy", "reward"}
-    assert (frame[["score", "slope"]] - 1).abs().max(axis=None) <= calibration.EXACT
-    assert frame["wrong"].max() <= calibration.NOTHING
+    assert (frame[["score", "slope"]] - 1).abs().max(axis=None) <= interchanges.EXACT
+    assert frame["wrong"].max() <= interchanges.NOTHING
 
 
 def test_soft_heads_choose_the_drawn_action_too() -> None:

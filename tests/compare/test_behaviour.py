@@ -9,8 +9,8 @@ import pytest
 import interp
 from circuits import compare
 from circuits.compare import driver
-from circuits.known import by_algorithm
 from interp.tasks.reachability.algorithms import breadth_first
+from lab.known import by_algorithm
 
 pytestmark = pytest.mark.usefixtures("few_steps")
 

@@ -11,14 +11,14 @@ import torch
 from scipy.stats import t
 
 import interp
-from circuits import known
-from circuits.compare import coverage
 from circuits.compare.crossfit import CrossFitted, chosen, crossed_decoder, folds, pooled, pooled_values, scored
 from circuits.compare.question import Effort, Samples, Subject, best
 from circuits.compare.state import _stitched, stitch
 from interp.decoder import RIDGE, Decoder
 from interp.session import session
 from interp.tasks.experts.algorithms import weighted_majority
+from lab import deciding as coverage
+from lab import known
 
 SMALL = Effort(known=11, test=8, rounds=8, starts=2, horizon=2, battery=4, untrained=1, seed=2)
 

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 import interp
-from circuits import calibration, compare, known
-from circuits.known import scores
-from probes.calibration import write
+from circuits import compare
+from lab import interchanges, known
+from lab.known import scores
+from lab.probing import write
 
 
 @pytest.mark.parametrize(
@@ -83,12 +84,12 @@ SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, batter
 
 @pytest.mark.usefixtures("few_steps")
 def test_the_table_has_a_row_for_each_machine_that_says_what_was_said(tmp_path, monkeypatch):
-    """One machine without a circuit, through `interp calibrate --table machines`, and it is made once."""
+    """One machine without a circuit, through `python -m lab calibrate --table machines`, and it is made once."""
     monkeypatch.setattr(compare, "QUICK", SMALL)
     monkeypatch.setattr(known, "TASKS", ("experts",))
     only = {"by algorithm": known.gallery("experts")["by algorithm"]}
     monkeypatch.setattr(known, "gallery", lambda task: only)
-    tables = {"machines": calibration.TABLES["machines"]}
+    tables = {"machines": interchanges.TABLES["machines"]}
     (text,) = write(tmp_path, True, tables)
     frame = pd.read_csv(tmp_path / "machines-quick.csv")
     (said,) = frame.to_dict("records")

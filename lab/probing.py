@@ -2,13 +2,14 @@
 
 * ``coverage``: how often nominal 95 % intervals hold the truth, by design and number of episodes, of the intervals that
   count the luck of the fit ("refit") and of those that resample fixed errors ("resampled"), with widths
-  (:mod:`interp.calibration`; the fit is :mod:`probes.linear`).
+  (:mod:`lab.designs`; the fit is :mod:`probes.linear`).
 * ``nulls``: verdicts on targets that are not in a model's latents, six kinds on three models (:data:`NULLS`), with the
   inputs control and, given as bare values, without it. Every null has its own episodes and its own draw.
 * ``power``: verdicts on a planted effect: of 8 features one holds the target with a true R2; noise and features are
   independent from round to round or random walks, which say much less.
 
-``interp calibrate`` writes them. What this is NOT: a bound for other models, targets, designs or numbers of rounds.
+``python -m lab calibrate`` writes them. What this is NOT: a bound for other models, targets, designs or numbers of
+rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 import interp.tasks
-from interp import calibration
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.files import writable, write_atomic
@@ -36,6 +36,7 @@ from interp.model.transformer import untrained
 from interp.progress import bar
 from interp.statistics import exact_share
 from interp.workers import each, share
+from lab import designs
 from probes.fit import fit_targets
 from probes.linear import cross_validate
 from probes.result import ProbeResult
@@ -76,16 +77,16 @@ the round index, with noise."""
 @checked
 def coverage(quick: bool = False, advance: Advance = lambda steps: None) -> pd.DataFrame:
     """Coverage and widths of intervals by design, n, score and method; ``advance`` is called for each design and n."""
-    sizes, n_sets, n_fresh = ((8, 32), 20, 1000) if quick else (calibration.SIZES, 400, 4000)
+    sizes, n_sets, n_fresh = ((8, 32), 20, 1000) if quick else (designs.SIZES, 400, 4000)
 
     def fit(x: Any, y: Any, folds: Any) -> tuple[Any, Any, Any]:
         fitted = cross_validate(x, y, folds, np.arange(y.shape[-1]))
         return fitted.predictions, fitted.weights, fitted.intercept
 
     cells = []
-    for design in calibration.DESIGNS:
+    for design in designs.DESIGNS:
         for n in sizes:
-            cells += calibration.coverage(fit, (design,), (n,), n_sets=n_sets, n_fresh=n_fresh)
+            cells += designs.coverage(fit, (design,), (n,), n_sets=n_sets, n_fresh=n_fresh)
             advance(1)
     return pd.DataFrame([asdict(cell) for cell in cells])
 
@@ -198,7 +199,7 @@ def _whole(quick: bool) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that ``interp calibrate`` writes, and its summary as text.
+    """A table that ``python -m lab calibrate`` writes, and its summary as text.
 
     ``make`` takes (quick, advance) and calls ``advance`` with the steps done; ``n_steps`` is their number, by quick.
 
@@ -220,7 +221,7 @@ class Table:
 
 TABLES: dict[str, Table] = {
     "coverage": Table(
-        coverage, {quick: n * len(calibration.DESIGNS) for quick, n in ((True, 2), (False, 4))}, _coverage_summary
+        coverage, {quick: n * len(designs.DESIGNS) for quick, n in ((True, 2), (False, 4))}, _coverage_summary
     ),
     "nulls": Table(nulls, {True: 18, False: 216}, _nulls_summary),
     "power": Table(power, {True: 16, False: 32}, _power_summary),

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import interp
-from circuits.known import by_algorithm
 from interp import tasks
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as expert_rivals
@@ -17,6 +16,7 @@ from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
+from lab.known import by_algorithm
 
 EXPERTS, TABLES, GRAPHS = ExpertRound(4), QLearningRound(4, 3), ReachabilityRound(8, 12)
 MADE = {

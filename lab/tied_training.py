@@ -2,7 +2,7 @@
 
 They imitate an algorithm, with interchanges tied to it::
 
-    python -m circuits.benchmark.tied_training wma 0 FOLDER      # kind, seed; goes on with what FOLDER holds
+    python -m lab.tied_training wma 0 FOLDER      # kind, seed; goes on with what FOLDER holds
 
 Every checkpoint holds weights, moments and the step; episodes and pairs are a function of the seed and the step. One
 thread: about a quarter of a CPU second a step for Weighted Majority.

@@ -1,4 +1,4 @@
-"""``interp calibrate``: the instruments on data whose truth is known."""
+"""``python -m lab calibrate``: the instruments on data whose truth is known."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from interp.cli import options
-from interp.cli.command import Say, command
+from interp.cli.command import Commands, Say, command, main
 from interp.errors import require_known
 
 
 def tables() -> dict[str, Any]:
     """Every table by name, in the order in which they are written."""
-    from circuits import calibration as machines
-    from probes import calibration
+    from lab import interchanges, probing
 
-    return {**calibration.TABLES, **machines.TABLES}
+    return {**probing.TABLES, **interchanges.TABLES}
 
 
 def _names() -> str:
@@ -26,16 +25,24 @@ def _names() -> str:
 
 
 table_names = options.completing(tables)
+app = typer.Typer(
+    name="lab",
+    cls=Commands,
+    help="What measures the toolkit itself.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.callback()(main)
 
 
-@command(example="interp calibrate --quick", torch=True)
+@command(example="python -m lab calibrate --quick", group=app, torch=True)
 def calibrate(
     say: Say,
     out: options.Out = Path("output/calibration"),
     table: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this table; several may be given: <interp.cli.calibrate:_names>. All but the long ones, "
+            help="Only this table; several may be given: <lab.calibrate:_names>. All but the long ones, "
             "which take hours, when none is given.",
             autocompletion=table_names,
         ),
@@ -46,14 +53,14 @@ def calibrate(
     shard: options.Shard = "",
 ) -> None:
     """Measure the toolkit's instruments on data whose truth is known; finished tables, and parts of them, are kept."""
-    from probes import calibration
+    from lab import probing
 
     summaries, known = [], tables()
     for name in table or ():
-        require_known("table of interp calibrate", name, known)
+        require_known("table of calibrate", name, known)
     asked = table or [name for name, one in known.items() if not one.takes_long]
     chosen = {name: known[name] for name in asked}
-    for text in calibration.write(out, quick, chosen, n_jobs=jobs, scheduler=scheduler, shard=shard):
+    for text in probing.write(out, quick, chosen, n_jobs=jobs, scheduler=scheduler, shard=shard):
         say.line(f"{text}\n")
         summaries.append(text)
     say.facts(summaries=summaries)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import interp
-from circuits import known
 from interp import tasks
 from interp.tasks.reachability.algorithms import breadth_first
+from lab import known
 
 TASK = "reachability"
 GALLERY = known.gallery(TASK)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import interp
-from circuits import known
-from circuits.known import edits
 from interp import tasks
+from lab import known
+from lab.known import edits
 
 GAIN = 0.5
 

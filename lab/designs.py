@@ -24,7 +24,7 @@ are those of :mod:`interp.refit` ("refit") and, for comparison, the bootstrap of
 
 What this is NOT: a proof for other designs, other numbers of features or rounds, or other fits.
 
-    >>> from interp.calibration import DESIGNS
+    >>> from lab.designs import DESIGNS
     >>> len(DESIGNS), [name for name, design in DESIGNS.items() if design.n_features != 6]
     (13, ['correlated', 'constant', 'constant_target'])
 """

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import interp
-from circuits import known
 from interp import tasks
+from lab import known
 
 QUESTIONS = {"behaviour", "state", "update", "circuit"}
 

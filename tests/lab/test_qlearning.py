@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import interp
-from circuits import known
 from interp import tasks
 from interp.tasks.qlearning.algorithms import q_learning
+from lab import known
 
 TASK = "qlearning"
 GALLERY = known.gallery(TASK)

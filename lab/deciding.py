@@ -8,7 +8,8 @@ of its size, which has an eighth of its luck.
 Beside it stand large comparisons, of :data:`LARGE` times as many episodes in the same rounds. Maps that are fitted on
 many episodes are better ones, so that the mean of the large ones is a harder truth: it counts the bias of small maps.
 
-``interp calibrate --table deciding`` writes it. What this is NOT: coverage on other machines, tasks or thresholds.
+``python -m lab calibrate --table deciding`` writes it. What this is NOT: coverage on other machines, tasks or
+thresholds.
 """
 
 from __future__ import annotations

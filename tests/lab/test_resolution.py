@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import interp
-from circuits import known
-from circuits.known import resolution
 from interp import tasks
+from lab import known, resolution
+from reports import comparison
 
 
 def rows(words, question="behaviour", key="experts: lag"):
@@ -75,3 +77,13 @@ def test_deviations_grow_with_their_size():
         runs = [interp.rollout(one.make(size), episodes, commit="target").predictions for size in one.sizes[::2]]
         gaps = [float((run - plain).abs().mean()) for run in runs]
         assert gaps[-1] > gaps[0] >= 0 and np.all(np.diff(gaps) >= 0), (key, gaps)
+
+
+def test_pages_say_what_was_measured():
+    """The sentences that reports ship are those of the tables beside the lab's module."""
+    efforts = {"quick": True, "full": False}
+    measured = {
+        task: {effort: said for effort, quick in efforts.items() if (said := resolution.sentence(task, quick))}
+        for task in ("experts", "qlearning")
+    }
+    assert json.loads(comparison.RESOLUTION.read_text("utf-8")) == measured

@@ -8,11 +8,11 @@
   :mod:`interp.interventions.counterfactual`.
 * ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
   (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
-* ``machines``: what a comparison says of every known machine (:mod:`circuits.known`), and what is right.
-* ``deciding``: how often the intervals that decide state and update hold the truth (:mod:`circuits.compare.coverage`).
-* ``resolution``: how small a deviation it calls "different" (:mod:`circuits.known.resolution`).
+* ``machines``: what a comparison says of every known machine (:mod:`lab.known`), and what is right.
+* ``deciding``: how often the intervals that decide state and update hold the truth (:mod:`lab.deciding`).
+* ``resolution``: how small a deviation it calls "different" (:mod:`lab.resolution`).
 
-``interp calibrate`` writes them after those of :mod:`probes.calibration`; the last three only where they are asked for.
+``python -m lab calibrate`` writes them after those of :mod:`lab.probing`; the last three only where they are asked for.
 What this is NOT: evidence about a learned model, where no one knows the subspaces and a variable may be spread over
 places that are no position's own.
 """
@@ -30,49 +30,21 @@ import numpy as np
 import pandas as pd
 import torch
 
-from circuits import compare, known
+from circuits import compare
+from circuits.benchmark.known_machine import FORMS, SIZES
 from circuits.circuit import Circuit
-from circuits.compare import coverage
 from circuits.compiler import compile_circuit, wired
-from circuits.known import resolution, scores
 from circuits.registry import build, differentiable, load
 from interp import tasks
 from interp.interventions.alignment import UNTRAINED, align
 from interp.interventions.interchange import Claim, InterchangeResult, Place, interchange
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
-from probes.calibration import Advance, Table
+from lab import deciding as coverage
+from lab import known, resolution
+from lab.known import scores
+from lab.probing import Advance, Table
 
-_SOFTMAX = {"eta": 60.0}
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "R": ("wma-handwired", {"variant": "R"}),
-    "R, softmax": ("wma-handwired", {"variant": "R", **_SOFTMAX}),
-    "P": ("wma-handwired", {"variant": "P"}),
-    "P, softmax": ("wma-handwired", {"variant": "P", **_SOFTMAX}),
-    "mlp": ("qlearning-handwired", {"variant": "mlp"}),
-    "mlp, softmax": ("qlearning-handwired", {"variant": "mlp", **_SOFTMAX}),
-    "softmlp": ("qlearning-handwired", {"variant": "softmlp"}),
-    "softmlp, softmax": ("qlearning-handwired", {"variant": "softmlp", **_SOFTMAX}),
-    "lin": ("qlearning-handwired", {"variant": "lin"}),
-    "lin, softmax": ("qlearning-handwired", {"variant": "lin", **_SOFTMAX}),
-    "sum": ("reachability-handwired", {"expand": "sum"}),
-    "mean": ("reachability-handwired", {"expand": "mean"}),
-    "mean, softmax": ("reachability-handwired", _SOFTMAX),
-}
-"""Every form of every machine: its name in the registry, and the arguments that choose the form."""
-SIZES: dict[bool, dict[str, dict[str, int]]] = {
-    True: {
-        "wma-handwired": {"n_experts": 3},
-        "qlearning-handwired": {"n_states": 3, "n_actions": 2},
-        "reachability-handwired": {"n_nodes": 5, "n_edges": 4},
-    },
-    False: {
-        "wma-handwired": {"n_experts": 5},
-        "qlearning-handwired": {"n_states": 4, "n_actions": 3},
-        "reachability-handwired": {"n_nodes": 8, "n_edges": 12},
-    },
-}
-"""Quick or not -> the sizes of each machine."""
 N_PAIRS, N_WRONG, N_ROUNDS = {True: 16, False: 24}, {True: 4, False: 12}, 12
 """Pairs of episodes, wrong positions (evenly spaced over the round where it has more), and rounds."""
 _N_PLACEBOS = 4
@@ -305,4 +277,4 @@ TABLES: dict[str, Table] = {
     ),
     "resolution": Table(deviations, {True: 1, False: 1}, resolution.summary, every_deviation, rules, takes_long=True),
 }
-"""Written by ``interp calibrate`` after those of :mod:`probes.calibration`."""
+"""Written by ``python -m lab calibrate`` after those of :mod:`lab.probing`."""

@@ -8,10 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 import interp
-from circuits.benchmark import tied_training, trained, tying
+from circuits.benchmark import trained, tying
 from interp import InputError
 from interp.model.checkpoints import load_checkpoint
-from tests.benchmark.held_out import measure
+from lab import tied_training
+from tests.lab.held_out import measure
 
 
 @pytest.fixture(scope="module", params=["wma", "qlearning"])

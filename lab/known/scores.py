@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 
 from circuits import compare
-from circuits.known.specimen import Specimen
 from interp.checks import checked
 from interp.machine import Machine
 from interp.statistics import exact_share
+from lab.known.specimen import Specimen
 
 QUESTIONS = ("behaviour", "state", "update", "circuit")
 SCORED = (*QUESTIONS, "algorithm")

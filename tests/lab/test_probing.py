@@ -5,20 +5,20 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from interp.cli import app
-from probes import calibration
+from lab import probing
+from lab.calibrate import app
 
 
 def test_planted_nulls_are_not_represented():
     """One of each kind; a function of the round's inputs given as a bare target is not, either."""
     steps = []
-    frame = calibration.nulls(quick=True, advance=steps.append, models=["wma-handwired"])
-    assert set(frame["kind"]) == set(calibration.NULLS) and sum(steps) == len(frame) == 6
+    frame = probing.nulls(quick=True, advance=steps.append, models=["wma-handwired"])
+    assert set(frame["kind"]) == set(probing.NULLS) and sum(steps) == len(frame) == 6
     assert (frame["verdict"] != "represented").all() and (frame["bare"] != "represented").all()
 
 
 def test_a_planted_effect_is_found_with_enough_episodes():
-    frame = calibration.power(sizes=[32], effects=[0.4], designs=["independent"], n_sets=3)
+    frame = probing.power(sizes=[32], effects=[0.4], designs=["independent"], n_sets=3)
     assert (frame["verdict"] == "represented").sum() >= 2
     assert frame["r2"].between(0.2, 0.6).all() and frame["detectable"].between(0, 0.4).all()
 
@@ -32,14 +32,14 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
         row = {"design": "walk", "effect": 0.1, "n_episodes": 16, "set": 0}
         return pd.DataFrame([{**row, "r2": 0.1, "verdict": "undecided", "detectable": 0.3}])
 
-    tables = {"power": calibration.Table(table, {True: 1, False: 1}, calibration.TABLES["power"].summary)}
+    tables = {"power": probing.Table(table, {True: 1, False: 1}, probing.TABLES["power"].summary)}
     for _ in range(2):
-        (text,) = calibration.write(tmp_path, quick=True, tables=tables)
+        (text,) = probing.write(tmp_path, quick=True, tables=tables)
         assert "power-quick.csv" in text and "Share represented" in text
-    list(calibration.write(tmp_path, tables=tables))
+    list(probing.write(tmp_path, tables=tables))
     assert made == [True, False]
     asked = lambda out, quick, tables, **how: iter([f"{out} {quick} {list(tables)} {how}"])  # noqa: E731
-    monkeypatch.setattr(calibration, "write", asked)
+    monkeypatch.setattr(probing, "write", asked)
     result = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--quick", "--jobs", "2"])
     every = ["coverage", "nulls", "power", "sites", "alignment"]
     how = {"n_jobs": 2, "scheduler": "", "shard": ""}
@@ -61,25 +61,25 @@ def test_parts_of_a_long_table_are_made_once_under_the_rules_that_they_depend_on
         return f"parts {' '.join(frame['part'])}"
 
     steps = {True: 1, False: 1}
-    tables = {"long": calibration.Table(table, steps, summed, lambda quick: ("one", "two"), lambda: rules)}
+    tables = {"long": probing.Table(table, steps, summed, lambda quick: ("one", "two"), lambda: rules)}
     with pytest.raises(RuntimeError, match="killed"):
-        list(calibration.write(tmp_path, tables=tables))
-    (text,) = calibration.write(tmp_path, tables=tables)
+        list(probing.write(tmp_path, tables=tables))
+    (text,) = probing.write(tmp_path, tables=tables)
     assert made == ["one", "two", "two"] and text.endswith("long.csv\nparts one two")
     rules["rules"] = 2
-    list(calibration.write(tmp_path, tables=tables))
+    list(probing.write(tmp_path, tables=tables))
     assert made == ["one", "two", "two", "one", "two"]
     rules["rules"] = 3
-    (said,) = calibration.write(tmp_path, tables=tables, shard="2/2")
+    (said,) = probing.write(tmp_path, tables=tables, shard="2/2")
     assert made[5:] == ["two"] and said == f"2/2: 1 of 2 parts are in {tmp_path / 'parts'}"
-    list(calibration.write(tmp_path, tables=tables))
+    list(probing.write(tmp_path, tables=tables))
     assert made[5:] == ["two", "one"]
 
 
 def test_tables_are_asked_for_by_name(tmp_path, monkeypatch):
     """The help says which there are, and which take long; an unknown one is refused with those known."""
     asked = lambda out, quick, tables, **how: iter([f"asked {list(tables)}"])  # noqa: E731
-    monkeypatch.setattr(calibration, "write", asked)
+    monkeypatch.setattr(probing, "write", asked)
     call = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--table", "machines", "--table", "power"])
     assert call.exit_code == 0 and "asked ['machines', 'power']" in call.output
     told = CliRunner().invoke(app, ["calibrate", "--help"], env={"COLUMNS": "300"}).output
@@ -91,8 +91,8 @@ def test_tables_are_asked_for_by_name(tmp_path, monkeypatch):
 @pytest.mark.slow  # Minutes: the full tables.
 def test_at_most_five_in_a_hundred_nulls_are_represented():
     """At least 200 nulls of six kinds on three models."""
-    frame = calibration.nulls()
-    print(calibration.TABLES["nulls"].summary(frame))  # noqa: T201
+    frame = probing.nulls()
+    print(probing.TABLES["nulls"].summary(frame))  # noqa: T201
     assert len(frame) >= 200 and frame["model"].nunique() == 3 and frame["kind"].nunique() == 6
     assert (frame["verdict"] == "represented").mean() <= 0.05
     assert (frame["bare"] != "represented").all()
@@ -100,8 +100,8 @@ def test_at_most_five_in_a_hundred_nulls_are_represented():
 
 @pytest.mark.slow  # Minutes: 1,600 planted effects.
 def test_power_grows_with_episodes_and_effects():
-    frame = calibration.power()
-    print(calibration.TABLES["power"].summary(frame))  # noqa: T201
+    frame = probing.power()
+    print(probing.TABLES["power"].summary(frame))  # noqa: T201
     hits = frame.assign(hit=frame["verdict"] == "represented")
     for _, of_design in hits.groupby("design"):
         share = of_design.pivot_table("hit", "effect", "n_episodes").to_numpy()

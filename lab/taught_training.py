@@ -1,7 +1,7 @@
 """Teach a transformer Q-learning from random weights, one round at a time, by a code of its table.
 
-    python -m circuits.benchmark.taught_training FOLDER SEED              # goes on with what FOLDER holds
-    python -m circuits.benchmark.taught_training FOLDER SEED imitating    # the control: choices in episodes, no more
+    python -m lab.taught_training FOLDER SEED              # goes on with what FOLDER holds
+    python -m lab.taught_training FOLDER SEED imitating    # the control: choices in episodes, no more
 
 The latent of action a is given as ``init_a + sum_s Q(s, a) code_s``: one direction a state, drawn from the seed. A
 round starts from a random table in this code, belongs to no episode, and asks for two things: the update that moves
@@ -56,7 +56,7 @@ _REGIMES, _ROUNDS = ("grid", "grid", "deterministic", "ladder"), 25
 """Of the episodes of a run that imitates, and their length, after growing from 2 over a third of the first steps."""
 _WEIGHTS = {"policy": 3.0, "update": 2.0, "distance": 0.5}
 """What the losses count; the last two are of the same misses, squared and not, in units of the TD error."""
-_RECIPE = "circuits.benchmark.taught_training"
+_RECIPE = "lab.taught_training"
 
 
 def code(seed: int) -> Float[Tensor, "state d_model"]:

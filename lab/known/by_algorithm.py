@@ -1,6 +1,6 @@
 """Any algorithm of a task as a machine: it carries the algorithm's state, and a round of it is the algorithm's round.
 
-    from circuits.known import by_algorithm
+    from lab.known import by_algorithm
     from interp.tasks.experts.families import fixed_share
 
     machine = by_algorithm.machine(fixed_share(0.5, 0.05), known.reference("experts").layout)

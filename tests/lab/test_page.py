@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from circuits import known
-from circuits.known import resolution, scores
+from lab import known, resolution
+from lab.known import scores
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = " ".join((DOCS / "verdicts.md").read_text().split())

@@ -1,6 +1,6 @@
 """Known machines of tabular Q-learning, held against Q-learning with the rate .1 and the discount .9.
 
-What the words mean is said in :mod:`circuits.known.experts`. Here the *state* is the table: rates and discounts change
+What the words mean is said in :mod:`lab.known.experts`. Here the *state* is the table: rates and discounts change
 what it holds little by little, and how near two such tables are nobody can say ("either"); counts of visits, or a table
 that is always 0, are no such table. The *update* is the reference's own: its rate, its discount, the maximum.
 """
@@ -18,8 +18,6 @@ from torch import Tensor
 
 from circuits.compare.variants import rescaled, rotated, with_distractors
 from circuits.compiler import compile_circuit
-from circuits.known import by_algorithm, edits
-from circuits.known.specimen import Specimen, specimen
 from circuits.registry import build, load
 from interp import library
 from interp.algorithm import Algorithm, Values, Variable
@@ -27,6 +25,8 @@ from interp.machine import Machine
 from interp.model.transformer import untrained
 from interp.tasks.qlearning import algorithms, bellman, families, lapses
 from interp.tasks.qlearning.layout import QLearningRound
+from lab.known import by_algorithm, edits
+from lab.known.specimen import Specimen, specimen
 
 _SIZES: dict[str, Any] = {"n_states": 4, "n_actions": 3}
 _OPTIMISM = 1.0

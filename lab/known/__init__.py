@@ -1,14 +1,14 @@
 """Known machines: models of which it is known what a comparison with their reference must, and must not, say.
 
-    from circuits import known
+    from lab import known
     known.gallery("experts")                                 # every specimen of a task, by its key
     known.reference("experts")                               # the machine that all of them are held against
 
 A :class:`Specimen` is made by editing a circuit, from an algorithm, or by training. It says which words about it are
-right, and why; half of them were not looked at while thresholds were chosen. ``interp calibrate --table machines`` runs
-all of them.
+right, and why; half of them were not looked at while thresholds were chosen. The table "machines" of ``python -m lab
+calibrate`` is of all of them.
 
-In this room: a file of specimens for each task, :mod:`circuits.known.by_algorithm` (any algorithm as a machine).
+In this room: a file of specimens for each task, :mod:`lab.known.by_algorithm` (any algorithm as a machine).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from circuits.known.specimen import Right, Specimen
 from interp.checks import checked, unique
 from interp.errors import require_known
 from interp.library import load
 from interp.machine import Machine
+from lab.known.specimen import Right, Specimen
 
 __all__ = ["TASKS", "Right", "Specimen", "gallery", "reference"]
 

@@ -6,7 +6,7 @@
 A :class:`Deviation` is a machine that departs from its task's reference by one number: a gain, a leak, a lag. Machines
 of several sizes are compared with the reference, with several seeds of everything that a comparison draws. The
 *resolution* of a question is the smallest size from which on the comparison says "different" in half of the runs, and
-in 95 % of them. It is a property of the comparison at one effort, as its rules are; ``interp calibrate --table
+in 95 % of them. It is a property of the comparison at one effort, as its rules are; ``python -m lab calibrate --table
 resolution`` measures it, and what it wrote stands in ``resolution-quick.csv`` beside this file (and, for full effort,
 ``resolution.csv``). What this is NOT: a promise about deviations of other kinds.
 """
@@ -20,14 +20,15 @@ from typing import Any
 
 import pandas as pd
 
-from circuits import compare, known
-from circuits.known import by_algorithm, edits, experts
-from circuits.known.scores import QUESTIONS
+from circuits import compare
 from interp.checks import checked, require_columns, unique
 from interp.errors import require, require_known
 from interp.machine import Machine
 from interp.tasks.experts import algorithms, families, lapses
 from interp.tasks.qlearning.algorithms import q_learning
+from lab import known
+from lab.known import by_algorithm, edits, experts
+from lab.known.scores import QUESTIONS
 
 HALF, MOST = 0.5, 0.95
 """The shares of runs for which a smallest size is given."""

@@ -7,11 +7,11 @@ from scipy import special
 
 import circuits
 import interp
-from circuits.benchmark import taught_training as taught
 from circuits.compiler import rows
 from interp import tasks
 from interp.errors import InputError
 from interp.model.rollout import rollout
+from lab import taught_training as taught
 
 SIZES = {"n_states": 4, "n_actions": 3}
 

@@ -1,11 +1,12 @@
-"""Machines whose right words are known (:mod:`circuits.known`): a dozen at small size, all where slow tests run."""
+"""Machines whose right words are known (:mod:`lab.known`): a dozen at small size, all where slow tests run."""
 
 from __future__ import annotations
 
 import pytest
 
-from circuits import compare, known
-from circuits.known import scores
+from circuits import compare
+from lab import known
+from lab.known import scores
 from tests.compare.calibrate_algorithm import MACHINES, answer
 
 SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=48, edits=240, untrained=1)

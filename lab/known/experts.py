@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 
 from circuits.compare.variants import rescaled, rotated, with_distractors, without
-from circuits.known import by_algorithm, edits, handmade
-from circuits.known.specimen import Specimen, specimen
 from circuits.registry import load
 from interp import library
 from interp.algorithm import Algorithm, Equation, Values
@@ -26,6 +24,8 @@ from interp.machine import Machine
 from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.tasks.experts import algorithms, lapses
 from interp.tasks.experts.layout import ExpertRound
+from lab.known import by_algorithm, edits, handmade
+from lab.known.specimen import Specimen, specimen
 
 GAIN = 0.5
 """Of the reference: its log gamma."""
@@ -263,7 +263,7 @@ def _learned() -> tuple[Specimen, ...]:
     )  # fmt: skip
 
 
-# Edits of the state, as circuits.known.edits takes them.
+# Edits of the state, as lab.known.edits takes them.
 
 
 def _share(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Known machines of reachability, held against parallel breadth-first search.
 
-What the words mean is said in :mod:`circuits.known.experts`. The *state* is the set of nodes that are held: one that
+What the words mean is said in :mod:`lab.known.experts`. The *state* is the set of nodes that are held: one that
 lacks nodes, or holds others, is another set. Graphs stay the same for a whole episode, so that a lapse that touches one
 edge or one node shows wherever an answer rests on it, which is seldom.
 """
@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from circuits.compare.variants import rotated, with_distractors
-from circuits.known import by_algorithm, edits
-from circuits.known.specimen import Specimen, specimen
 from circuits.registry import load
 from interp import library
 from interp.algorithm import Algorithm, Values, Variable
@@ -25,6 +23,8 @@ from interp.machine import Machine
 from interp.model.transformer import untrained
 from interp.tasks.reachability import algorithms
 from interp.tasks.reachability.layout import ReachabilityRound
+from lab.known import by_algorithm, edits
+from lab.known.specimen import Specimen, specimen
 
 _SIZES: dict[str, Any] = {"n_nodes": 28, "n_edges": 24}
 """As many names as trained models have."""
@@ -252,7 +252,7 @@ def _learned() -> tuple[Specimen, ...]:
     )
 
 
-# Edits of the set, as circuits.known.edits takes them.
+# Edits of the set, as lab.known.edits takes them.
 
 
 def _newest(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
