@@ -28,7 +28,6 @@ from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.tasks.experts import regret
-from interp.tasks.qlearning import datasets
 from interp.training.config import TrainingConfig
 from interp.training.runs import STATE_FILE
 from interp.training.trainer import train
@@ -74,8 +73,6 @@ def write_from_python(folder: Path) -> None:
     run = interp.rollout(model, episodes, names_filter=["hook_embed"])
     saved.save(run, folder / "run.safetensors")
     save_checkpoint(model, folder / "checkpoint")
-    drawn = datasets.generate(6, n_states=(2, 3), n_actions=(2, 2), n_rounds=3)
-    datasets.save(drawn, folder / "data.safetensors")
     for name in ("wma-learned", "qlearning-learned", "reachability-learned", "wma-gru"):
         _of_learned(name, folder / name)
     model = interp.load("wma-learned")
