@@ -19,8 +19,8 @@ import pandas as pd
 
 import interp
 from interp.errors import InputError, require
+from interp.evaluation.reachability.plan import answers, reading
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.reachability.evaluation import answers, reading
 
 OUT = Path("output")
 _FIELDS = ("edges", "root", "target", "neg_target")

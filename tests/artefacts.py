@@ -20,6 +20,7 @@ import interp
 import probes
 from circuits.compare.choices import explain_choices
 from interp.cli import app
+from interp.evaluation.experts import regret
 from interp.files import write_csv, write_text
 from interp.interventions import attribution, interchange, mediation, pairs, patching, steering
 from interp.interventions.alignment import align
@@ -27,7 +28,6 @@ from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import untrained
 from interp.tasks import experts
-from interp.tasks.experts import regret
 from interp.training.config import TrainingConfig
 from interp.training.runs import STATE_FILE
 from interp.training.trainer import train

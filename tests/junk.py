@@ -35,7 +35,7 @@ LEFT_OUT = {
 LONG = {
     "circuits.benchmark.grading.run", "circuits.compare.driver.run", "circuits.known.resolution.measure",
     "circuits.known.scores.score", "interp.audit.battery.audit", "interp.training.trainer.train",
-    "interp.tasks.experts.evaluation.by_regime.evaluate", "probes.calibration.coverage", "probes.calibration.nulls",
+    "interp.evaluation.experts.by_regime.evaluate", "probes.calibration.coverage", "probes.calibration.nulls",
     "probes.calibration.power", "reports.build.build",
 }  # fmt: skip
 """Functions of which a right call takes a minute or more: what they do not refuse is stopped."""

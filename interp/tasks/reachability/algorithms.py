@@ -40,6 +40,8 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 _Array = NDArray[Any]
 _PER_NODE = numbered("n_")
+SPREAD = 0.6
+"""Share of what models are trained to predict that lies on all nodes reached."""
 
 
 def _inputs(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
