@@ -23,13 +23,13 @@ import interp
 from circuits import compare
 from circuits.compare.fitting import fit, predictor
 from interp import machines
+from interp.evaluation.qlearning.returns import normalised_score
 from interp.files import write_csv
 from interp.machine import Machine
 from interp.model.transformer import untrained
 from interp.tasks import qlearning
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.families import acting
-from interp.tasks.qlearning.returns import normalised_score
 from interp.tasks.qlearning.sampling import sample, sample_mdps
 
 N_STATES, N_ACTIONS, N_ROUNDS, REGIME = 4, 2, 25, "coin"

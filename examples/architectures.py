@@ -35,6 +35,7 @@ from circuits.compare.response import edits_of
 from circuits.compare.state import STATE
 from circuits.compare.update import strange
 from interp.algorithm import Algorithm
+from interp.evaluation.experts.by_regime import divergence
 from interp.files import write_csv
 from interp.interventions.steps import transition
 from interp.machine import Machine
@@ -42,7 +43,6 @@ from interp.model.transformer import untrained
 from interp.session import once, session
 from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
-from interp.tasks.experts.evaluation.by_regime import divergence
 from interp.tasks.experts.predictors import bayes
 from lab.known import handmade
 

@@ -18,9 +18,9 @@ import pandas as pd
 import interp
 import probes
 from interp import tasks
+from interp.evaluation.reachability.frontier import OTHER, PARENT
 from interp.evaluation.suite import evaluate
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.reachability.frontier import OTHER, PARENT
 
 OUT = Path("output/continuous-thought.csv")
 FEW = 4

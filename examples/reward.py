@@ -24,6 +24,7 @@ from planner import family, planner
 
 import interp
 from circuits import compare
+from interp.evaluation.qlearning.returns import normalised_score
 from interp.files import write_csv
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
@@ -31,7 +32,6 @@ from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.tasks import qlearning
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.families import acting
-from interp.tasks.qlearning.returns import normalised_score
 from interp.tasks.qlearning.sampling import Interaction, sample, sample_mdps
 
 N_STATES, N_ACTIONS, N_ROUNDS, REGIME = 4, 2, 25, "coin"

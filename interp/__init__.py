@@ -58,6 +58,7 @@ for sentence in strangers():
     warnings.warn(sentence, stacklevel=2)
 
 enter(tasks="interp.tasks", circuits="circuits.registry", learners="interp.machines.learners")
+enter(evaluation="interp.evaluation", goals="interp.training.goals")
 enter(**{"task checks": "interp.model.task_checks"})
 
 __getattr__, __dir__ = facade(

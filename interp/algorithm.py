@@ -288,7 +288,7 @@ class Algorithm:
             for key in self.state:
                 before[key].append(state[key])
             given, set_now = {k: v[:, t] for k, v in inputs.items()}, {k: np.asarray(v)[:, t] for k, v in do.items()}
-            after = self._advance(state, given, set_now)
+            after = self.advance(state, given, set_now)
             for key in self.state:
                 same = np.shape(after[key]) == np.shape(state[key])
                 require(same, f"{key!r} of {self.key!r} grows from {np.shape(state[key])} to {np.shape(after[key])}")
@@ -394,19 +394,24 @@ class Algorithm:
                 reached.add(variable.key)
         return reached
 
-    @cached_property
-    def _needed(self) -> tuple[Variable, ...]:
-        """The variables that the next state depends on, in order."""
-        wanted = {NEXT + key for key in self.state}
+    def needed(self, keys: Sequence[str]) -> tuple[Variable, ...]:
+        """The variables that these of the state depend on after a round, in order."""
+        wanted = {NEXT + key for key in keys}
         for variable in reversed(self.variables):
             if variable.key in wanted:
                 wanted |= set(variable.parents)
         return tuple(v for v in self.variables if v.key in wanted)
 
-    def _advance(self, state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:
-        """The state after one round; only what it depends on is computed."""
-        values = _computed(self._needed, state, inputs, do)
-        return {key: values[NEXT + key] for key in self.state}
+    @cached_property
+    def _needed(self) -> tuple[Variable, ...]:
+        return self.needed(self.state)
+
+    def advance(
+        self, state: Values, inputs: Values, do: Values | None = None, keys: Sequence[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """The state after one round, or these ``keys`` of it; only what they depend on is computed."""
+        values = _computed(self._needed if keys is None else self.needed(keys), state, inputs, do or {})
+        return {key: values[NEXT + key] for key in (self.state if keys is None else keys)}
 
 
 def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:

@@ -1,7 +1,7 @@
 """How results look at a prompt and in a notebook: one line as text, their table as HTML.
 
     >>> from interp.tasks import experts
-    >>> from interp.tasks.experts.regret import calibration
+    >>> from interp.evaluation.experts.regret import calibration
     >>> episodes = experts.sample(20, 30, 4, seed=0)
     >>> result = calibration(episodes.advice.mean(-1), episodes)
     >>> result

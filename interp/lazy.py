@@ -26,6 +26,11 @@ def lazy(name: str) -> Callable[..., Any]:
     return lambda *args, **kwargs: named(name)(*args, **kwargs)
 
 
+def above(kind: str, name: str) -> Callable[..., Any]:
+    """The same in the package that ships what is of a ``kind``: what stands above the room that names it."""
+    return lambda *args, **kwargs: named(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)
+
+
 def named(name: str) -> Any:
     """The object called ``"module:name"``; an InputError where the name is none."""
     module, _, attribute = name.partition(":")

@@ -233,7 +233,8 @@ class Analysis:
         probed: variables that ``interp probe`` decodes.
         default_corruption: the key of the one that ``interp patch`` and circuits of edges take.
         aligned: model to (variable, site) cases for learned subspaces, the last a place that cannot hold it.
-        claims: model to the (variable, sites, outcome) claims that interchange tests in a learned model.
+        claims: model to what interchange tests in a learned model: rows (variable, sites, outcome, control), as
+            ``Claim.at`` takes them; sites None are all that the machine carries.
     """
 
     round_inputs: Callable[[Any], RoundInputs] | None = None
@@ -241,7 +242,7 @@ class Analysis:
     corruptions: Callable[[], tuple[Corruption, ...]] = lambda: ()
     default_corruption: str = ""
     aligned: Callable[[Any], tuple[tuple[str, str], ...]] = lambda model: ()
-    claims: Callable[[Any], Any] = lambda model: ()
+    claims: Callable[[Any], tuple[tuple[Any, ...], ...]] = lambda model: ()
     steering: Callable[[], Steering] | None = None
 
 

@@ -192,7 +192,7 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
 
     Args:
         bins: columns ``from``, ``to``, ``share``, ``prediction``, ``frequency``, ``low``, ``high``
-            (``interp.tasks.experts.regret``); empty bins hold NaN.
+            (``interp.evaluation.experts.regret``); empty bins hold NaN.
     """
     require_columns("bins", bins, "from", "to", "share", "prediction", "frequency", "low", "high")
     figure = Figure(figsize=(WIDTH * 0.62, 4.4))

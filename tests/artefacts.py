@@ -18,6 +18,11 @@ import pandas as pd
 import interp
 import probes
 from circuits.compare.choices import explain_choices
+<<<<<<< HEAD
+=======
+from interp.cli import app
+from interp.evaluation.experts import regret
+>>>>>>> tasks
 from interp.files import write_csv, write_text
 from interp.interventions import attribution, interchange, mediation, pairs, patching, steering
 from interp.interventions.alignment import align
@@ -25,8 +30,6 @@ from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import untrained
 from interp.tasks import experts
-from interp.tasks.experts import regret
-from interp.tasks.qlearning import datasets
 from interp.training.config import TrainingConfig
 from interp.training.runs import STATE_FILE
 from interp.training.trainer import train
@@ -72,8 +75,6 @@ def write_from_python(folder: Path) -> None:
     run = interp.rollout(model, episodes, names_filter=["hook_embed"])
     saved.save(run, folder / "run.safetensors")
     save_checkpoint(model, folder / "checkpoint")
-    drawn = datasets.generate(6, n_states=(2, 3), n_actions=(2, 2), n_rounds=3)
-    datasets.save(drawn, folder / "data.safetensors")
     for name in ("wma-learned", "qlearning-learned", "reachability-learned", "wma-gru"):
         _of_learned(name, folder / name)
     model = interp.load("wma-learned")

@@ -22,9 +22,15 @@ PACKAGES = ("interp", "probes", "circuits", "reports")
 """In the order of imports: a package may import itself and those before it."""
 LOOK_UP = ("interp/__init__.py", "interp/cli/")
 """The facade: says where the handwired models are found, and looks circuits, probes and reports up inside functions."""
-ABOUT_A_TASK = ("interp/tasks/", "interp/llm/", "reports/tasks/", "reports/llm.py", "circuits/")
-"""What may know a task: its folder, language models as learners of expert advice, its report parts, its circuits."""
 TASKS = {module.name for module in pkgutil.iter_modules(interp.tasks.__path__) if module.ispkg} | {"wma"}
+ABOUT_A_TASK = (
+    *("interp/tasks/", *(f"interp/evaluation/{task}/" for task in sorted(TASKS)), "interp/training/goals/"),
+    *("interp/llm/", "reports/tasks/", "reports/llm.py", "circuits/"),
+)
+"""What may know a task: its folder, what is measured of its models and what they are trained on, language models as
+learners of expert advice, its report parts, its circuits."""
+ABOVE_THE_TASKS = ("interp.interventions", "interp.training", "interp.evaluation", "interp.audit", "interp.machines")
+"""Rooms that build on tasks, which a task names by what they ship and never by their modules."""
 CLASSES = {"ExpertEpisodes", "MDPEpisodes", "MDPs", "ExpertRound", "QLearningRound"}
 
 
@@ -142,6 +148,14 @@ def test_no_neutral_room_asks_which_task_it_is() -> None:
     assert asked == {}
 
 
+def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
+    """A task's record names its goal and its evaluation by kind (``interp.lazy.above``), its claims as texts."""
+    upward = {module: named for module, named in arrows().items() if module.startswith("interp.tasks")}
+    assert {m: up for m, named in upward.items() if (up := {n for n in named if n.startswith(ABOVE_THE_TASKS)})} == {}
+    for task in interp.tasks.every():
+        assert task.training() is not None and task.evaluation() is not None
+
+
 def test_no_neutral_room_imports_a_task() -> None:
     folders = tuple(f"interp.tasks.{task}" for task in (*TASKS, "mdp"))
     guilty = {
@@ -221,7 +235,6 @@ ABOUT_TRANSFORMERS = {
     "interp/interventions/attribution.py": "edges and reads of heads",
     "interp/interventions/edge_graph.py": "edges between heads",
     "interp/interventions/round_patcher.py": "runs the layers above a patch only; other machines run the whole round",
-    "interp/tasks/reachability/training.py": "heads that training starts from",
 }
 """Files outside the model, its training and circuits that name the class of transformers, and why."""
 

@@ -24,7 +24,6 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning import datasets
 from interp.training.runs import STATE_FILE, Progression, read_state, write_state
 
 
@@ -46,16 +45,6 @@ def state(folder):
         return found.progress, found.config, {name: tensor.tolist() for name, tensor in found.tensors.items()}
 
     return folder / STATE_FILE, read
-
-
-def data_set(folder):
-    path = datasets.save(datasets.generate(6, n_states=(2, 3), n_actions=(2, 2), n_rounds=3), folder / "d.safetensors")
-
-    def read():
-        found = datasets.load(path)
-        return found.config, {size: batch.q_tables.tolist() for size, batch in found.train.items()}
-
-    return path, read
 
 
 def trace(folder):
@@ -112,7 +101,6 @@ KINDS = {
     "weights": lambda folder: checkpoint(folder, "model.safetensors"),
     "configuration": lambda folder: checkpoint(folder, "config.json"),
     "training state": state,
-    "data set": data_set,
     "trace": trace,
 }
 

@@ -8,12 +8,12 @@ import interp
 import probes
 from circuits.benchmark.grades import Result
 from interp.display import MOST_ROWS, Tabled
+from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
 from interp.interventions.counterfactual import InterchangeResult
 from interp.interventions.patching import PatchingResult
 from interp.tasks import experts
 from interp.tasks.experts.predictors import bayes
-from interp.tasks.experts.regret import score
 
 
 def test_a_line_and_a_table() -> None:

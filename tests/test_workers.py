@@ -15,8 +15,8 @@ import interp
 import probes
 from interp.errors import InputError
 from interp.evaluation import suite
+from interp.evaluation.experts import by_regime
 from interp.tasks import experts
-from interp.tasks.experts.evaluation import by_regime
 from interp.workers import LOCAL, each, one_thread, share
 
 

@@ -173,7 +173,7 @@ class Subject:
     def claims(self) -> list[Claim]:
         """What the task claims of any model of its kind, at the places that these rounds have."""
         at = None, *self.run(self.samples.test).layout.labels, *(channel.name for channel in self.model.channels)
-        return _at(self.task.analysis.claims(self.model), lambda site: site.position in at)
+        return _at(Claim.of(self.model), lambda site: site.position in at)
 
     def inputs(self, algorithm: Algorithm) -> list[Claim]:
         """What the task claims of the algorithm's inputs, at the tokens of these rounds that say them."""

@@ -5,11 +5,14 @@
     >>> len(suite.parts_of(interp.load("qlearning-handwired")))        # what suite.evaluate(model) measures
     25
 
-``suite`` (all tables and the headline of one model), ``plan`` (what a task gives, and what its evaluation is made of).
-Tasks' folders say what is measured. Not in this room: the inside of a model (``probes``, ``interp.interventions``),
-handwired against learned (``circuits``), pictures (``reports``).
+``suite`` holds all tables and the headline of one model, ``plan`` what a task gives and what its evaluation is made of.
+``experts``, ``qlearning`` and ``reachability`` hold what is measured of models of these tasks; a task's record finds
+its plan there by name. Not in this room: the inside of a model (``probes``, ``interp.interventions``), handwired
+against learned (``circuits``), pictures (``reports``).
 """
 
-from interp.evaluation.plan import MODEL, EvaluationPlan, row
+from interp.lazy import facade
 
 __all__ = ["MODEL", "EvaluationPlan", "row"]
+
+__getattr__, __dir__ = facade(__name__, {"interp.evaluation.plan": "MODEL EvaluationPlan row"})

@@ -77,7 +77,7 @@ def interchange_table(
         near = range(t + 3)[max(t - 4, 0) :]
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
-    tested = _named(task, "claims", task.analysis.claims(model)) if claims is None else claims
+    tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
     return carriers(model, episodes, other, algorithm, tested, rounds=_recent(t), decode=decode, seed=seed)
 
 

@@ -33,6 +33,7 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
+from interp import catalog
 from interp.algorithm import Algorithm
 from interp.checks import checked, checked_fields, non_empty
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable, score_difference
@@ -134,6 +135,13 @@ class Claim:
         """Claims that what a machine carries holds a variable: all of it, and each channel where there are several."""
         channels = [f"latent@{channel.name}" for channel in model.channels] if len(model.channels) > 1 else []
         return tuple(cls.at(variable, [site], outcome, model=model) for site in ("latent", *channels))
+
+    @classmethod
+    def of(cls, model: Machine) -> list[Claim]:
+        """What a model's task claims of it, which names places as texts: tasks stand below this room."""
+        rows = catalog.of(model).analysis.claims(model)
+        made = [cls.carried(model, key, *how) if at is None else (cls.at(key, at, *how),) for key, at, *how in rows]
+        return [claim for claims in made for claim in claims]
 
 
 @checked

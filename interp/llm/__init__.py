@@ -4,7 +4,6 @@
 - ``plan``, ``backend``, ``client``, ``trace``, ``runner``: which episodes, who answers, and playing them so that
   nothing is lost.
 - ``agents``, ``demo``: scripted agents of known behaviour that speak the same protocol, and the experiment with them.
-- ``inspect_task``: the same instances as a task of Inspect, and its logs as traces.
 - ``local``, ``opened``: a model in this process, and the same model opened while it learns.
 - ``runs``, ``loading``, ``importer``: played episodes as data, from our traces or other people's results.
 - ``scores``, ``notes``, ``note_counts``: regret beside the baselines and the paper's numbers, what a model's notes say;

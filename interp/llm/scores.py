@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, require_known
+from interp.evaluation.experts import regret as metrics
 from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.experts import regret as metrics
 from interp.tasks.experts.predictors import PREDICTORS, Decision, ExpertRun, weighted_majority
 
 _TREATMENTS = ("wrong", "skipped")

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from interp.evaluation.experts import regret as scoring
+from interp.evaluation.experts.regret import Calibration, calibration
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
-from interp.tasks.experts import regret as scoring
-from interp.tasks.experts.regret import Calibration, calibration
 from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
 from reports.measured import Measured

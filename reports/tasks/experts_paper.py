@@ -12,11 +12,11 @@ import pandas as pd
 from scipy import special
 
 from interp.evaluation import suite
+from interp.evaluation.experts import by_regime
+from interp.evaluation.experts.latent import attention_to_experts
 from interp.model.rollout import rollout
 from interp.statistics import Interval
 from interp.tasks.experts import sample
-from interp.tasks.experts.evaluation import by_regime
-from interp.tasks.experts.evaluation.latent import attention_to_experts
 from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
 from reports.evaluation import SHOWN

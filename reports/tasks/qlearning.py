@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from circuits.chooser import chooser_table
+from interp.evaluation.qlearning import returns
+from interp.evaluation.qlearning.agreement import QUANTITIES, AgreementResult, agreement
+from interp.evaluation.qlearning.plan import policy, reference_table
 from interp.statistics import mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
-from interp.tasks.qlearning import returns
-from interp.tasks.qlearning.agreement import QUANTITIES, AgreementResult, agreement
-from interp.tasks.qlearning.evaluation import policy, reference_table
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
 from reports.measured import IntervalPlot, Measured, Row

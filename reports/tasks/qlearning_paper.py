@@ -10,12 +10,14 @@ import pandas as pd
 import circuits
 import probes
 from interp.evaluation.plan import round_attention
+from interp.evaluation.qlearning import plan as evaluation
+from interp.evaluation.qlearning import rates, returns
+from interp.evaluation.qlearning.agreement import agreement_by_round
+from interp.evaluation.qlearning.plan import policy
 from interp.model.rollout import play, rollout
 from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes, MDPs
-from interp.tasks.qlearning import bellman, evaluation, rates, returns, tabular
-from interp.tasks.qlearning.agreement import agreement_by_round
-from interp.tasks.qlearning.evaluation import policy
+from interp.tasks.qlearning import bellman, tabular
 from interp.tasks.qlearning.layout import served
 from interp.tasks.qlearning.regimes import REGIMES
 from probes import ProbeResult

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from interp.evaluation.plan import MODEL
+from interp.evaluation.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
+from interp.evaluation.reachability.plan import REGIMES, answers, episodes_for, reading
 from interp.statistics import Interval
-from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for, reading
-from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
 from reports.measured import IntervalPlot, Measured, Row

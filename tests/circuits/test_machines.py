@@ -11,6 +11,7 @@ import circuits
 import interp
 from interp import cli, library
 from interp.errors import InputError
+from interp.interventions.interchange import Claim
 from interp.model import checkpoints
 from interp.model.adapted import AdaptedMachine
 from interp.tasks import experts
@@ -115,7 +116,7 @@ def test_a_machine_of_known_state_says_what_it_computes():
     """Rooms hold it against that algorithm, and not against what its task would guess; only a known state has one."""
     machine = handmade.majority(decay=0.8)
     assert experts.TASK.explains(machine).parameters == {"gain": 0.5, "decay": 0.8}
-    assert {claim.variable for claim in experts.TASK.analysis.claims(machine)} == {"log_weights"}
+    assert {claim.variable for claim in Claim.of(machine)} == {"log_weights"}
     assert experts.TASK.explains(machine.fresh()).key == "bayes"
     known = {"step": machine.one_step, "channels": machine.channels, "check": False}
     for more in ({"algorithm": handmade.algorithm()}, {"algorithm": q_learning(), "read": machine.reader}):

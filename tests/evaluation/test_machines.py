@@ -14,16 +14,16 @@ from interp import library
 from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation import suite
+from interp.evaluation.experts import by_regime
+from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.plan import cut, patterns, round_attention
+from interp.evaluation.qlearning import plan as qlearning
+from interp.evaluation.qlearning import returns
+from interp.evaluation.reachability.frontier import codec, controlled, exact_sets, moved
+from interp.evaluation.reachability.frontier import exact as exactly_read
+from interp.evaluation.reachability.plan import reading
 from interp.model import checkpoints
 from interp.tasks import experts, reachability
-from interp.tasks.experts.evaluation import by_regime
-from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
-from interp.tasks.qlearning import evaluation as qlearning
-from interp.tasks.qlearning import returns
-from interp.tasks.reachability.evaluation import reading
-from interp.tasks.reachability.frontier import codec, controlled, exact_sets, moved
-from interp.tasks.reachability.frontier import exact as exactly_read
 from reports.evaluation import draw
 from tests.machines import N_EXPERTS, cached, gru, lstm, read_round
 

@@ -14,15 +14,15 @@ from interp import catalog, tasks
 from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation import suite
+from interp.evaluation.experts import by_regime as experts
+from interp.evaluation.experts import plan as evaluation
 from interp.evaluation.plan import EvaluationPlan, row
+from interp.evaluation.qlearning import plan as qlearning
+from interp.evaluation.qlearning import returns
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
-from interp.tasks.experts import evaluation
-from interp.tasks.experts.evaluation import by_regime as experts
-from interp.tasks.qlearning import evaluation as qlearning
-from interp.tasks.qlearning import returns
 from interp.tasks.qlearning.layout import QLearningRound
 from reports.evaluation import draw
 

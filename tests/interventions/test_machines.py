@@ -241,7 +241,7 @@ def test_other_tasks_claim_what_is_carried():
         layout = record.layout(**{size.name: size.default for size in record.sizes})
         module.cell, module.read = nn.GRUCell(1, width), nn.Linear(width, layout.n_outputs)
         machine = interp.adapt(module, layout, step=step, channels=[interp.Channel("h", (width,))], name="idle")
-        claims = record.analysis.claims(machine)
+        claims = Claim.of(machine)
         assert {str(place) for claim in claims for place in claim.places} == {"latent"} and len(claims) == 2
         pairs = [record.sample_for(machine, 8, record.at_most(6), seed) for seed in (0, 1)]
         found = carriers(machine, *pairs, record.explains(machine), [c for c in claims if c.outcome == "prediction"])

@@ -14,6 +14,7 @@ import pytest
 
 from circuits.compare.players import FEWEST, behaviour
 from interp.errors import InputError
+from interp.evaluation.experts.regret import expert_mistakes, regret
 from interp.llm import notes
 from interp.llm.agents import AGENTS
 from interp.llm.backend import Connection, Settings
@@ -27,7 +28,6 @@ from interp.llm.scores import references, run_regret, score
 from interp.llm.tables import note_table
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
-from interp.tasks.experts.regret import expert_mistakes, regret
 from tests.llm import players as known
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")

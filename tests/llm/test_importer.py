@@ -15,6 +15,7 @@ import pytest
 
 from circuits.compare.players import behaviour
 from interp.errors import InputError
+from interp.evaluation.experts.regret import regret
 from interp.llm.loading import load, read
 from interp.llm.note_counts import write_counts
 from interp.llm.runs import LLMRun, episodes_of
@@ -22,7 +23,6 @@ from interp.llm.scores import OWN_ETA, run_regret, score
 from interp.llm.tables import note_table
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.regret import regret
 
 ROUNDS = 100
 EPISODES = experts.sample(4, ROUNDS, 4, regime="anti-signal", seed=5)

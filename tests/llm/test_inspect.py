@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import inspect_advice
 import numpy as np
 import pytest
+from inspect_advice import expert_advice, write_traces
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.backend import AgentBackend, Settings
-from interp.llm.inspect_task import expert_advice, write_traces
 from interp.llm.loading import load
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
@@ -60,7 +61,7 @@ def test_a_log_of_inspect_gives_the_traces_of_the_runner(tmp_path: Path) -> None
 
 
 def test_without_inspect_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interp.llm.inspect_task.find_spec", lambda name: None)
+    monkeypatch.setattr(inspect_advice, "find_spec", lambda name: None)
     for make in (expert_advice, lambda: write_traces(tmp_path / "x.eval", tmp_path)):
         with pytest.raises(InputError, match=r"install the extra: pip install 'latent-context-interp\[inspect\]'"):
             make()

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import interp
+from interp.evaluation.experts import by_regime
 from interp.interventions import ablation, causal_tables
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
-from interp.tasks.experts.evaluation import by_regime
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 from reports import figures, part
@@ -67,7 +67,7 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(causal_tables, "evaluate", scored)
     patch.setattr(causal_tables, "ablate", ablated)
     patch.setattr(causal_tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))
-    patch.setattr("interp.tasks.experts.evaluation.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
+    patch.setattr("interp.evaluation.experts.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
     patch.setattr(by_regime, "over_lengths", partial(by_regime.over_lengths, n_rounds=30))
     for name, less in {"N_WORLDS": 2, "HORIZON": 8, "LONG": 10, "N_SHIFTED": 3}.items():
         patch.setattr(qlearning_paper, name, less)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
+from interp.evaluation.experts.regret import regret
 from interp.llm.agents import AGENTS
 from interp.llm.backend import Settings
 from interp.llm.loading import load
@@ -16,7 +17,6 @@ from interp.llm.runs import episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import score
 from interp.llm.trace import line_of
-from interp.tasks.experts.regret import regret
 from reports.llm import build, transformer
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from interp.evaluation.qlearning import returns
 from interp.tasks.mdp import Interaction
-from interp.tasks.qlearning import returns, tabular
+from interp.tasks.qlearning import tabular
 from reports.tasks import qlearning
 
 

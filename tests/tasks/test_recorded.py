@@ -6,11 +6,12 @@ import pytest
 import interp
 import probes
 from interp.errors import InputError
+from interp.evaluation.qlearning import returns
 from interp.interventions import interchange, patching
 from interp.llm.plan import from_episodes
 from interp.tasks import experts, mdp
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.qlearning import MDPEpisodes, returns
+from interp.tasks.qlearning import MDPEpisodes
 
 WHOLE = {"experts": experts.sample(10, 5, 3, seed=2), "qlearning": mdp.sample(10, 5, 3, 2, seed=2)}
 MODELS = {

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from interp import tasks
 from interp.errors import InputError
+from interp.evaluation.experts import plan as evaluation
 from interp.library import load
-from interp.tasks.experts import evaluation
 from interp.training import card
 from interp.training.config import Stage, TrainingConfig, merge, override, parse_assignment
 from interp.training.goal import goal_of, preset

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from interp.evaluation.experts import regret
+from interp.evaluation.qlearning.agreement import agreement
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
-from interp.tasks.experts import regret
 from interp.tasks.experts.predictors import bayes
-from interp.tasks.qlearning.agreement import agreement
 from interp.training.batches import watched
 from interp.training.config import TrainingConfig
 

@@ -20,12 +20,12 @@ import interp
 from interp import library
 from interp.cli import app
 from interp.errors import InputError
+from interp.evaluation.experts import regret
 from interp.model import checkpoints
 from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
 from interp.tasks import experts
-from interp.tasks.experts import regret
 from interp.training.batches import EpisodeSource, MachineLoss, encode
 from interp.training.card import card, command, ship
 from interp.training.config import TrainingConfig, override

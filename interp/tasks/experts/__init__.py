@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import lazy
+from interp.lazy import above, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
@@ -41,8 +41,8 @@ TASK = Task(
         claims=lazy("interp.tasks.experts.hypotheses:claims"),
         steering=lazy("interp.tasks.experts.hypotheses:steering"),
     ),
-    training=lazy("interp.tasks.experts.training:goal"),
-    evaluation=lazy("interp.tasks.experts.evaluation:plan"),
+    training=above("goals", "experts:goal"),
+    evaluation=above("evaluation", "experts.plan:plan"),
     report=Report(
         looks={
             "weighted_majority": "vermilion dashed",

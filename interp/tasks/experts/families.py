@@ -30,6 +30,7 @@ from scipy import special
 from interp.algorithm import Algorithm, Family, Searched, Values, Variable
 from interp.checks import checked
 from interp.errors import require
+from interp.lapses import fading
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.algorithms import LABEL, MATCH, PER_EXPERT, VOTES
 from interp.tasks.experts.lapses import (
@@ -49,10 +50,6 @@ Array = NDArray[Any]
 
 def _signs(v: Values) -> Array:
     return 2 * v["votes"] - 1
-
-
-def _check_decay(decay: float) -> None:
-    require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
 
 
 @checked
@@ -99,32 +96,20 @@ def bayes_mixture(
     )  # fmt: skip
 
 
-@checked
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
     """The Bayes predictor of counts that fade by ``decay`` a round."""
-    _check_decay(decay)
-    base = algorithms.bayes(low, high)
 
     def accuracies(v: Values) -> Array:
         hits = np.asarray(v["counts"], np.float64)
         return mean_accuracy(hits, np.maximum(v["elapsed"][..., None] - hits, 0.0), (low, high))
 
-    changes = {
-        "accuracies": (("counts", "elapsed"), accuracies),
-        "next_counts": (("counts", "match"), lambda v: decay * v["counts"] + v["match"]),
-        "next_elapsed": (("elapsed",), lambda v: decay * v["elapsed"] + 1),
-    }
-    name, parameters = "Bayes predictor of fading counts", {**base.parameters, "decay": decay}
-    return base.varied("bayes_fading", name, parameters, changes)
+    made = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
+    return made.varied(made.key, made.name, made.parameters, {"accuracies": (("counts", "elapsed"), accuracies)})
 
 
-@checked
 def fading_majority(gain: float = 1.0, decay: float = 0.9) -> Algorithm:
     """Weighted Majority whose log-weights fade by ``decay`` a round."""
-    _check_decay(decay)
-    changes = {"next_log_weights": (("log_weights", "match"), lambda v: decay * v["log_weights"] + gain * v["match"])}
-    base, parameters = algorithms.weighted_majority(gain), {"gain": gain, "decay": decay}
-    return base.varied("fading_majority", "Weighted Majority that forgets", parameters, changes)
+    return fading(algorithms.weighted_majority(gain), decay, "fading_majority")
 
 
 @checked

@@ -6,6 +6,8 @@ regime. A claim is a question to the model, never evidence about it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +15,6 @@ from torch import Tensor
 from interp import catalog
 from interp.algorithm import Algorithm
 from interp.display import lacks
-from interp.interventions.interchange import Claim
 from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.experts.algorithms import bayes, weighted_majority
@@ -54,27 +55,27 @@ def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     )
 
 
-def claims(model: Machine) -> tuple[Claim, ...]:
+def claims(model: Machine) -> tuple[tuple[Any, ...], ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
     algorithm = catalog.of(model).explains(model)
     memory, held = algorithm.memory, "counts" if "counts" in algorithm.state else algorithm.memory
     if lacks(model, "embed", "resid_post"):
-        return (*Claim.carried(model, memory), *Claim.carried(model, held, "state"))
+        return ((memory, None), (held, None, "state"))
     last = model.points["resid_post"].n_layers - 1
     # An update that is added to its slot holds what changes, one that replaces it the new state as well.
     added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
     written = ("match",) if added else ("match", algorithm.written)
     return (
-        Claim.at(memory, ["latent@<z>"]),
-        *(Claim.at(memory, [f"resid_post[{layer}]@p?"]) for layer in range(last)),
-        Claim.at(memory, ["embed@<w>"], control=True),
-        Claim.at("votes", [f"embed@{label}" for label in model.layout.labels if label.startswith("p_")]),
-        Claim.at("prediction", [f"resid_post[{last}]@p?"]),
-        Claim.at(held, ["latent@<z>"], "state"),
-        Claim.at("label", ["embed@y"], "state"),
-        *(Claim.at("label", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
-        Claim.at("label", ["embed@p?"], "state", control=True),
-        *(Claim.at(key, [f"resid_post[{last}]@w?"], "state") for key in written),
+        (memory, ["latent@<z>"]),
+        *((memory, [f"resid_post[{layer}]@p?"]) for layer in range(last)),
+        (memory, ["embed@<w>"], "prediction", True),
+        ("votes", [f"embed@{label}" for label in model.layout.labels if label.startswith("p_")]),
+        ("prediction", [f"resid_post[{last}]@p?"]),
+        (held, ["latent@<z>"], "state"),
+        ("label", ["embed@y"], "state"),
+        *(("label", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
+        ("label", ["embed@p?"], "state", True),
+        *((key, [f"resid_post[{last}]@w?"], "state") for key in written),
     )
 
 

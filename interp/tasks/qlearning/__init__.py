@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import lazy
+from interp.lazy import above, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.regimes import REGIMES
@@ -48,8 +48,8 @@ TASK = Task(
         claims=lazy("interp.tasks.qlearning.hypotheses:claims"),
         steering=lazy("interp.tasks.qlearning.hypotheses:steering"),
     ),
-    training=lazy("interp.tasks.qlearning.training:goal"),
-    evaluation=lazy("interp.tasks.qlearning.evaluation:plan"),
+    training=above("goals", "qlearning:goal"),
+    evaluation=above("evaluation", "qlearning.plan:plan"),
     report=Report(
         looks={
             "greedy": "vermilion dashed",

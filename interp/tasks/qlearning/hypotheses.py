@@ -6,13 +6,14 @@ question to the model, never evidence about it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.display import lacks
-from interp.interventions.interchange import Claim
 from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.qlearning.algorithms import q_learning
@@ -63,10 +64,10 @@ def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     )
 
 
-def claims(model: Machine) -> tuple[Claim, ...]:
+def claims(model: Machine) -> tuple[tuple[Any, ...], ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
     if lacks(model, "embed", "resid_post"):
-        return (*Claim.carried(model, "table"), *Claim.carried(model, "table", "state"))
+        return (("table", None), ("table", None, "state"))
     last = model.points["resid_post"].n_layers - 1
     # An update that is added to its slot holds what changes, one that replaces it the new column as well. So only the
     # latter can write the column of another action into this one's slot.
@@ -78,16 +79,16 @@ def claims(model: Machine) -> tuple[Claim, ...]:
     if not added:
         inputs["action"] = ["embed@a"]
     return (
-        Claim.at("table", ["latent"]),
-        *(Claim.at("next_values", [f"resid_post[{layer}]@{a}" for a in candidates]) for layer in range(last)),
-        Claim.at("next_values", ["embed@<BOS>"], control=True),
-        Claim.at("next_state", arrived),
-        *([Claim.at("noise", ["embed@n"])] if model.layout.draws else []),
-        Claim.at("choice", [f"resid_post[{last}]@Select"]),
-        Claim.at("table", ["latent"], "state"),
-        *(Claim.at(key, sites, "state") for key, sites in inputs.items()),
-        Claim.at("reward", ["embed@<BOS>"], "state", control=True),
-        *(Claim.at(key, [f"resid_post[{last}]@Update"], "state") for key in written),
+        ("table", ["latent"]),
+        *(("next_values", [f"resid_post[{layer}]@{a}" for a in candidates]) for layer in range(last)),
+        ("next_values", ["embed@<BOS>"], "prediction", True),
+        ("next_state", arrived),
+        *([("noise", ["embed@n"])] if model.layout.draws else []),
+        ("choice", [f"resid_post[{last}]@Select"]),
+        ("table", ["latent"], "state"),
+        *((key, sites, "state") for key, sites in inputs.items()),
+        ("reward", ["embed@<BOS>"], "state", True),
+        *((key, [f"resid_post[{last}]@Update"], "state") for key in written),
     )
 
 

@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import lazy
+from interp.lazy import above, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES
@@ -47,8 +47,8 @@ TASK = Task(
         claims=lazy("interp.tasks.reachability.hypotheses:claims"),
         steering=lazy("interp.tasks.reachability.hypotheses:steering"),
     ),
-    training=lazy("interp.tasks.reachability.training:goal"),
-    evaluation=lazy("interp.tasks.reachability.evaluation:plan"),
+    training=above("goals", "reachability:goal"),
+    evaluation=above("evaluation", "reachability.plan:plan"),
     report=Report(
         looks={
             "breadth_first": "vermilion dashed",

@@ -35,11 +35,14 @@ from numpy.typing import NDArray
 from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
 from interp.checks import checked
 from interp.errors import require, unknown_name
+from interp.lapses import sometimes
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 _Array = NDArray[Any]
 _PER_NODE = numbered("n_")
+SPREAD = 0.6
+"""Share of what models are trained to predict that lies on all nodes reached."""
 
 
 def _inputs(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
@@ -173,47 +176,20 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     return _algorithm("breadth_first", name, *variables, initial=_no_nodes("reached"), spread=spread)
 
 
-def _in_some_rounds(key: str, name: str, expands: Callable[[_Array], _Array], spread: float, **made: Any) -> Algorithm:
-    """Breadth-first search that expands only in rounds of which ``expands(rounds before this one)`` is true."""
-
-    def following(v: Values) -> _Array:
-        return np.where(expands(v["elapsed"])[..., None], _expanded(v), v["reached"])
-
-    return _algorithm(
-        key,
-        name,
-        _REACHED,
-        Variable("elapsed", "t", "rounds before this one", "rounds", "state"),
-        *(_FRONTIER, _MEMBER, _ACTIVE, _prediction(spread)),
-        _next_reached(("reached", "elapsed"), following),
-        Variable(
-            "next_elapsed",
-            "t + 1",
-            "rounds, this one included",
-            "rounds",
-            parents=("elapsed",),
-            equation=lambda v: v["elapsed"] + 1,
-        ),
-        initial=lambda episodes: {**_no_nodes("reached")(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
-        **made,
-        spread=spread,
-    )
-
-
 @checked
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     """Breadth-first search that stops after ``hops`` rounds, at least 1: it never sees farther than that."""
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
     name = f"breadth-first search of {hops} hop{'s' * (hops > 1)}"
-    return _in_some_rounds("depth_limited", name, lambda elapsed: elapsed < hops, spread, hops=hops)
+    return sometimes(breadth_first(spread), lambda elapsed: elapsed < hops, {"hops": hops}, "depth_limited", name)
 
 
 @checked
 def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
     """Breadth-first search that is ``lag`` rounds late: it holds what it should have held so many rounds before."""
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
-    name = "breadth-first search, some rounds late"
-    return _in_some_rounds("late_search", name, lambda elapsed: elapsed >= lag, spread, lag=lag)
+    name = "breadth-first search, some rounds late"  # the graph is the same in every round: nothing has to wait
+    return sometimes(breadth_first(spread), lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name)
 
 
 @checked

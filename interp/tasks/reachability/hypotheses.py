@@ -6,17 +6,18 @@ on, a part of which lies on all nodes reached. A claim is a question to the mode
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.display import lacks
-from interp.interventions.interchange import Claim
 from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.reachability import graphs
-from interp.tasks.reachability.algorithms import breadth_first
+from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 
@@ -35,8 +36,6 @@ def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -
 
 def hypothesis(model: Machine) -> Algorithm:
     """The algorithm that a model is held against."""
-    from interp.tasks.reachability.training import SPREAD
-
     return breadth_first(0.0 if model.is_handwired else SPREAD)
 
 
@@ -60,24 +59,24 @@ def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     return (("reached", "embed@<z>"), ("prediction", f"resid_post[{last}]@p?"), ("reached", "embed@<w>"))
 
 
-def claims(model: Machine) -> tuple[Claim, ...]:
+def claims(model: Machine) -> tuple[tuple[Any, ...], ...]:
     """Where a model could hold the search's variables, by whole activations, and where it cannot."""
     if lacks(model, "embed", "resid_post"):
-        return (*Claim.carried(model, "reached"), *Claim.carried(model, "reached", "state"))
+        return (("reached", None), ("reached", None, "state"))
     last = model.points["resid_post"].n_layers - 1
     # An update that is added to its slot holds what changes, and not the whole set.
     added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
     written = () if added else ("next_reached",)
     return (
-        Claim.at("reached", ["latent@<z>"]),
-        Claim.at("member", [f"resid_post[0]@{label}" for label in ("c_1", "c_2")]),
-        Claim.at("prediction", [f"resid_post[{last}]@p?"]),
-        Claim.at("reached", ["embed@<w>"], control=True),
-        Claim.at("reached", ["latent@<z>"], "state"),
-        Claim.at("root", ["embed@r"], "state"),
-        *(Claim.at("frontier", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
-        Claim.at("root", ["embed@p?"], "state", control=True),
-        *(Claim.at(key, [f"resid_post[{last}]@w?"], "state") for key in written),
+        ("reached", ["latent@<z>"]),
+        ("member", [f"resid_post[0]@{label}" for label in ("c_1", "c_2")]),
+        ("prediction", [f"resid_post[{last}]@p?"]),
+        ("reached", ["embed@<w>"], "prediction", True),
+        ("reached", ["latent@<z>"], "state"),
+        ("root", ["embed@r"], "state"),
+        *(("frontier", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
+        ("root", ["embed@p?"], "state", True),
+        *((key, [f"resid_post[{last}]@w?"], "state") for key in written),
     )
 
 

@@ -75,7 +75,7 @@ def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
     ("make", "message"),
     [
         (lambda: families.bayes_fading(decay=0.0), r"decay must lie in \(0, 1\], got 0"),
-        (lambda: families.bayes_window(window=0), "window must be an integer >= 1, got 0"),
+        (lambda: families.bayes_window(window=0), "window must be a number of rounds >= 1, got 0"),
         (lambda: families.fixed_share(alpha=1.0), r"alpha must lie in \(0, 1\), got 1"),
         (lambda: families.bayes_mixture(weight=0.0), r"weight must lie in \(0, 1\), got 0"),
         (lambda: families.fixed_vote(1.0), r"accuracy must lie in \(0, 1\), got 1"),

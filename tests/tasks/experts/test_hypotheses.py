@@ -8,6 +8,7 @@ import torch
 
 import interp
 from interp import tasks
+from interp.interventions.interchange import Claim
 from interp.interventions.sites import resolve
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
@@ -34,11 +35,11 @@ def test_every_claim_and_subspace_names_what_exists(learned, kind):
     """Variables of the algorithm the model is held against, sites of the model; one control of each."""
     model = learned if kind == "learned" else interp.load("wma-handwired", n_experts=3)
     algorithm = hypotheses.hypothesis(model)
-    for claim in hypotheses.claims(model):
+    for claim in Claim.of(model):
         assert claim.variable in algorithm.keys
         for place in claim.places:
             resolve(place.site, model, model.layout)
-    assert {claim.outcome for claim in hypotheses.claims(model) if claim.control} == {"prediction", "state"}
+    assert {claim.outcome for claim in Claim.of(model) if claim.control} == {"prediction", "state"}
     for variable, site in hypotheses.aligned(model):
         assert variable in algorithm.keys
         resolve(site, model, model.layout)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
+from interp.lapses import fading, late, stopped, window
 from interp.tasks.experts import lapses, sample
-from interp.tasks.experts.algorithms import bayes, weighted_majority
+from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +125,16 @@ def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
 def test_lapses_that_cannot_be_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("lapse", [late, stopped, fading, window])
+def test_a_lapse_takes_any_algorithm_and_says_what_it_reads(episodes, lapse):
+    """Follow the leader, which no family varies; equations see what they declare alone, and a state is written."""
+    made = lapse(follow_the_leader(), *([0.9] if lapse is fading else [3]))
+    base, values = follow_the_leader(), made.run(episodes)
+    assert made.key.startswith(base.key) and len(made.parameters) == 1
+    assert (made.run(episodes)["prediction"] != base.run(episodes)["prediction"]).any()
+    assert made.written == "next_counts" and values["next_counts"].shape == values["counts"].shape
+    for variable in (v for v in made.variables if v.equation is not None):
+        declared = {key: values[key] for key in variable.parents}
+        assert np.array_equal(variable.equation(declared), values[variable.key]), variable.key

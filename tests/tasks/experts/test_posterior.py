@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
+from interp.evaluation.experts.regret import calibration, excess_log_loss, log_loss
 from interp.statistics import mean_interval
 from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.posterior import different_orders, filter_switches, log_evidence, mean_accuracy
-from interp.tasks.experts.regret import calibration, excess_log_loss, log_loss
 
 INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
+from interp.evaluation.experts.regret import mistakes, regret
 from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import PREDICTORS, decisions, get_predictor, weighted_majority
-from interp.tasks.experts.regret import mistakes, regret
 
 
 @pytest.fixture(scope="module")

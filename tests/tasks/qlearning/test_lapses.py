@@ -45,7 +45,7 @@ def test_a_stopped_table_stays_as_it_is_and_is_still_chosen_by(episodes):
     ("make", "message"),
     [
         (lambda: lapses.late_q(lag=-1), "lag must be an integer >= 0, got -1"),
-        (lambda: lapses.stopped_q(last=0), "last must be an integer >= 1, got 0"),
+        (lambda: lapses.stopped_q(last=0), "last must be a number of rounds >= 1, got 0"),
         (lambda: lapses.late_q(gamma=1.0), "gamma"),
     ],
 )

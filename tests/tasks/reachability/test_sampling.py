@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from prosqa import read_prosqa
 
 from interp.errors import InputError
 from interp.tasks.reachability import REGIMES, graphs, sample
-from interp.tasks.reachability.prosqa import read_prosqa
 
 
 @pytest.mark.parametrize("regime", REGIMES)

@@ -12,9 +12,10 @@ import torch
 
 from interp.errors import InputError
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.reachability import TASK, sample, training
+from interp.tasks.reachability import TASK, sample
 from interp.training.config import Stage
 from interp.training.goal import preset
+from interp.training.goals import reachability as training
 from interp.training.trainer import train
 
 GOAL = training.goal()

@@ -5,8 +5,8 @@ import pytest
 
 import interp
 from interp.errors import InputError
+from interp.evaluation.qlearning.rates import effective_rates, evaluate, rates_by_episode
 from interp.tasks import mdp
-from interp.tasks.qlearning.rates import effective_rates, evaluate, rates_by_episode
 
 
 @pytest.fixture(scope="module")

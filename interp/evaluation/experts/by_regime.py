@@ -30,16 +30,17 @@ from scipy import special
 from interp.checks import checked, non_empty
 from interp.display import Tabled
 from interp.errors import InputError, require
+from interp.evaluation.experts import regret
+from interp.evaluation.experts.regret import RegretScore
 from interp.evaluation.plan import MODEL, lookup
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
-from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime, regret
+from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import PREDICTORS, Baseline, ExpertRun, bayes, horizon_eta, weighted_majority
-from interp.tasks.experts.regret import RegretScore
 
 PerRound = Float[np.ndarray, "episode round"]
 ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))

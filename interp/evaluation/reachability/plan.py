@@ -18,12 +18,22 @@ import numpy as np
 import pandas as pd
 
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, row
+from interp.evaluation.reachability.frontier import (
+    OTHER,
+    PARENT,
+    Read,
+    Write,
+    codec,
+    controlled,
+    exact,
+    exact_sets,
+    moved,
+)
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.statistics import Interval, mean_interval
 from interp.tasks.reachability.algorithms import records
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, codec, controlled, exact, exact_sets, moved
 from interp.tasks.reachability.sampling import sample
 
 REGIMES = ("matched", "prosqa")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
-from interp.tasks.experts import theory
+from interp.evaluation.experts import theory
 
 
 def test_all_checks_hold_on_the_defaults():

@@ -1,6 +1,6 @@
 r"""What models of Q-learning are worth: agreement with the table, effective rates, returns when they act.
 
-Agreement with ``argmax_a Q(s_{t+1}, a)`` is measured on several regimes (:mod:`interp.tasks.qlearning.agreement`).
+Agreement with ``argmax_a Q(s_{t+1}, a)`` is measured on several regimes (:mod:`interp.evaluation.qlearning.agreement`).
 Three more predictors are controls here: *repeat last* (the action just taken), *chance* (a uniform draw), and the model
 itself with its latents *cut* (the initial ones in every round): what it knows without memory.
 
@@ -29,12 +29,13 @@ from interp.decoder import N_FOLDS
 from interp.display import Tabled
 from interp.errors import require
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, cut, joined, lookup, round_attention, row
+from interp.evaluation.qlearning import rates, returns
+from interp.evaluation.qlearning.agreement import AgreementResult, DiscountResult, agreement, followed_discount
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.provenance import provenance
-from interp.tasks.qlearning import rates, returns, sampling
-from interp.tasks.qlearning.agreement import AgreementResult, DiscountResult, agreement, followed_discount
+from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.layout import served
 from interp.tasks.qlearning.regimes import EVALUATION, SHIFTS

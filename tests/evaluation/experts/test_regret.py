@@ -9,10 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
-from interp.tasks.experts import ExpertEpisodes, sample
-from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.predictors import PREDICTORS, get_predictor
-from interp.tasks.experts.regret import (
+from interp.evaluation.experts.regret import (
     ROUNDING,
     check_predictions,
     excess_log_loss,
@@ -21,6 +18,9 @@ from interp.tasks.experts.regret import (
     regret,
     score,
 )
+from interp.tasks.experts import ExpertEpisodes, sample
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.predictors import PREDICTORS, get_predictor
 
 
 def score_predictors(episodes, keys):

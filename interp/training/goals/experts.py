@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.tasks.experts import regret
+from interp.evaluation.experts import regret
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.predictors import bayes
 from interp.training.config import Stage, TrainingConfig

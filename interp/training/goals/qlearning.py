@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from interp.tasks.qlearning.agreement import agreement
+from interp.evaluation.qlearning.agreement import agreement
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import Bounds, TrainingGoal

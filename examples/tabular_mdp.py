@@ -1,9 +1,8 @@
 """A Gymnasium environment over the toolkit's MDPs, for users who bring their own agents.
 
-    import gymnasium, interp.tasks.qlearning.environment
+    import gymnasium, tabular_mdp                    # beside this file; pip install gymnasium
     env = gymnasium.make("interp/TabularMDP-v0", n_states=4, n_actions=3, regime="grid", seed=0)
 
-(``gymnasium.make("interp.tasks.qlearning.environment:interp/TabularMDP-v0", ...)`` imports this module by itself.)
 Observations are states; ``info`` says which MDP it is. Episodes never terminate; they are truncated after ``n_rounds``.
 Our own training data does not come from here: batched NumPy is many times faster.
 """

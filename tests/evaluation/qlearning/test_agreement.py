@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
+from interp.evaluation.qlearning.agreement import PHASES, QUANTITIES, agreement, agreement_by_round
 from interp.tasks import mdp
-from interp.tasks.qlearning.agreement import PHASES, QUANTITIES, agreement, agreement_by_round
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,17 @@ from einops import rearrange
 import interp
 from interp.decoder import cross_fitted
 from interp.errors import InputError
+from interp.evaluation.qlearning import plan as qlearning
+from interp.evaluation.qlearning import rates as tables
+from interp.evaluation.qlearning import returns as play
+from interp.evaluation.qlearning.agreement import followed_discount
+from interp.evaluation.qlearning.rates import effective_rates
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning import evaluation as qlearning
-from interp.tasks.qlearning import rates as tables
-from interp.tasks.qlearning import returns as play
 from interp.tasks.qlearning import tabular
-from interp.tasks.qlearning.agreement import followed_discount
 from interp.tasks.qlearning.layout import QLearningRound
-from interp.tasks.qlearning.rates import effective_rates
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """What models of expert advice are worth: by regime, in long episodes, without their latent.
 
-    >>> from interp.tasks.experts.evaluation import plan
+    >>> from interp.evaluation.experts.plan import plan
     >>> plan().min_episodes
     30
 
@@ -16,17 +16,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from interp.evaluation.experts import by_regime, regret, theory
+from interp.evaluation.experts.latent import attention_to_experts, latent_control
+from interp.evaluation.experts.regret import calibration
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, joined, lacks_room, row, unless
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance
 from interp.statistics import NO_NUMBER
-from interp.tasks.experts import regret, theory
 from interp.tasks.experts.episodes import sample
-from interp.tasks.experts.evaluation import by_regime
-from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
 from interp.tasks.experts.predictors import bayes
-from interp.tasks.experts.regret import calibration
 
 __all__ = ["plan"]
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
+from interp.evaluation.qlearning.returns import cumulative, normalised_score
 from interp.tasks import mdp
 from interp.tasks.qlearning.episodes import MDPs
-from interp.tasks.qlearning.returns import cumulative, normalised_score
 from interp.tasks.qlearning.tabular import OptimalAgent, QLearner, RandomAgent, run
 
 

@@ -33,13 +33,11 @@ from torch import Tensor
 
 from interp.errors import require
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.reachability.algorithms import breadth_first
+from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 
-SPREAD = 0.6
-"""Share of a round's target that lies on all nodes reached."""
 _KNOWN = 0.95
 """Accuracy at every depth so far that ends a stage."""
 

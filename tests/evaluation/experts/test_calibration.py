@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
+from interp.evaluation.experts.regret import calibration
 from interp.tasks.experts import ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.regret import calibration
 
 
 def test_a_table_that_fits_on_a_napkin():

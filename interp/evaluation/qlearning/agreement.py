@@ -22,8 +22,8 @@ with its own tables, so
 
     gamma_hat = argmax_gamma  mean_t  1[a_t in G^gamma_t] / |G^gamma_t|
 
-with a bootstrap over episodes of both the curve and its argmax. :mod:`interp.tasks.qlearning.rates` answers the same
-question from inside. Most steps do not depend on gamma, so that a poor imitator gives a wide interval.
+with a bootstrap over episodes of both the curve and its argmax. :mod:`interp.evaluation.qlearning.rates` answers the
+same question from inside. Most steps do not depend on gamma, so that a poor imitator gives a wide interval.
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ from scipy.special import softmax
 
 import interp
 from interp.errors import InputError
+from interp.evaluation.experts import by_regime as evaluation
+from interp.evaluation.experts import regret
+from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.plan import round_attention
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
-from interp.tasks.experts import regret
-from interp.tasks.experts.evaluation import by_regime as evaluation
-from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import bayes, weighted_majority
 from interp.tasks.qlearning.layout import QLearningRound

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from interp.evaluation.experts import theory
 from interp.tasks import experts
-from interp.tasks.experts import predictors, theory
+from interp.tasks.experts import predictors
 
 EPISODES, _ = theory.every_history(n_rounds=5, n_experts=4)
 WEIGHTS = theory.posterior(EPISODES)[:, :-1]

@@ -1,11 +1,12 @@
 """The same instances as a task of Inspect (``pip install 'latent-context-interp[inspect]'``), and its logs as traces.
 
-Inspect has the providers, the limits and the viewer; what is said in a round is ours, to the letter: the solver drives
-:class:`~interp.llm.protocol.Session`. Its records go into the sample's store as the runner would write them, so that
-:func:`write_traces` makes traces of a log that are replayed and checked like any other. A task file::
+Inspect has the providers, the limits and the viewer; what is said in a round is the toolkit's, to the letter: the
+solver drives :class:`~interp.llm.protocol.Session`. Its records go into the sample's store as the runner would write
+them, so that :func:`write_traces` makes traces of a log that are replayed and checked like any other. A task file
+beside this one::
 
     from inspect_ai import task
-    from interp.llm.inspect_task import expert_advice
+    from inspect_advice import expert_advice
 
     advice = task(expert_advice)                     # inspect eval FILE.py@advice --model PROVIDER/NAME -T n_rounds=20
 

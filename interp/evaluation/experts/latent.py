@@ -26,6 +26,7 @@ import pandas as pd
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
+from interp.evaluation.experts import regret
 from interp.evaluation.plan import cut, patterns, swap
 from interp.machine import Machine
 from interp.model.replay import replay
@@ -33,7 +34,6 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
-from interp.tasks.experts import regret
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.predictors import bayes, majority_vote
 

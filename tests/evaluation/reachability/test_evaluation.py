@@ -9,9 +9,9 @@ import torch
 import interp
 from interp.errors import InputError
 from interp.evaluation import suite
+from interp.evaluation.reachability.frontier import codec, controlled, exact_sets, moved
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
-from interp.tasks.reachability.frontier import codec, controlled, exact_sets, moved
 
 SIZES = {"n_nodes": 12, "n_edges": 18}
 
