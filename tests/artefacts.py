@@ -18,11 +18,7 @@ import pandas as pd
 import interp
 import probes
 from circuits.compare.choices import explain_choices
-<<<<<<< HEAD
-=======
-from interp.cli import app
 from interp.evaluation.experts import regret
->>>>>>> tasks
 from interp.files import write_csv, write_text
 from interp.interventions import attribution, interchange, mediation, pairs, patching, steering
 from interp.interventions.alignment import align

@@ -101,7 +101,7 @@ def main() -> None:
     beside = {folder: whole(folder) for folder in ("lab", "tests", "examples", "docs")}
     for name, of in {**census(*PACKAGES), "the packages": whole(*PACKAGES), **beside}.items():
         print(
-            f"{name:24} {of.code:7,} lines of code {of.functions:6,} functions {of.names:6,} names {of.modules:4} modules"
+            f"{name:24} {of.code:7,} lines of code {of.functions:5,} functions {of.names:5,} names {of.modules:3} files"
         )
 
 
