@@ -110,13 +110,13 @@ def handwired(name: str) -> CircuitRecord:
     return RECORDS[name]
 
 
-def models() -> dict[str, str]:
-    """Name and one-line description of every handwired model.
+def models() -> list[library.ModelRecord]:
+    """Every handwired model, as :func:`interp.models` lists it.
 
-    >>> list(models())
+    >>> [record.name for record in models()]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
     """
-    return {record.key: record.description for record in RECORDS.values()}
+    return [record for record in library.models() if record.name in RECORDS]
 
 
 @checked

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -45,19 +46,25 @@ def named(name: str) -> Any:
 
 
 def facade(package: str, homes: Mapping[str, str], **renamed: str) -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    """``__getattr__`` and ``__dir__`` of a package whose names are imported when they are first asked for.
+    """``__getattr__`` and ``__dir__`` of a package whose names and rooms are imported when they are first used.
 
     ``homes``: module -> the names that it holds, a space apart; ``renamed``: a name of the package -> "module:name".
+    Its rooms are the packages in it.
     """
     known = {name: f"{home}:{name}" for home, names in homes.items() for name in names.split()} | renamed
 
-    def get(name: str) -> Any:
-        if name not in known:
-            names = ", ".join(sys.modules[package].__all__)
-            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {names}")
-        return named(known[name])
+    def rooms() -> list[str]:
+        return [module.name for module in iter_modules(sys.modules[package].__path__) if module.ispkg]
 
-    return get, lambda: sys.modules[package].__all__
+    def get(name: str) -> Any:
+        if name in known:
+            return named(known[name])
+        if name in rooms():
+            return import_module(f"{package}.{name}")
+        names = ", ".join(sys.modules[package].__all__)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {names}")
+
+    return get, lambda: sorted({*sys.modules[package].__all__, *rooms()})
 
 
 def enter(**modules: str) -> None:

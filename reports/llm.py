@@ -70,7 +70,8 @@ def transformer(name: str) -> Predictor:
     require(task == "experts", f"{name!r} is a model of {task}; the comparison needs a model of expert advice")
 
     def predict(episodes: ExpertEpisodes) -> NDArray[np.float64]:
-        sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if name in circuits.models() else {}
+        wired = name in [known.name for known in circuits.models()]
+        sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if wired else {}
         run = rollout(load(name, **sizes), episodes)
         return run.predictions.double().numpy(force=True)
 

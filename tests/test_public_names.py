@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -75,3 +77,15 @@ def test_what_users_call_is_shown_at_work(name: str) -> None:
         texts = [inspect.getdoc(t) or "" for t in (function, package, importlib.import_module(function.__module__))]
         shown = [line for text in texts for line in text.splitlines() if line.lstrip().startswith((">>>", "..."))]
         assert any(f"{function.__name__}(" in line or f"{key}(" in line for line in shown), f"{name}.{key}"
+
+
+def test_rooms_are_doors_of_their_packages() -> None:
+    """``import interp; interp.tasks`` works, whatever was imported before, and both packages list models alike."""
+    program = (
+        "import interp, circuits\n"
+        "doors = [interp.tasks.get, interp.interventions.__doc__, interp.audit.audit, circuits.compare.__doc__]\n"
+        "assert all(doors) and {'tasks', 'interventions', 'audit'} <= set(dir(interp))\n"
+        "assert {'compare', 'benchmark'} <= set(dir(circuits))\n"
+        "assert circuits.models() == [m for m in interp.models() if m.kind == 'handwired'] != []"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -40,7 +40,7 @@ from circuits.compare.sentence import in_a_sentence
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
 from circuits.compare.where import WHERE
-from circuits.registry import handwired, models
+from circuits.registry import RECORDS, handwired
 from interp import tasks
 from interp.checks import checked
 from interp.display import Tabled, table_html
@@ -276,11 +276,11 @@ def _loaded(model: Machine, reference: Machine | str | None, arguments: Mapping[
     Whatever else its builder and the model's layout name alike is taken from the layout, so that rounds have the same
     positions.
     """
-    if not isinstance(reference, str) or reference not in models():
+    if not isinstance(reference, str) or reference not in RECORDS:
         given = ", ".join(f"{name}={value}" for name, value in arguments.items())
         require(
             not arguments,
-            f"{given} is for a reference that is handwired, given as one of {', '.join(models())}; leave it out",
+            f"{given} is for a reference that is handwired, given as one of {', '.join(RECORDS)}; leave it out",
         )
         return load(reference) if isinstance(reference, str) else reference
     record = handwired(reference)

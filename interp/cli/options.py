@@ -75,11 +75,10 @@ def _circuit_arguments() -> str:
     """What each handwired circuit is built from, with defaults, a line each, for the help."""
     import inspect
 
-    from circuits.registry import handwired, models
+    from circuits.registry import RECORDS
 
     lines = []
-    for name in models():
-        record = handwired(name)
+    for name, record in RECORDS.items():
         own = {size.name for size in interp.tasks.get(record.task).sizes}
         given = [p for p in inspect.signature(record.build).parameters.values() if p.name not in own]
         lines.append(f"{name}: {', '.join(f'{p.name}={p.default}' for p in given)}")

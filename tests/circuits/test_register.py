@@ -42,7 +42,7 @@ def test_the_tutorial_registers_a_circuit_of_a_task_of_its_own():
 
 
 def test_a_circuit_with_edges_is_known_everywhere_by_its_name():
-    assert circuits.register(record()).key == "mine" and "mine" in circuits.models()
+    assert circuits.register(record()).key == "mine" and "mine" in [known.name for known in circuits.models()]
     model = interp.load("mine", n_experts=3)
     assert model.name == "mine" and circuits.from_origin(model.origin).layout.n_experts == 3
     assert circuits.verify("mine", sizes=[2], n_rounds=5, n_episodes=2, dtype="float64").passed

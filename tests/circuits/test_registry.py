@@ -26,8 +26,8 @@ def test_two_records_of_one_name_are_refused() -> None:
 
 def test_tasks_and_machines_name_each_other() -> None:
     keys = [task.key for task in interp.tasks.every()]
-    assert [library.handwired_models(key) for key in keys] == [(name,) for name in circuits.models()]
-    assert [handwired(name).task for name in circuits.models()] == keys
+    assert [library.handwired_models(key) for key in keys] == [(known.name,) for known in circuits.models()]
+    assert [known.task for known in circuits.models()] == keys
 
 
 @pytest.mark.parametrize("name", RECORDS)

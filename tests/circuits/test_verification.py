@@ -64,7 +64,7 @@ def test_what_is_left_in_the_latents_is_seen() -> None:
 
 
 @pytest.mark.parametrize("outcome", [0, 1])
-@pytest.mark.parametrize("name", list(circuits.models()))
+@pytest.mark.parametrize("name", [known.name for known in circuits.models()])
 def test_the_unembedding_of_every_outcome_is_checked(name: str, outcome: int) -> None:
     """A prediction of experts is P(y = 1) alone; the other column of W_U tells P(y = 0)."""
     circuit, plan = circuits.build(name), handwired(name).plan

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from circuits.registry import build, models
+from circuits.registry import RECORDS, build
 from circuits.stated import EMBEDDINGS
 from interp.errors import InputError
 from reports.arrows import flow, strongest, wiring, written
@@ -64,7 +64,7 @@ def test_no_label_covers_another() -> None:
         assert len(found) == named and not [pair for pair in combinations(found, 2) if pair[0].overlaps(pair[1])]
 
 
-@pytest.mark.parametrize("name", models())
+@pytest.mark.parametrize("name", RECORDS)
 def test_every_edge_and_every_head_is_drawn(name: str) -> None:
     """Of the handwired circuits: an arrow per edge, a box per head and exit."""
     circuit = build(name)
