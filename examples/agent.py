@@ -140,7 +140,7 @@ def asked(name: str, subject: Any, n: int) -> dict[str, Any]:
 def earned(subject: Machine, n: int) -> str:
     """Where what it earns lies between a random policy (0) and an optimal one that knows the MDP (1)."""
     mdps = sample_mdps(n, N_STATES, N_ACTIONS, seed=77, regime=REGIME)
-    return str(normalised_score(interp.play(subject, mdps, n_rounds=N_ROUNDS, seed=5)[0]).score)
+    return str(normalised_score(interp.play(subject, mdps, n_rounds=N_ROUNDS, seed=5)[0]).get("score"))
 
 
 def main(out: Path, steps: int = 256_000, n: int = 32) -> pd.DataFrame:

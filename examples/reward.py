@@ -103,7 +103,7 @@ def train(folder: Path, batches: int, seed: int, n_mdps: int = 24, lr: float = 1
 def earned(model: Any, n: int) -> str:
     """What it earns by its likeliest actions: 0 as a random policy, 1 as an optimal one that knows the MDP."""
     mdps = sample_mdps(n, N_STATES, N_ACTIONS, seed=77, regime=REGIME)
-    return str(normalised_score(interp.play(model, mdps, n_rounds=N_ROUNDS, seed=5)[0]).score)
+    return str(normalised_score(interp.play(model, mdps, n_rounds=N_ROUNDS, seed=5)[0]).get("score"))
 
 
 def main(out: Path, batches: int = 400, seeds: tuple[int, ...] = (0, 1), n: int = 48) -> pd.DataFrame:

@@ -249,7 +249,7 @@ def _scores(played: _Played, seed: int) -> pd.DataFrame:
             rows.append((played.world, name, mean_interval(episodes.rewards.sum(1), seed=seed), None))
         else:
             result = returns.normalised_score(episodes, seed=seed)
-            rows.append((played.world, name, result.earned, result.score))
+            rows.append((played.world, name, result.get("earned"), result.get("score")))
     return pd.DataFrame(rows, columns=["world", "agent", "earned", "normalised score"])
 
 

@@ -126,9 +126,9 @@ def test_every_table_is_there_and_attention_says_that_it_does_not_apply(small, m
 def test_a_machine_that_is_cut_knows_nothing_and_swapped_knows_another_episode():
     """Cut, every vote is a tie and right half of the time, exactly; intact it beats majority vote, cut it does not."""
     control = latent_control(leader(), experts.sample(60, 40, N_EXPERTS, seed=1))
-    assert control.accuracy["cut"].estimate == 0.5
-    assert control.accuracy["intact"].low > control.accuracy["majority_vote"].high
-    assert control.lost["swapped"].low > 0 and control.above_memoryless.high < 0
+    assert control.get("accuracy, cut").estimate == 0.5
+    assert control.get("accuracy, intact").low > control.get("accuracy, majority_vote").high
+    assert control.get("lost when swapped").low > 0 and control.get("cut minus majority vote").high < 0
 
 
 def test_cutting_an_lstm_cuts_both_channels():

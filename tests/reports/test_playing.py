@@ -19,9 +19,9 @@ def test_no_single_action_is_good_in_every_copy(world: str) -> None:
         interaction = Interaction(mdps, n_rounds=30, seed=0)
         while not interaction.done:
             interaction.advance(np.full(40, action))
-        assert returns.normalised_score(interaction.episodes()).score.estimate < 0.5
+        assert returns.normalised_score(interaction.episodes()).get("score").estimate < 0.5
     best = tabular.run(tabular.agent("optimal"), mdps, 30, seed=0)
-    assert returns.normalised_score(best).score.estimate > 0.9
+    assert returns.normalised_score(best).get("score").estimate > 0.9
 
 
 def test_one_state_or_action_has_no_control_to_show() -> None:

@@ -18,7 +18,7 @@ Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.experts import regret
 from interp.evaluation.experts.regret import RegretScore
-from interp.evaluation.plan import MODEL, lookup
+from interp.evaluation.plan import MODEL, Scores, lookup
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance
@@ -209,30 +209,6 @@ WINDOWS = (
 LONGEST = WINDOWS[-1][1]
 
 
-@dataclass(frozen=True)
-class LengthResult(Tabled):
-    """How good predictions are in windows of a long episode.
-
-    ``intervals`` is by (key, metric, start, stop): "accuracy", "excess_log_loss" and "divergence" over the rounds start
-    to stop, and "regret" of the first ``stop`` rounds; no log-loss for a predictor that was certain and wrong.
-    """
-
-    intervals: dict[tuple[str, str, int, int], Interval]
-    settings: dict[str, Any] = field(repr=False)
-
-    def get(self, metric: str, start: int, stop: int, key: str = MODEL) -> Interval:
-        """One number."""
-        return lookup(self.intervals, key, metric, start, stop)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per predictor, metric and window."""
-        rows = [
-            {"key": key, "metric": metric, "start": start, "stop": stop, **vars(value)}
-            for (key, metric, start, stop), value in self.intervals.items()
-        ]
-        return pd.DataFrame(rows)
-
-
 @checked
 def over_lengths(
     model: Machine,
@@ -243,11 +219,13 @@ def over_lengths(
     regime: str = "uniform",
     windows: Sequence[tuple[int, int]] = WINDOWS,
     seed: int = 2,
-) -> LengthResult:
+) -> Scores:
     """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of long episodes.
 
-    A model that was trained on another prior than the regime's has that prior's Bayes predictor beside it, too. Windows
-    (start, stop) beyond ``n_rounds`` are cut or left out.
+    "accuracy", "excess_log_loss" and "divergence" are over the rounds start to stop, "regret" is of the first ``stop``
+    rounds; a predictor that was certain and wrong has no log-loss. A model that was trained on another prior than the
+    regime's has that prior's Bayes predictor beside it, too. Windows (start, stop) beyond ``n_rounds`` are cut or left
+    out.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
     kept = [(start, min(stop, n_rounds)) for start, stop in windows if start < min(stop, n_rounds)]
@@ -261,7 +239,7 @@ def over_lengths(
     }
     if (prior := training_prior(model)) != [regime]:
         predictions["bayes_training"] = bayes(episodes, prior).predictions
-    intervals = {}
+    intervals: dict[tuple[Any, ...], Interval] = {}
     for key, p in predictions.items():
         right, behind = 1 - regret.mistakes(p, episodes), regret.regret(p, episodes)
         excess = regret.excess_log_loss(p, best, episodes)
@@ -275,4 +253,4 @@ def over_lengths(
     settings = provenance(
         model, regime=regime, n_episodes=n_episodes, n_rounds=n_rounds, n_experts=n_experts, seed=seed
     )
-    return LengthResult(intervals, settings)
+    return Scores(("key", "metric", "start", "stop"), intervals, settings)

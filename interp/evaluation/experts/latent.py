@@ -17,17 +17,14 @@ it moves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from interp.checks import checked
-from interp.display import Tabled
 from interp.errors import require
 from interp.evaluation.experts import regret
-from interp.evaluation.plan import cut, patterns, swap
+from interp.evaluation.plan import Scores, cut, patterns, swap
 from interp.machine import Machine
 from interp.model.replay import replay
 from interp.model.rollout import rollout
@@ -38,34 +35,12 @@ from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.predictors import bayes, majority_vote
 
 
-@dataclass(frozen=True)
-class LatentControl:
-    """Accuracy with latents intact, cut and swapped, beside two references.
-
-    Attributes:
-        accuracy: "intact", "cut", "swapped", "majority_vote" and "bayes" -> share of rounds right.
-        lost: "cut" and "swapped" -> intact minus it, paired by episode.
-        above_memoryless: accuracy of the cut model minus the majority vote's, paired by episode.
-    """
-
-    accuracy: dict[str, Interval]
-    lost: dict[str, Interval]
-    above_memoryless: Interval
-    settings: dict[str, Any] = field(repr=False)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per quantity."""
-        rows = [{"quantity": f"accuracy, {name}", **vars(value)} for name, value in self.accuracy.items()]
-        rows += [{"quantity": f"lost when {name}", **vars(value)} for name, value in self.lost.items()]
-        rows.append({"quantity": "cut minus majority vote", **vars(self.above_memoryless)})
-        return pd.DataFrame(rows)
-
-
 @checked
-def latent_control(
-    model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
-) -> LatentControl:
-    """Run ``model`` over ``episodes`` with its latents intact (``run``, where it is known), cut and swapped."""
+def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None) -> Scores:
+    """Accuracy with latents intact (``run``, where it is known), cut and swapped, and what is lost.
+
+    Beside them stand a majority vote and the Bayes predictor; differences are paired by episode.
+    """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else run
     runs = {"intact": clean} | {
@@ -79,36 +54,12 @@ def latent_control(
         model, regime=episodes.regime, n_episodes=len(episodes),
         n_rounds=episodes.n_rounds, n_experts=episodes.n_experts, seed=episodes.seed, bootstrap_seed=seed,
     )  # fmt: skip
-    return LatentControl(
-        accuracy={name: mean_interval(values, seed=seed) for name, values in right.items()},
-        lost={name: mean_interval(right["intact"] - right[name], seed=seed) for name in ("cut", "swapped")},
-        above_memoryless=mean_interval(right["cut"] - right["majority_vote"], seed=seed),
-        settings=settings,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionResult(Tabled):
-    """Shares of attention, with and without history.
-
-    Attributes:
-        shares: (layer, head or "mean", reader, target) -> share; targets "latent", "expert 1" (the most accurate) ...
-            "expert n", "other".
-        without_history: the same with the latent cut: estimates only.
-    """
-
-    shares: dict[tuple[int, str, str, str], Interval]
-    without_history: dict[tuple[int, str, str, str], float]
-    settings: dict[str, Any] = field(repr=False)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per layer, head, reader and target."""
-        columns = ("layer", "head", "reader", "target")
-        rows = [
-            {**dict(zip(columns, at, strict=True)), **vars(value), "without_history": self.without_history[at]}
-            for at, value in self.shares.items()
-        ]
-        return pd.DataFrame(rows)
+    measured = {
+        **{f"accuracy, {name}": values for name, values in right.items()},
+        **{f"lost when {name}": right["intact"] - right[name] for name in ("cut", "swapped")},
+        "cut minus majority vote": right["cut"] - right["majority_vote"],
+    }
+    return Scores(("quantity",), {(k,): mean_interval(values, seed=seed) for k, values in measured.items()}, settings)
 
 
 @checked
@@ -120,17 +71,19 @@ def attention_to_experts(
     readers: Sequence[str] = ("p?", "w?"),
     seed: int = 0,
     run: Rollout | None = None,
-) -> AttentionResult:
+) -> Scores:
     """Attention paid to each expert and to the latent, by every head and on average, at the reading positions.
 
     ``readers`` are the labels of the positions that attend. Patterns are averaged over ``rounds`` of ``run``, the
-    rollout of ``episodes``.
+    rollout of ``episodes``. Targets are the "latent", "expert 1" (the most accurate) and so on, and "other"; the share
+    ``without_history`` is that with the latent cut.
     """
     names = patterns(model)
     run = rollout(model, episodes) if run is None else run
     chosen = select_rounds(rounds, run.n_rounds)
     at = {reader: run.layout.position(reader) for reader in readers}
-    shares, blank = {}, {}
+    shares: dict[tuple[Any, ...], Interval] = {}
+    blank: dict[tuple[Any, ...], dict[str, Any]] = {}
     _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
     _, _, forgot = replay(model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)], chunk=1024)
     targets = ["latent", *(f"expert {rank + 1}" for rank in range(episodes.n_experts)), "other"]
@@ -143,12 +96,12 @@ def attention_to_experts(
             head, reader, target = index
             key = (layer, heads[head], readers[reader], targets[target])
             shares[key] = Interval(float(mean[index]), float(low[index]), float(high[index]))
-            blank[key] = float(without[index])
+            blank[key] = {"without_history": float(without[index])}
     settings = provenance(
         model, regime=episodes.regime, n_episodes=len(episodes),
         n_rounds=episodes.n_rounds, rounds=chosen, seed=episodes.seed, bootstrap_seed=seed,
     )  # fmt: skip
-    return AttentionResult(shares, blank, settings)
+    return Scores(("layer", "head", "reader", "target"), shares, settings, blank)
 
 
 def _by_target(patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]) -> np.ndarray:

@@ -140,18 +140,18 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     else:
         long = by_regime.over_lengths(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
     for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
-        if long is None or (MODEL, metric, *first) not in long.intervals:
+        if long is None or (MODEL, metric, *first) not in long.numbers:
             continue
-        text = f"{long.get(metric, *first).estimate:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
+        text = f"{long.get(MODEL, metric, *first).estimate:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
         for start, stop in late:
             what = f"uniform: {name}, rounds {start}-{stop} of {n_rounds:,} (nats a round)"
-            claims.append(row(what, long.get(metric, start, stop), text))
+            claims.append(row(what, long.get(MODEL, metric, start, stop), text))
     n_experts = by_regime.n_experts_of(model)
     episodes = sample(max(2, n_episodes // 4), 100, n_experts, seed=seed + 1)
     control = latent_control(model, episodes, seed=seed)
-    vote, swapped = control.accuracy["majority_vote"].estimate, control.accuracy["swapped"].estimate
+    vote, swapped = (control.get(f"accuracy, {key}").estimate for key in ("majority_vote", "swapped"))
     text = f"majority vote {vote:.4f}; latents of another episode {swapped:.4f}"
-    claims.append(row("uniform: accuracy with the latent cut", control.accuracy["cut"], text))
+    claims.append(row("uniform: accuracy with the latent cut", control.get("accuracy, cut"), text))
     return claims
 
 

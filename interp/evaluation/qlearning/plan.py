@@ -17,7 +17,7 @@ rounds (paper: uniform in these ranges). NOT evidence of how the choice is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
 
@@ -26,15 +26,15 @@ import pandas as pd
 
 from interp.checks import checked
 from interp.decoder import N_FOLDS
-from interp.display import Tabled
 from interp.errors import require
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, cut, joined, lookup, round_attention, row
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, Scores, attended, cut, joined, round_attention, row
 from interp.evaluation.qlearning import rates, returns
-from interp.evaluation.qlearning.agreement import AgreementResult, DiscountResult, agreement, followed_discount
+from interp.evaluation.qlearning.agreement import QUANTITIES, DiscountResult, agreement, followed_discount
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.provenance import provenance
+from interp.statistics import Interval
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.layout import served
@@ -42,31 +42,6 @@ from interp.tasks.qlearning.regimes import EVALUATION, SHIFTS
 
 EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
 CONTROLS = {"cut": "latents cut", "repeat_last": "repeat the last action", "chance": "uniform choice"}
-
-
-@dataclass(frozen=True, eq=False)
-class QLearningScores(Tabled):
-    """Agreement of a model and of its controls with tabular Q-learning, by (regime, predictor key)."""
-
-    results: dict[tuple[str, str], AgreementResult]
-    settings: dict[str, Any]
-
-    def get(self, regime: str, key: str = MODEL) -> AgreementResult:
-        """One result."""
-        return lookup(self.results, regime, key)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per regime, predictor, quantity and phase, with the commit mode."""
-        frames = [
-            result.to_frame().assign(
-                regime=regime,
-                key=key,
-                predictor=self.settings["model"] if key == MODEL else CONTROLS[key],
-                commit=self.settings["commit"] if key in (MODEL, "cut") else "",
-            )
-            for (regime, key), result in self.results.items()
-        ]
-        return pd.concat(frames, ignore_index=True)
 
 
 def _sizes(model: Machine) -> list[tuple[int, int]]:
@@ -77,11 +52,7 @@ def _sizes(model: Machine) -> list[tuple[int, int]]:
 
 @checked
 def sample(
-    model: Machine,
-    regime: str = "grid",
-    n_episodes: int = 256,
-    n_rounds: tuple[int, int] = (10, 50),
-    seed: int = 1,
+    model: Machine, regime: str = "grid", n_episodes: int = 256, n_rounds: tuple[int, int] = (10, 50), seed: int = 1
 ) -> list[MDPEpisodes]:
     """Fresh episodes over all sizes that a model serves, one batch per size, lengths spread evenly over a range.
 
@@ -116,24 +87,29 @@ def evaluate(
     commit: str = "own",
     seed: int = 1,
     done: Callable[[int], None] = lambda steps: None,
-) -> QLearningScores:
+) -> Scores:
     """Agreement of a model and of three controls with tabular Q-learning, regime by regime.
 
     ``n_episodes`` are per regime, over all sizes; ``commit`` says whose a* is fed, "own" or "target"; ``done`` is
     called with 1 after each regime.
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
-    results, table = {}, reference_table(model)
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    beside, table = {}, reference_table(model)
     for regime in regimes:
         batches = sample(model, regime, n_episodes, n_rounds, seed)
         for key, choices in _predictions(model, batches, commit, seed).items():
-            results[regime, key] = agreement(choices, batches, table=table, seed=seed)
+            found = agreement(choices, batches, table=table, seed=seed)
+            own = {"predictor": CONTROLS.get(key, model.name), "commit": commit if key in (MODEL, "cut") else ""}
+            for at, value in found.intervals.items():
+                numbers[regime, key, *at] = value
+                beside[regime, key, *at] = {"name": QUANTITIES[at[0]], "n_steps": found.n_steps[at], **own}
         done(1)
     settings = provenance(
         model, commit=commit, table=table, n_episodes=n_episodes,
         n_rounds=list(n_rounds), sizes=_sizes(model), seed=seed,
     )  # fmt: skip
-    return QLearningScores(results, settings)
+    return Scores(("regime", "key", "quantity", "phase"), numbers, settings, beside)
 
 
 def _predictions(model: Machine, batches: list[MDPEpisodes], commit: str, seed: int) -> dict[str, list[np.ndarray]]:
@@ -194,16 +170,15 @@ def _followed(model: Machine, n_episodes: int, seed: int) -> DiscountResult:
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of Q-learning, by name."""
-    scored = joined([measured[regime] for regime in EVALUATED], "results")
-    played = joined([part for name, part in measured.items() if name.startswith(_PLAYED)], "scores", "rates")
-    agreed, earned = scored.to_frame(), played.to_frame()
+    agreed = joined([measured[regime] for regime in EVALUATED], "numbers", "beside").to_frame()
+    played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
+    tables = {k: joined([part[k] for part in played], "numbers", "beside").to_frame() for k in played[0]}
     return {
-        "summary": _overview(agreed, earned),
+        "summary": _overview(agreed, tables["returns"]),
         "agreement": agreed,
         "followed_discount": measured[_DISCOUNT],
         "effective_rates": measured[_RATES],
-        "returns": earned,
-        "reward_rates": played.rates_frame(),
+        **tables,
         **({"attention_chain": measured[_CHAIN]} if _CHAIN in measured else {}),
     }
 
@@ -226,39 +201,40 @@ _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
-    agreed, chance = scored.get("grid"), scored.get("grid", "chance")
+
+    def number(quantity: str, key: str = MODEL) -> Interval:
+        return scored.get("grid", key, quantity, "all")
 
     def value(quantity: str) -> float:
-        return agreed.intervals[quantity, "all"].estimate
+        return number(quantity).estimate
 
     gamma0 = f"gamma = 0 table {value('untied_gamma0'):.4f}"
     ties = f"perfect learner {value('random_ties_ceiling'):.4f}, gamma = 0 table {value('random_ties_gamma0'):.4f}"
     disputed = (
         f"follows the gamma = 0 table in {value('disputed_gamma0'):.3f}; a uniform choice "
-        f"{chance.intervals['disputed', 'all'].estimate:.3f}; {agreed.n_steps['disputed', 'all']} steps"
+        f"{number('disputed', 'chance').estimate:.3f}; "
+        f"{scored.beside['grid', MODEL, 'disputed', 'all']['n_steps']} steps"
     )
     floor = f"floor {value('cross_entropy_floor'):.4f}"
     claims = [
-        row("grid: agreement, untied steps", agreed.intervals["untied", "all"], gamma0),
-        row("grid: agreement, all steps, random ties", agreed.intervals["random_ties", "all"], ties),
-        row("grid: agreement where the tables disagree", agreed.intervals["disputed", "all"], disputed),
-        row("grid: cross-entropy above its floor (nats)", agreed.intervals["cross_entropy_excess", "all"], floor),
+        row("grid: agreement, untied steps", number("untied"), gamma0),
+        row("grid: agreement, all steps, random ties", number("random_ties"), ties),
+        row("grid: agreement where the tables disagree", number("disputed"), disputed),
+        row("grid: cross-entropy above its floor (nats)", number("cross_entropy_excess"), floor),
     ]
     followed = _followed(model, n_episodes, seed).best
     claims.append(row("grid: discount that its choices follow best", followed, "the data's is .9"))
     read = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
-    blank = read.rates.get("untrained model")
     alone = "exact read-out" if model.is_handwired else "an untrained model overflows"
-    for rate in ("alpha", "gamma"):
-        estimate = getattr(read.rates["model"], rate)
-        beside = alone if blank is None else f"untrained model {getattr(blank, rate).estimate:.3f}"
-        claims.append(row(f"effective {rate} of the table in its latents", estimate, beside))
-    beside = alone if blank is None else f"untrained model {read.r2['untrained model'].estimate:.3f}"
-    claims.append(row("R2 of the Q-table decoded from its latents", read.r2["model"], beside))
+    read_out = {f"effective {rate} of the table in its latents": (rate, "instruments") for rate in ("alpha", "gamma")}
+    for what, key in {**read_out, "R2 of the Q-table decoded from its latents": rates.R2}.items():
+        blank = read.numbers.get(("untrained model", *key))
+        beside = alone if blank is None else f"untrained model {blank.estimate:.3f}"
+        claims.append(row(what, read.get(MODEL, *key), beside))
     few, horizons = max(6, n_episodes // 8), returns.HORIZONS
-    played = returns.evaluate(model, _HEADLINE_PLAYED, n_episodes=few, horizons=horizons, seed=seed)
+    played = returns.evaluate(model, _HEADLINE_PLAYED, n_episodes=few, horizons=horizons, seed=seed)["returns"]
     for regime, horizon in product(_HEADLINE_PLAYED, horizons):
-        score = {key: played.get(regime, horizon, key).score for key in returns.PLAYERS}
+        score = {key: played.get(regime, key, horizon, "score") for key in returns.PLAYERS}
         what = f"{regime}: normalised return over {horizon} rounds"
         beside = f"greedy {score['greedy'].estimate:.3f}, random {score['random'].estimate:.3f}"
         claims.append(row(what, score[MODEL], beside))

@@ -24,7 +24,6 @@ model's is not. NOT evidence of use: a table can be decodable and idle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,8 +34,8 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, checked
 from interp.decoder import cross_fitted
-from interp.display import Tabled
 from interp.errors import require
+from interp.evaluation.plan import Scores
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -48,56 +47,27 @@ from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, on
 from interp.tasks.qlearning.layout import representative_sizes
 
 _Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class EffectiveRates(Tabled):
-    """Effective rates of a decoded table.
-
-    Attributes:
-        alpha, gamma: by instruments, with 95 % intervals over episodes.
-        alpha_plain, gamma_plain: by ordinary least squares on the decoded values.
-        r2: share of the decoded change's sum of squares that the least-squares fit explains.
-    """
-
-    alpha: Interval
-    gamma: Interval
-    alpha_plain: Interval
-    gamma_plain: Interval
-    r2: float
-    n_episodes: int
-    n_steps: int
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per rate and method."""
-        rows = []
-        for rate in ("alpha", "gamma"):
-            for method, suffix in (("instruments", ""), ("least squares", "_plain")):
-                value: Interval = getattr(self, rate + suffix)
-                rows.append({"rate": rate, "method": method, **vars(value), "n_steps": self.n_steps})
-        return pd.DataFrame(rows)
+_RATES = ("alpha", "gamma")
+R2 = ("R2 of the table", "held-out episodes")
+"""How the share of the table's variance that is decoded is named beside the rates and their methods."""
 
 
 @checked
-def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> EffectiveRates:
-    """Regress the decoded change of Q(s_t, a_t) on its two causes.
+def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> Scores:
+    """Regress the decoded change of Q(s_t, a_t) on its two causes: "alpha" and "gamma" by both methods.
 
     ``tables`` are decoded Q-tables ``[episode, round + 1, state, action]``, one array per batch. Changes that determine
     no rates, of a table that is constant or of rewards that are all zero, are refused.
     """
     pairs = one_each("tables", tables, episodes)
     moments = [_moments(_finite(t, batch), batch) for t, batch in pairs]
-    xx, xy, zx, zy, yy = (np.concatenate(column) for column in zip(*moments, strict=True))
+    xx, xy, zx, zy = (np.concatenate(column) for column in zip(*moments, strict=True))
     weights = resample_weights(len(xx), n_resamples, seed)
-    alpha, gamma, _ = _rates(zx, zy, weights)
-    alpha_plain, gamma_plain, slopes = _rates(xx, xy, weights)
-    explained = 2 * slopes @ xy.sum(0) - slopes @ xx.sum(0) @ slopes
-    return EffectiveRates(
-        alpha, gamma, alpha_plain, gamma_plain, r2=float(explained / yy.sum()), n_episodes=len(xx),
-        n_steps=sum(batch.states.size for _, batch in pairs),
-        provenance=drawn_from([batch for _, batch in pairs], bootstrap_seed=seed),
-    )  # fmt: skip
+    by_method = {"instruments": _rates(zx, zy, weights), "least squares": _rates(xx, xy, weights)}
+    numbers = {(rate, method): found[i] for i, rate in enumerate(_RATES) for method, found in by_method.items()}
+    made = drawn_from([batch for _, batch in pairs], n_episodes=len(xx), bootstrap_seed=seed)
+    n_steps = {"n_steps": sum(batch.states.size for _, batch in pairs)}
+    return Scores(("rate", "method"), numbers, made, dict.fromkeys(numbers, n_steps))
 
 
 @checked
@@ -106,7 +76,7 @@ def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
 
     Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no rates.
     """
-    _, _, zx, zy, _ = _moments(_finite(tables, episodes), episodes)
+    _, _, zx, zy = _moments(_finite(tables, episodes), episodes)
     slopes = np.full((len(zx), 2), np.nan)
     usable = np.linalg.cond(zx) < 1e6
     slopes[usable] = np.linalg.solve(zx[usable], zy[usable][..., None])[..., 0]
@@ -134,17 +104,17 @@ def _visited(tables: _Array, batch: MDPEpisodes) -> _Array:
     return bellman.entries_at(bellman.rows_at(tables, batch.states), batch.actions)
 
 
-def _moments(tables: _Array, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array, _Array, _Array]:
-    """Per episode: X'X, X'D, Z'X, Z'D and D'D, with X the decoded causes and Z their instruments."""
+def _moments(tables: _Array, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array, _Array]:
+    """Per episode: X'X, X'D, Z'X and Z'D, with X the decoded causes and Z their instruments."""
     causes, instruments = _causes(tables, batch), _causes(batch.q_tables, batch)
     change = _visited(tables[:, 1:], batch) - _visited(tables[:, :-1], batch)
     xx, zx = (np.einsum("bti,btj->bij", left, causes) for left in (causes, instruments))
     xy, zy = (np.einsum("bti,bt->bi", left, change) for left in (causes, instruments))
-    return xx, xy, zx, zy, np.einsum("bt,bt->b", change, change)
+    return xx, xy, zx, zy
 
 
-def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Interval, _Array]:
-    """alpha, gamma and the slopes (alpha, alpha gamma), from per-episode moments."""
+def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Interval]:
+    """alpha and gamma, from per-episode moments of the slopes (alpha, alpha gamma)."""
     total = left.sum(0)
     constant = "the decoded changes determine no rates: a cause is constant at zero; use more rounds with rewards"
     require(bool(np.linalg.cond(total) < 1e12), constant)
@@ -155,44 +125,15 @@ def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Inte
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = samples[:, 1] / samples[:, 0]
         ratio = slopes[1] / slopes[0]
-    return Interval.of_samples(samples[:, 0], slopes[0]), Interval.of_samples(ratios, ratio), slopes
+    return Interval.of_samples(samples[:, 0], slopes[0]), Interval.of_samples(ratios, ratio)
 
 
 # What a model's latents hold.
 
 
-@dataclass(frozen=True)
-class RatesResult(Tabled):
-    """Effective rates of what a model's latents hold, with controls.
-
-    Attributes:
-        rates: of "model", "true table", "gamma = 0 table" and, unless it overflows, "untrained model".
-        r2: of "model" and "untrained model", the share of the table's variance decoded on held-out episodes.
-    """
-
-    rates: dict[str, EffectiveRates]
-    r2: dict[str, Interval]
-    settings: dict[str, Any] = field(repr=False)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per source, rate and method, then the R2 of the decoding."""
-        frames = [rates.to_frame().assign(source=source) for source, rates in self.rates.items()]
-        read = [
-            {"source": source, "rate": "R2 of the table", "method": "held-out episodes", **vars(value)}
-            for source, value in self.r2.items()
-        ]
-        frame = pd.concat([*frames, pd.DataFrame(read)], ignore_index=True)
-        return frame.assign(commit=self.settings["commit"])
-
-
 @checked
 def decode(
-    model: Machine,
-    episodes: MDPEpisodes,
-    *,
-    commit: str = "own",
-    seed: int = 0,
-    run: Rollout | None = None,
+    model: Machine, episodes: MDPEpisodes, *, commit: str = "own", seed: int = 0, run: Rollout | None = None
 ) -> Float[np.ndarray, "episode steps state action"]:
     """The tables that a model carries before each round and after the last: exact, or decoded on held-out episodes.
 
@@ -218,8 +159,11 @@ def evaluate(
     n_rounds: int = 50,
     commit: str = "own",
     seed: int = 3,
-) -> RatesResult:
+) -> Scores:
     """Effective alpha and gamma of what a model's latents hold, with intervals over episodes, and three controls.
+
+    By source ("model", "true table", "gamma = 0 table" and, unless it overflows, "untrained model"), rate and method;
+    R2 is the share of the table's variance that is decoded on held-out episodes.
 
     ``n_episodes`` are over the representative sizes; ``commit`` says whose a* is fed, "own" or "target".
     """
@@ -241,7 +185,11 @@ def evaluate(
     settings = provenance(
         model, commit=commit, regime=regime, sizes=sizes, n_episodes=n_episodes, n_rounds=n_rounds, seed=seed
     )
-    return RatesResult(rates, {source: _r2(decoded, batches, seed) for source, decoded in tables.items()}, settings)
+    numbers = {(source, *key): value for source, found in rates.items() for key, value in found.numbers.items()}
+    beside = {(source, *key): found.beside[key] for source, found in rates.items() for key in found.numbers}
+    numbers |= {(source, *R2): _r2(decoded, batches, seed) for source, decoded in tables.items()}
+    beside = {key: {**beside.get(key, {}), "commit": commit} for key in numbers}
+    return Scores(("source", "rate", "method"), numbers, settings, beside)
 
 
 def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int) -> Interval:

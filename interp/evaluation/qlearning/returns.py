@@ -17,18 +17,16 @@ matters. Mean reward in windows of 50 rounds shows whether a model decays as it 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from interp.checks import checked
-from interp.display import Tabled
 from interp.errors import require
-from interp.evaluation.plan import MODEL, lookup
+from interp.evaluation.plan import MODEL, Scores
 from interp.machine import Machine
 from interp.model.rollout import play
 from interp.provenance import provenance
@@ -46,33 +44,13 @@ def cumulative(episodes: MDPEpisodes) -> Float[np.ndarray, "episode round"]:
     return episodes.rewards.cumsum(1)
 
 
-@dataclass(frozen=True)
-class ScoreResult(Tabled):
-    """Mean returns and the normalised score, with 95 % intervals over episodes.
-
-    Attributes:
-        score: (earned - random) / (optimal - random), as a ratio of sums over episodes.
-        earned, random, optimal: mean sum of rewards; the last two are exact expectations for these episodes' starts.
-    """
-
-    score: Interval
-    earned: Interval
-    random: Interval
-    optimal: Interval
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per quantity."""
-        rows = {name: getattr(self, name) for name in ("score", "earned", "random", "optimal")}
-        return pd.DataFrame([{"quantity": name, **vars(value)} for name, value in rows.items()])
-
-
 @checked
-def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> ScoreResult:
-    """Where the rewards of ``episodes`` lie between a random and an optimal policy.
+def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> Scores:
+    """Where the rewards of ``episodes`` lie between a random and an optimal policy: "score", a ratio of sums.
 
-    ``episodes`` are one batch, or several, such as ``mdp.sample_grid(...).values()``. MDPs where every policy earns the
-    same are refused.
+    "earned", "random" and "optimal" are mean sums of rewards, the last two exact expectations for these episodes'
+    starts. ``episodes`` are one batch, or several, such as ``mdp.sample_grid(...).values()``. MDPs where every policy
+    earns the same are refused.
     """
     batches = as_batches(episodes)
     rows = [_references(batch) for batch in batches]
@@ -84,7 +62,7 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     intervals = {k: mean_interval(column, n_resamples=n_resamples, seed=seed) for k, column in columns.items()}
     made = drawn_from(batches, n_episodes=len(earned))
     score = ratio_interval(earned - random, optimal - random, n_resamples=n_resamples, seed=seed)
-    return ScoreResult(score=score, provenance=made, **intervals)
+    return Scores(("quantity",), {(k,): value for k, value in {"score": score, **intervals}.items()}, made)
 
 
 def _references(batch: MDPEpisodes) -> tuple[NDArray[np.float64], ...]:
@@ -105,43 +83,6 @@ HORIZONS = (50, 200)
 _WINDOW = 50
 
 
-@dataclass(frozen=True, eq=False)
-class PlayScores(Tabled):
-    """Returns of a model and of tabular agents that met the same luck.
-
-    Attributes:
-        scores: by (regime, agent key, horizon).
-        rates: by (regime, agent key, first round of a window), mean reward a round in that window.
-    """
-
-    scores: dict[tuple[str, str, int], ScoreResult]
-    rates: dict[tuple[str, str, int], Interval]
-    settings: dict[str, Any] = field(repr=False)
-
-    def get(self, regime: str, horizon: int, key: str = MODEL) -> ScoreResult:
-        """One score."""
-        return lookup(self.scores, regime, key, horizon)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per regime, agent, horizon and quantity ("score" is the normalised return)."""
-        frames = [
-            result.to_frame().assign(regime=regime, key=key, horizon=horizon, commit=self._commit(key))
-            for (regime, key, horizon), result in self.scores.items()
-        ]
-        return pd.concat(frames, ignore_index=True)
-
-    def rates_frame(self) -> pd.DataFrame:
-        """One row per regime, agent and window: mean reward a round."""
-        rows = [
-            {"regime": regime, "key": key, "start": start, **vars(value), "commit": self._commit(key)}
-            for (regime, key, start), value in self.rates.items()
-        ]
-        return pd.DataFrame(rows)
-
-    def _commit(self, key: str) -> str:
-        return "own" if key in (MODEL, EXPLORING) else ""
-
-
 @checked
 def evaluate(
     model: Machine,
@@ -151,8 +92,11 @@ def evaluate(
     horizons: Sequence[int] = HORIZONS,
     seed: int = 4,
     done: Callable[[int], None] = lambda steps: None,
-) -> PlayScores:
-    """Let a model and tabular agents act in fresh MDPs of each regime.
+) -> dict[str, Scores]:
+    """Let a model and tabular agents act in fresh MDPs of each regime, under the same luck.
+
+    "returns" are by regime, agent, horizon and quantity ("score" is the normalised return), "reward_rates" the mean
+    reward a round by regime, agent and first round of a window.
 
     Args:
         n_episodes: per regime, over the representative sizes.
@@ -162,7 +106,8 @@ def evaluate(
     require(bool(horizons) and min(horizons) >= 1, f"horizons must be numbers of rounds >= 1, got {list(horizons)}")
     sizes, longest = representative_sizes(model), max(horizons)
     each, explored = -(-n_episodes // len(sizes)), tabular.agent("epsilon-greedy").epsilon
-    scores, rates = {}, {}
+    scores: dict[tuple[Any, ...], Interval] = {}
+    rates: dict[tuple[Any, ...], Interval] = {}
     for regime in regimes:
         mdps = [sampling.sample_mdps(each, s, a, seed=seed + i, regime=regime) for i, (s, a) in enumerate(sizes)]
         played = {
@@ -174,12 +119,18 @@ def evaluate(
             played[key] = [tabular.run(agent, batch, longest, seed + i) for i, batch in enumerate(mdps)]
         for key, batches in played.items():
             for horizon in horizons:
-                scores[regime, key, horizon] = normalised_score([_first(b, horizon) for b in batches], seed=seed)
+                found = normalised_score([_first(b, horizon) for b in batches], seed=seed).numbers
+                scores |= {(regime, key, horizon, *quantity): value for quantity, value in found.items()}
             for start in range(0, longest, _WINDOW):
                 rates[regime, key, start] = _rate(batches, start, seed)
         done(1)
     settings = provenance(model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed)
-    return PlayScores(scores, rates, settings)
+    columns = {"returns": (scores, ("horizon", "quantity")), "reward_rates": (rates, ("start",))}
+    own = {"commit": "own"}, {"commit": ""}
+    return {
+        name: Scores(("regime", "key", *by), of, settings, {at: own[at[1] in _AGENTS] for at in of})
+        for name, (of, by) in columns.items()
+    }
 
 
 def _first(episodes: MDPEpisodes, n_rounds: int) -> MDPEpisodes:

@@ -142,11 +142,7 @@ def _discrete(read: Read, write: Write, seed: int) -> Hook:
 
 @checked
 def controlled(
-    model: Machine,
-    episodes: ReachabilityEpisodes,
-    read: Read | None = None,
-    write: Write | None = None,
-    seed: int = 0,
+    model: Machine, episodes: ReachabilityEpisodes, read: Read | None = None, write: Write | None = None, seed: int = 0
 ) -> dict[str, Rollout]:
     """Runs of the model with its latent cut, reset, frozen and swapped; discrete where sets can be read and written.
 
@@ -204,11 +200,7 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
 
 @checked
 def moved(
-    model: Machine,
-    episodes: ReachabilityEpisodes,
-    read: Read | None = None,
-    write: Write | None = None,
-    seed: int = 0,
+    model: Machine, episodes: ReachabilityEpisodes, read: Read | None = None, write: Write | None = None, seed: int = 0
 ) -> pd.DataFrame:
     """The target's share of the answer after each move, at once and a round later, beside parallel search's.
 

@@ -108,10 +108,10 @@ def test_unknown_scores_are_refused_with_the_known_ones(scored):
 
 def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handwired):
     found = evaluation.over_lengths(handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300)))
-    assert {(a, b) for _, _, a, b in found.intervals} == {(0, 20), (20, 60)}
-    assert found.get("excess_log_loss", 20, 60, "bayes").estimate == 0
+    assert {(a, b) for _, _, a, b in found.numbers} == {(0, 20), (20, 60)}
+    assert found.get("bayes", "excess_log_loss", 20, 60).estimate == 0
     with pytest.raises(InputError, match=r"unknown result .* Valid: .*model/"):
-        found.get("accuracy", 0, 1000)
+        found.get("model", "accuracy", 0, 1000)
 
 
 def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
@@ -119,26 +119,29 @@ def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
     found = evaluation.over_lengths(
         interp.load("wma-learned-wide"), n_episodes=200, n_rounds=60, windows=((0, 10), (50, 60))
     )
-    early, late = (found.get("divergence", *window, "bayes_training") for window in ((0, 10), (50, 60)))
+    early, late = (found.get("bayes_training", "divergence", *window) for window in ((0, 10), (50, 60)))
     assert early.low > 0.01 and late.high < 0.003
-    assert 0 < found.get("divergence", 0, 10).estimate - early.estimate < 0.005
+    assert 0 < found.get("model", "divergence", 0, 10).estimate - early.estimate < 0.005
     alone = evaluation.over_lengths(interp.load("wma-learned"), n_episodes=8, n_rounds=20)
-    assert "bayes_training" not in {key for key, *_ in alone.intervals}
+    assert "bayes_training" not in {key for key, *_ in alone.numbers}
 
 
 def test_regret_at_a_prefix_is_that_of_the_prefix(handwired):
     found = evaluation.over_lengths(handwired, n_episodes=8, n_rounds=60, windows=((0, 20),), seed=3)
     episodes = experts.sample(8, 60, 4, seed=3)
     expected = regret.regret(bayes(episodes).predictions, episodes)[:, 19].mean()
-    assert found.get("regret", 0, 20, "bayes").estimate == pytest.approx(expected)
+    assert found.get("bayes", "regret", 0, 20).estimate == pytest.approx(expected)
 
 
 def test_cutting_the_latent_makes_weighted_majority_a_majority_vote(handwired):
     """The latent is the only channel between rounds: cut, the model is exactly the vote with equal weights."""
     control = latent_control(handwired, experts.sample(50, 40, 4, seed=1))
-    assert control.accuracy["cut"].estimate == pytest.approx(control.accuracy["majority_vote"].estimate, abs=1e-9)
-    assert control.above_memoryless.low == control.above_memoryless.high == pytest.approx(0, abs=1e-9)
-    assert control.lost["cut"].low > 0.03 and control.lost["swapped"].low > 0.03
+    cut, vote, above = (
+        control.get(of) for of in ("accuracy, cut", "accuracy, majority_vote", "cut minus majority vote")
+    )
+    assert cut.estimate == pytest.approx(vote.estimate, abs=1e-9)
+    assert above.low == above.high == pytest.approx(0, abs=1e-9)
+    assert control.get("lost when cut").low > 0.03 and control.get("lost when swapped").low > 0.03
     assert len(control.to_frame()) == 8
 
 
@@ -156,8 +159,8 @@ def test_the_head_that_predicts_attends_to_experts_by_their_weights_and_equally_
     ranked = np.take_along_axis(weights, np.argsort(-episodes.accuracies, axis=1), axis=1).mean(0)
     for rank, weight in enumerate(ranked):
         key = (2, "0", "p?", f"expert {rank + 1}")
-        assert found.shares[key].estimate == pytest.approx(weight, abs=1e-5)
-        assert found.without_history[key] == pytest.approx(0.25, abs=1e-5)
+        assert found.get(*key).estimate == pytest.approx(weight, abs=1e-5)
+        assert found.beside[key]["without_history"] == pytest.approx(0.25, abs=1e-5)
 
 
 def test_attention_shares_of_softmax_heads_sum_to_one(untrained):

@@ -74,16 +74,17 @@ def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
         decoded.append(rearrange(read.numpy(), "b t a s -> b t s a"))
         np.testing.assert_allclose(decoded[-1], batch.q_tables, atol=1e-8)
     rates = effective_rates(decoded, batches)
-    assert rates.alpha.estimate == pytest.approx(0.1, abs=1e-6) and rates.gamma.estimate == pytest.approx(0.9, abs=1e-6)
+    alpha, gamma = (rates.get(rate, "instruments").estimate for rate in ("alpha", "gamma"))
+    assert alpha == pytest.approx(0.1, abs=1e-6) and gamma == pytest.approx(0.9, abs=1e-6)
 
 
 def test_the_estimator_answers_the_controls_exactly_and_the_untrained_model_otherwise(untrained):
     found = tables.evaluate(untrained, n_episodes=30, n_rounds=30)
     expected = {"true table": 0.9, "gamma = 0 table": 0.0}
     for source, gamma in expected.items():
-        assert found.rates[source].alpha.estimate == pytest.approx(0.1, abs=1e-9)
-        assert found.rates[source].gamma.estimate == pytest.approx(gamma, abs=1e-9)
-    assert found.r2["model"].estimate < 0.9
+        assert found.get(source, "alpha", "instruments").estimate == pytest.approx(0.1, abs=1e-9)
+        assert found.get(source, "gamma", "instruments").estimate == pytest.approx(gamma, abs=1e-9)
+    assert found.get("model", *tables.R2).estimate < 0.9
     assert set(found.to_frame()["source"]) == {"model", "untrained model", *expected}
 
 
@@ -94,18 +95,18 @@ def test_too_few_episodes_to_hold_any_out_are_refused(untrained):
 
 def test_the_handwired_model_has_the_rates_that_it_was_built_with(handwired):
     found = tables.evaluate(handwired, n_episodes=20, n_rounds=30)
-    assert found.rates["model"].alpha.estimate == pytest.approx(0.1, abs=1e-6)
-    assert found.rates["model"].gamma.estimate == pytest.approx(0.9, abs=1e-6)
-    assert found.r2["model"].estimate == pytest.approx(1, abs=1e-9)
+    assert found.get("model", "alpha", "instruments").estimate == pytest.approx(0.1, abs=1e-6)
+    assert found.get("model", "gamma", "instruments").estimate == pytest.approx(0.9, abs=1e-6)
+    assert found.get("model", *tables.R2).estimate == pytest.approx(1, abs=1e-9)
 
 
 def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(handwired):
     """It selects before it updates, so the table before the update is its reference; its a* is its own choice."""
     found = qlearning.evaluate(handwired, ["grid"], n_episodes=60)
     assert found.settings["table"] == "before" and found.settings["commit"] == "own"
-    assert found.get("grid").get("untied").estimate == 1
-    assert found.get("grid").get("disputed").estimate == 1
-    assert found.get("grid", "cut").get("untied").estimate < 0.8
+    assert found.get("grid", "model", "untied", "all").estimate == 1
+    assert found.get("grid", "model", "disputed", "all").estimate == 1
+    assert found.get("grid", "cut", "untied", "all").estimate < 0.8
 
 
 def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
@@ -118,9 +119,10 @@ def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
 
 
 def test_cross_entropy_above_the_floor_is_the_difference_of_the_two(untrained):
-    found = qlearning.evaluate(untrained, ["grid"], n_episodes=12).get("grid")
-    paid, floor = found.get("cross_entropy").estimate, found.get("cross_entropy_floor").estimate
-    assert found.get("cross_entropy_excess").estimate == pytest.approx(paid - floor)
+    found = qlearning.evaluate(untrained, ["grid"], n_episodes=12)
+    names = "cross_entropy", "cross_entropy_floor", "cross_entropy_excess"
+    paid, floor, excess = (found.get("grid", "model", name, "all").estimate for name in names)
+    assert excess == pytest.approx(paid - floor)
 
 
 def test_episodes_are_sampled_over_every_size_with_even_lengths(untrained):
@@ -136,30 +138,31 @@ def test_models_of_the_other_task_are_refused():
 
 
 def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
-    found = play.evaluate(untrained, ["ladder"], n_episodes=6, horizons=(20, 60), seed=0)
-    frame = found.to_frame()
+    played = play.evaluate(untrained, ["ladder"], n_episodes=6, horizons=(20, 60), seed=0)
+    found, frame = played["returns"], played["returns"].to_frame()
     assert set(frame["key"]) == set(play.PLAYERS) and set(frame["horizon"]) == {20, 60}
-    assert found.get("ladder", 20, "greedy").earned.estimate < found.get("ladder", 60, "greedy").earned.estimate
+    short, long = (found.get("ladder", "greedy", horizon, "earned").estimate for horizon in (20, 60))
+    assert short < long
     mdps = [mdp.sample_mdps(3, s, a, seed=i, regime="ladder") for i, (s, a) in enumerate(found.settings["sizes"])]
     plays = [tabular.run(tabular.agent("greedy"), batch, 60, i) for i, batch in enumerate(mdps)]
     expected = np.concatenate([played.rewards[:, :20].sum(1) for played in plays]).mean()
-    assert found.get("ladder", 20, "greedy").earned.estimate == pytest.approx(expected)
-    assert found.rates_frame()["start"].unique().tolist() == [0, 50]
+    assert short == pytest.approx(expected)
+    assert played["reward_rates"].to_frame()["start"].unique().tolist() == [0, 50]
 
 
 def test_unknown_scores_are_refused(untrained):
     found = play.evaluate(untrained, ["chain"], n_episodes=3, horizons=(5,))
-    with pytest.raises(InputError, match="unknown result 'grid/model/5'; did you mean 'chain/model/5'"):
-        found.get("grid", 5)
+    with pytest.raises(InputError, match="unknown result 'grid/model/5/score'; did you mean 'chain/model/5/score'"):
+        found["returns"].get("grid", "model", 5, "score")
 
 
 def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwired):
     """Same luck, same table, same ties: playing goes through the whole round, own choice committed."""
-    found = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))
-    assert found.get("grid", 30).earned == found.get("grid", 30, "greedy").earned
-    assert found.get("grid", 30).score == found.get("grid", 30, "greedy").score
+    found = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))["returns"]
+    for of in ("earned", "score"):
+        assert found.get("grid", "model", 30, of) == found.get("grid", "greedy", 30, of)
     learner = tabular.QLearner(epsilon=0.2, before_update=True)
     (size,) = found.settings["sizes"]
     explored = tabular.run(learner, mdp.sample_mdps(10, *size, seed=4, regime="grid"), 30, 4)
     expected = explored.rewards.sum(1).mean()
-    assert found.get("grid", 30, play.EXPLORING).earned.estimate == pytest.approx(expected, abs=1e-12)
+    assert found.get("grid", play.EXPLORING, 30, "earned").estimate == pytest.approx(expected, abs=1e-12)

@@ -18,24 +18,20 @@ def episodes():
 def test_exact_tables_give_their_own_rates(episodes, alpha, gamma):
     """(.1, .9) on the true tables, (.1, 0) on the table that never bootstraps, by both estimators."""
     result = effective_rates(episodes.relearned(alpha=alpha, gamma=gamma).q_tables, episodes)
-    for estimate, value in (
-        (result.alpha, alpha),
-        (result.alpha_plain, alpha),
-        (result.gamma, gamma),
-        (result.gamma_plain, gamma),
-    ):
-        assert abs(estimate.estimate - value) < 1e-9 and abs(estimate.high - estimate.low) < 1e-9
-    assert result.r2 == pytest.approx(1.0)
+    for (rate, _), found in result.numbers.items():
+        assert abs(found.estimate - {"alpha": alpha, "gamma": gamma}[rate]) < 1e-9
+        assert abs(found.high - found.low) < 1e-9
 
 
 def test_noise_in_the_decoding_hides_the_bootstrap_from_least_squares_only(episodes):
     """Noise of .2 in every decoded value: least squares finds gamma near 0, the instruments still find it near .9."""
     noise = np.random.default_rng(0).normal(scale=0.2, size=episodes.q_tables.shape)
     result = effective_rates(episodes.q_tables + noise, episodes)
-    assert result.gamma_plain.estimate < 0.3 and result.alpha_plain.estimate > 0.2
-    assert result.gamma.estimate > 0.75 and abs(result.alpha.estimate - 0.1) < 0.04
+    assert result.get("gamma", "least squares").estimate < 0.3 and result.get("alpha", "least squares").estimate > 0.2
+    assert result.get("gamma", "instruments").estimate > 0.75
+    assert abs(result.get("alpha", "instruments").estimate - 0.1) < 0.04
     flat = effective_rates(episodes.relearned(gamma=0.0).q_tables + noise / 4, episodes)
-    assert abs(flat.gamma.estimate) < 0.1
+    assert abs(flat.get("gamma", "instruments").estimate) < 0.1
 
 
 def test_the_interval_comes_from_episodes(episodes):
@@ -46,7 +42,8 @@ def test_the_interval_comes_from_episodes(episodes):
         for i, e in enumerate((episodes, other))
     ]
     result = effective_rates(noisy, [episodes, other])
-    assert result.gamma.low < 0.9 < result.gamma.high and result.n_episodes == 400
+    gamma = result.get("gamma", "instruments")
+    assert gamma.low < 0.9 < gamma.high and result.settings["n_episodes"] == 400
     frame = result.to_frame()
     assert frame[["rate", "method"]].values.tolist() == [
         ["alpha", "instruments"],
@@ -76,6 +73,7 @@ def test_rates_of_single_episodes() -> None:
 
 def test_a_model_taught_single_rounds_has_q_learnings_rates_and_its_untrained_copy_overflows():
     result = evaluate(interp.load("qlearning-taught"), n_episodes=60, n_rounds=30)
-    assert result.rates.keys() == {"model", "true table", "gamma = 0 table"} and result.r2["model"].low > 0.99
-    found = result.rates["model"]
-    assert abs(found.alpha.estimate - 0.1) < 0.002 and abs(found.gamma.estimate - 0.9) < 0.03
+    assert {source for source, *_ in result.numbers} == {"model", "true table", "gamma = 0 table"}
+    alpha, gamma = (result.get("model", rate, "instruments").estimate for rate in ("alpha", "gamma"))
+    assert abs(alpha - 0.1) < 0.002 and abs(gamma - 0.9) < 0.03
+    assert result.get("model", "R2 of the table", "held-out episodes").low > 0.99
