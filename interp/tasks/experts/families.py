@@ -215,37 +215,31 @@ def families() -> tuple[Family, ...]:
     coarse_priors = _prior((0.0, 0.3), (0.5, 1.0))
     recent_gains = Searched("gain", _FEW_GAINS, enters=("log_weights",))
 
-    def on_interval(algorithm: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-        return lambda low, room, **others: algorithm(**_interval(low, room), **others)
+    def of(make: Callable[..., Algorithm], *searched: Searched, base: str = "", memoryless: bool = False) -> Family:
+        known = make()
+        return Family(known.key, known.name, make, searched, memoryless, base)
+
+    def on_interval(make: Callable[..., Algorithm], *searched: Searched, base: str = "bayes") -> Family:
+        return replace(
+            of(make, *searched, base=base), make=lambda low, room, **more: make(**_interval(low, room), **more)
+        )
 
     return (
-        Family("bayes", "Bayes predictor", on_interval(algorithms.bayes), _prior(_LOWS, _ROOMS)),
-        Family("bayes_mixture", "Bayes predictor of two intervals", _mixture, two_intervals, extends="bayes"),
-        Family("bayes_fading", "Bayes predictor of fading counts", on_interval(bayes_fading),
-               (decay, *few_priors), extends="bayes"),
-        Family("bayes_window", "Bayes predictor of the last rounds", on_interval(bayes_window),
-               (windows, *few_priors), extends="bayes"),
-        Family("bayes_late", "Bayes predictor, some rounds late", on_interval(bayes_late),
-               (lags, *coarse_priors), extends="bayes"),
-        Family("bayes_stopped", "Bayes predictor that stops learning", on_interval(bayes_stopped),
-               (ends, *coarse_priors), extends="bayes"),
-        Family("weighted_majority", "Weighted Majority", algorithms.weighted_majority, (Searched("gain", _GAINS),)),
-        Family("fading_majority", "Weighted Majority that forgets", fading_majority, (few_gains, decay),
-               extends="weighted_majority"),
-        Family("fixed_share", "fixed share", fixed_share, (few_gains, shares), extends="weighted_majority"),
-        Family("late_majority", "Weighted Majority, some rounds late", late_majority, (lags, few_gains),
-               extends="weighted_majority"),
-        Family("majority_window", "Weighted Majority of the last rounds", majority_window,
-               (Searched("window", _ROUNDS), recent_gains),
-               extends="weighted_majority"),
-        Family("stopped_majority", "Weighted Majority that stops learning", stopped_majority, (ends, few_gains),
-               extends="weighted_majority"),
-        Family("deaf_majority", "Weighted Majority that never hears one expert", deaf_majority, (*unheard, few_gains),
-               extends="weighted_majority"),
-        Family("sigmoid_vote", "sigmoid vote", sigmoid_vote, (Searched("gain", _GAINS, enters=("log_odds",)),)),
-        Family("follow_the_leader", "follow the leader", algorithms.follow_the_leader),
-        Family("follow_previous_winners", "follow the previous winners", follow_previous_winners),
-        Family("majority_vote", "majority vote", algorithms.majority_vote, memoryless=True),
-        Family("fixed_vote", "fixed log-odds vote", fixed_vote,
-               (Searched("accuracy", accuracies, enters=("prediction",)),), memoryless=True),
-    )  # fmt: skip
+        on_interval(algorithms.bayes, *_prior(_LOWS, _ROOMS), base=""),
+        replace(of(bayes_mixture, *two_intervals, base="bayes"), make=_mixture),
+        on_interval(bayes_fading, decay, *few_priors),
+        on_interval(bayes_window, windows, *few_priors),
+        on_interval(bayes_late, lags, *coarse_priors),
+        on_interval(bayes_stopped, ends, *coarse_priors),
+        of(algorithms.weighted_majority, Searched("gain", _GAINS)),
+        of(fading_majority, few_gains, decay, base="weighted_majority"),
+        of(fixed_share, few_gains, shares, base="weighted_majority"),
+        of(late_majority, lags, few_gains, base="weighted_majority"),
+        of(majority_window, Searched("window", _ROUNDS), recent_gains, base="weighted_majority"),
+        of(stopped_majority, ends, few_gains, base="weighted_majority"),
+        of(deaf_majority, *unheard, few_gains, base="weighted_majority"),
+        of(sigmoid_vote, Searched("gain", _GAINS, enters=("log_odds",))),
+        *map(of, (algorithms.follow_the_leader, follow_previous_winners)),
+        of(algorithms.majority_vote, memoryless=True),
+        of(fixed_vote, Searched("accuracy", accuracies, enters=("prediction",)), memoryless=True),
+    )
