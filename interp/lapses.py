@@ -34,7 +34,7 @@ def late(algorithm: Algorithm, lag: int = 1, key: str = "", name: str = "") -> A
     """``algorithm`` that learns from a round ``lag`` rounds after it, by the state that it then has."""
     require(lag >= 0, f"lag must be an integer >= 0, got {lag}")
 
-    def after(v: Values, state: str) -> _Array:
+    def after(state: str, v: Values) -> _Array:
         due = {
             k: np.concatenate([v[f"waiting_{k}"], np.asarray(v[k])[..., None]], -1)[..., 0] for k in _read(algorithm)
         }
@@ -59,7 +59,7 @@ def sometimes(
 ) -> Algorithm:
     """``algorithm`` that learns in some rounds: ``counts`` takes the number of rounds before one to whether it does."""
 
-    def after(v: Values, state: str) -> _Array:
+    def after(state: str, v: Values) -> _Array:
         return _mixed(v[state], algorithm.advance(v, v, keys=(state,))[state], counts(v[_CLOCK]))
 
     return _updated(_carrying(algorithm), algorithm.state, after, parameters, key, name)
@@ -70,7 +70,7 @@ def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = 
     """``algorithm`` whose state is multiplied by ``decay`` before every update."""
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
 
-    def after(v: Values, state: str) -> _Array:
+    def after(state: str, v: Values) -> _Array:
         return algorithm.advance({k: decay * v[k] for k in algorithm.state}, v, keys=(state,))[state]
 
     made = key or f"{algorithm.key}_fading", name or f"{algorithm.name} that forgets"
@@ -87,19 +87,20 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
     _check_rounds("window", rounds)
     kept, read = math.ceil(rounds), _read(algorithm)
 
-    def held(v: Values, state: str) -> _Array:
+    def held(state: str, v: Values) -> _Array:
         found: _Array = np.zeros((), np.int64)
         for slot in range(kept):
             heard = _heard(algorithm, v, {k: v[f"recent_{k}"][..., slot] for k in read})
-            counts, after = v[_CLOCK] >= kept - slot, algorithm.advance({state: found}, heard, keys=(state,))[state]
-            counts = counts * (rounds - kept + 1) if slot == 0 and kept != rounds else counts
-            found = _mixed(found, after, counts)
+            counts: _Array = v[_CLOCK] >= kept - slot
+            if slot == 0 and kept != rounds:
+                counts = counts * (rounds - kept + 1)
+            found = _mixed(found, algorithm.advance({state: found}, heard, keys=(state,))[state], counts)
         return found
 
     parents = (*(f"recent_{k}" for k in read), _CLOCK)
     gone = {NEXT + k for k in algorithm.state}
     variables = tuple(
-        replace(v, role="round", parents=parents, equation=partial(held, state=v.key)) if v.role == "state" else v
+        replace(v, role="round", parents=parents, equation=partial(held, v.key)) if v.role == "state" else v
         for v in algorithm.variables
         if v.key not in gone
     )
@@ -166,14 +167,14 @@ def _pushed(v: Values, queue: str, key: str) -> _Array:
 def _updated(
     algorithm: Algorithm,
     states: tuple[str, ...],
-    after: Callable[[Values, str], _Array],
+    after: Callable[[str, Values], _Array],
     parameters: Mapping[str, Any],
     key: str,
     name: str,
 ) -> Algorithm:
     """``algorithm`` with another value of ``states`` after a round, and further parameters."""
     reads = tuple(v.key for v in algorithm.variables if v.role != "round")
-    changes = {NEXT + state: (reads, partial(after, state=state)) for state in states}
+    changes = {NEXT + state: (reads, partial(after, state)) for state in states}
     memory, written = algorithm.memory, algorithm.written
     if any(v.key == written for v in algorithm.variables) and written.removeprefix(NEXT) not in states:
         written = NEXT + memory  # a part of what the round would have written
