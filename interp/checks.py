@@ -15,20 +15,19 @@ functions check themselves.
     Traceback (most recent call last):
     interp.errors.InputError: n_rounds must be an integer, got True
 
-Calls that the toolkit's own modules make are trusted: what a user gives is checked once, where it comes in, and so is
-what a user's own function gives that the toolkit calls. A class that a module imports for type checkers alone is known
-by its name; an annotation that cannot be read in any way is not checked.
+What a user gives is checked once, by the checked function that is called first: calls that are made while it runs are
+trusted. An annotation that names what its module imports for type checkers alone is not checked.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
 from math import isfinite
@@ -40,7 +39,6 @@ from numpy.typing import NDArray
 
 from interp.errors import InputError, require
 from interp.kinds import FREE, NO, described, fitted, kind_of, shown
-from interp.rooms import ROOMS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -281,28 +279,31 @@ def checked(function: _F) -> _F:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if _is_trusted(sys._getframe(1).f_code.co_filename):
-            return function(*args, **kwargs)
-        order, wanted = _parameters(function)
-        given = [
-            fit(name, value, *wanted[name]) if name in wanted else value
-            for name, value in zip(order, args, strict=False)
-        ]
-        for name, value in kwargs.items():
-            if name in wanted:
-                kwargs[name] = fit(name, value, *wanted[name])
-        return function(*given, *args[len(given) :], **kwargs)
+        return _call(function, args, kwargs)
 
     run.checked = True  # type: ignore[attr-defined]
     return cast(_F, run)
 
 
-@cache
-def _is_trusted(file: str) -> bool:
-    """Whether a source file is the toolkit's own; the command line passes on what users type, and is not trusted."""
-    home = Path(__file__).parents[1]
-    within = [Path(file).is_relative_to(home / room) for room in ("interp", *ROOMS)]
-    return any(within) and not Path(file).is_relative_to(home / "interp" / "cli")
+_INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=False)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of ``function``, whose arguments are checked unless another checked function is running."""
+    if _INSIDE.get():
+        return function(*args, **kwargs)
+    outside = _INSIDE.set(True)
+    try:
+        order, wanted = _parameters(function)
+        given = [
+            fit(name, value, *wanted[name]) if name in wanted else value
+            for name, value in zip(order, args, strict=False)
+        ]
+        for name in wanted.keys() & kwargs.keys():
+            kwargs[name] = fit(name, kwargs[name], *wanted[name])
+        return function(*given, *args[len(given) :], **kwargs)
+    finally:
+        _INSIDE.reset(outside)
 
 
 def checked_fields(cls: type[_T]) -> type[_T]:
@@ -317,22 +318,15 @@ def checked_fields(cls: type[_T]) -> type[_T]:
     Traceback (most recent call last):
     interp.errors.InputError: name must be a text, got 3
     """
-    then: Callable[[Any], None] | None = getattr(cls, "__post_init__", None)
+    then: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
     def check(self: Any) -> None:
-        caller = sys._getframe(2)  # above __init__, or above dataclasses.replace
-        if caller.f_code.co_filename == _DATACLASSES and caller.f_back is not None:
-            caller = caller.f_back
-        if not _is_trusted(caller.f_code.co_filename):
+        if not _INSIDE.get():
             check_fields(self)
-        if then is not None:
-            then(self)
+        then(self)
 
     cls.__post_init__ = check  # type: ignore[attr-defined]
     return cls
-
-
-_DATACLASSES = str(dataclasses.__file__)
 
 
 def check_fields(record: Any) -> None:
@@ -360,17 +354,16 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
         if isinstance(value, str) and getattr(kind, "__name__", "") in ("HookedLatentTransformer", "Machine"):
             hint = f"; load it first: interp.load({value!r})"
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
-    if (name == "seed" or name.endswith("_seed")) and isinstance(given, int) and not isinstance(given, bool):
-        seed_of(given, name)
-    if isinstance(given, int) and not -(2**63) <= given < 2**63:
-        raise InputError(f"{name} must be an integer of at most 64 bits, got {shown(value)}")
     if name == "level":
         within = isinstance(given, int | float) and 0 < given <= 1
         require(within, f"level is between 0 and 1, got {shown(given)}")
-    if name == "n_jobs" and given == 0:
-        raise InputError("n_jobs must be the number of workers, or -1 for one per core, got 0")
-    if name in REPEATS and isinstance(given, int) and not isinstance(given, bool):
-        refuse_endless(name, given)
+    if type(given) is int:  # no boolean
+        if name == "seed" or name.endswith("_seed"):
+            seed_of(given, name)
+        require(-(2**63) <= given < 2**63, f"{name} must be an integer of at most 64 bits, got {shown(value)}")
+        require(name != "n_jobs" or given != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
+        if name in REPEATS:
+            refuse_endless(name, given)
     return given
 
 
