@@ -34,12 +34,16 @@ class Numbers:
 
 
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
-    """What an annotation means, in the names ``known`` to its module; anything where it cannot be resolved."""
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
-    try:
-        return typing.get_type_hints(holder, {**known, "ArrayLike": Numbers})["it"]
-    except (NameError, TypeError, AttributeError):  # it names what the module imports for type checkers alone
-        return Any
+    """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything."""
+    names = {**known, "ArrayLike": Numbers}
+    while True:
+        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+        try:
+            return typing.get_type_hints(holder, names)["it"]
+        except NameError as error:  # what the module imports for type checkers alone
+            names[error.name] = Any
+        except (TypeError, AttributeError):
+            return Any
 
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
@@ -59,13 +63,12 @@ def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
         return _list(origin, parts, value, finite)
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, origin):
         return _mapping(parts, value, finite)
-    if hasattr(kind, "dim_str") and "bool" not in kind.dtypes:  # integers are numbers, too
-        from jaxtyping import Num
+    from beartype.door import is_bearable
+    from jaxtyping import Float, Num
 
+    if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
         kind = Num[kind.array_type, kind.dim_str]
     kind = origin if origin is np.ndarray else kind
-    from beartype.door import is_bearable
-
     return value if is_bearable(value, kind) else NO
 
 
