@@ -16,7 +16,8 @@ functions check themselves.
     interp.errors.InputError: n_rounds must be an integer, got True
 
 What a user gives is checked once, by the checked function that is called first: calls that are made while it runs are
-trusted. An annotation that names what its module imports for type checkers alone is not checked.
+trusted, but every record that a user's own function makes is checked. What a module imports for type checkers alone
+stands for anything in its annotations.
 """
 
 from __future__ import annotations
@@ -55,22 +56,25 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     >>> integer("n_rounds", np.int64(3), least=1)
     3
     """
-    return cast(int, _within(int, "an integer", "d", name, value, least, most))
+    return cast(int, _within(int, name, value, least, most))
 
 
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
     """``value`` as a finite number of Python; booleans and texts are none."""
-    return _within(float, "a finite number", "g", name, value, least, most)
+    return cast(float, _within(float, name, value, least, most))
 
 
-def _within(kind: type, what: str, form: str, name: str, value: Any, least: float | None, most: float | None) -> float:
-    """``value`` as a ``kind`` between two bounds, which are told in the format ``form``."""
+def _within(kind: type, name: str, value: Any, least: float | None, most: float | None) -> Any:
+    """``value`` as a ``kind`` between two bounds."""
     found = fitted(kind, value)
-    low = "" if least is None else f" >= {least:{form}}"
-    high = "" if most is None else f"{' and' if low else ''} <= {most:{form}}"
+    bounds = [
+        f"{sign} {bound:g}" if kind is float else f"{sign} {bound}"
+        for sign, bound in ((">=", least), ("<=", most))
+        if bound is not None
+    ]
     inside = found is not NO and (least is None or found >= least) and (most is None or found <= most)
-    require(inside, f"{name} must be {what}{low}{high}, got {shown(value)}")
-    return cast(float, found)
+    require(inside, f"{name} must be {described(kind)} {' and '.join(bounds)}".rstrip() + f", got {shown(value)}")
+    return found
 
 
 def seed_of(value: Any, name: str = "seed") -> int:
@@ -294,20 +298,18 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return function(*args, **kwargs)
     outside = _INSIDE.set(True)
     try:
-        order, wanted = _parameters(function)
-        given = [
-            fit(name, value, *wanted[name]) if name in wanted else value
-            for name, value in zip(order, args, strict=False)
-        ]
-        for name in wanted.keys() & kwargs.keys():
-            kwargs[name] = fit(name, kwargs[name], *wanted[name])
-        return function(*given, *args[len(given) :], **kwargs)
+        signature, wanted = _parameters(function)
+        given = signature.bind_partial(*args, **kwargs)
+        for name, kind in wanted.items():
+            if name in given.arguments:
+                given.arguments[name] = fit(name, given.arguments[name], *kind)
+        return function(*given.args, **given.kwargs)
     finally:
         _INSIDE.reset(outside)
 
 
 def checked_fields(cls: type[_T]) -> type[_T]:
-    """A class, to stand below ``@dataclass``, whose fields are checked when users make one (:func:`check_fields`).
+    """A class, to stand below ``@dataclass``, whose fields are checked whenever one is made (:func:`check_fields`).
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -321,8 +323,7 @@ def checked_fields(cls: type[_T]) -> type[_T]:
     then: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
     def check(self: Any) -> None:
-        if not _INSIDE.get():
-            check_fields(self)
+        check_fields(self)
         then(self)
 
     cls.__post_init__ = check  # type: ignore[attr-defined]
@@ -368,12 +369,10 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
 
 
 @cache
-def _parameters(function: Callable[..., Any]) -> tuple[list[str], dict[str, tuple[Any, Any]]]:
-    """Positional parameters in order, and what each parameter that is checked must be, with its default."""
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[Any, Any]]]:
+    """The signature, and what each parameter that is checked must be, with its default."""
     signature = inspect.signature(function)
     known = getattr(inspect.unwrap(function), "__globals__", {})
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    single = {name: one for name, one in signature.parameters.items() if one.kind not in several}
-    kinds = {name: (kind_of(one.annotation, known), one.default) for name, one in single.items()}
-    order = [name for name, one in single.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-    return order, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}
+    single = [one for one in signature.parameters.values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    kinds = {one.name: (kind_of(one.annotation, known), one.default) for one in single}
+    return signature, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}

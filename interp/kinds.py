@@ -54,11 +54,8 @@ def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
         return _SCALARS[kind](value, finite)
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in _UNIONS:
-        for part in parts:
-            found = fitted(part, value, finite)
-            if found is not NO:
-                return found
-        return NO
+        found = (fitted(part, value, finite) for part in parts)
+        return next((one for one in found if one is not NO), NO)
     if origin in _LISTS:
         return _list(origin, parts, value, finite)
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, origin):
@@ -111,17 +108,15 @@ def _list(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> Any:
         value = value.tolist()
     if isinstance(value, range) and origin is not tuple:
         return value if fitted(parts[0], 0) is not NO else NO
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence | set | frozenset):
-        lazy = origin in (Iterable, Collection) and isinstance(value, origin) and not isinstance(value, str | bytes)
-        elements = value if isinstance(value, Mapping) else ()
-        fits = lazy and not hasattr(value, "ndim") and all(fitted(parts[0], one) is not NO for one in elements)
-        return value if fits else NO
-    fixed = origin is tuple and parts[-1] is not ...
-    kinds = parts if fixed else parts[:1] * len(value)
-    if len(kinds) != len(value):
+    if isinstance(value, str | bytes) or hasattr(value, "ndim"):
         return NO
-    found = [fitted(kind, one, finite) for kind, one in zip(kinds, value, strict=True)]
-    if any(one is NO for one in found):
+    if not isinstance(value, Sequence | set | frozenset):
+        elements = value if isinstance(value, Mapping) else ()  # an iterator would be used up
+        fits = all(fitted(parts[0], one) is not NO for one in elements)
+        return value if fits and origin in (Iterable, Collection) and isinstance(value, origin) else NO
+    kinds = parts if origin is tuple and parts[-1] is not ... else parts[:1] * len(value)
+    found = [fitted(kind, one, finite) for kind, one in zip(kinds, value, strict=False)]
+    if len(kinds) != len(value) or any(one is NO for one in found):
         return NO
     if origin is not tuple and all(new is old for new, old in zip(found, value, strict=True)):
         return value
@@ -132,8 +127,7 @@ def _mapping(parts: tuple[Any, ...], value: Mapping[Any, Any], finite: bool) -> 
     found = {fitted(parts[0], key, finite): fitted(parts[1], one, finite) for key, one in value.items()}
     if NO in found or any(one is NO for one in found.values()):
         return NO
-    same = all(key in found and found[key] is one for key, one in value.items())
-    return value if same else found
+    return value if all(found.get(key) is one for key, one in value.items()) else found
 
 
 def described(kind: Any) -> str:
