@@ -41,7 +41,7 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
         try:
             return typing.get_type_hints(holder, names)["it"]
         except NameError as error:  # what the module imports for type checkers alone
-            names[error.name] = Any
+            names[str(error.name)] = Any
         except (TypeError, AttributeError):
             return Any
 

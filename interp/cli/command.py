@@ -175,7 +175,8 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = name or function.__name__.replace("_", "-")
         own = inspect.signature(function, eval_str=True).parameters
-        passed = {holder: _passed_on(of[holder], own) for holder in of or {}}
+        passed: dict[str, Mapping[str, inspect.Parameter]]
+        passed = {holder: _passed_on(one, own) for holder, one in (of or {}).items()}
         passed |= {} if sizes == "none" else {"sizes": _sizes(sizes)}
 
         @functools.wraps(function)

@@ -163,12 +163,12 @@ def run(
     """
     from interp.llm import plan, runner, schemes
 
-    sent = {
-        "temperature": _sent("--temperature", temperature, float),
-        "max_tokens": _sent("--max-tokens", max_tokens, int),
-    }
     chosen = Settings(
-        _who_plays(model, base_url, agent, backend), **sent, extra_body=_extra_fields(extra_body), **settings
+        _who_plays(model, base_url, agent, backend),
+        temperature=_sent("--temperature", temperature, float),
+        max_tokens=_sent("--max-tokens", max_tokens, int),
+        extra_body=_extra_fields(extra_body),
+        **settings,
     )
     server = Connection(base_url, **connection) if base_url else None
     n_prices = len(prices or (0, 0, 0))
