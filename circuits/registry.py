@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from interp import library, tasks
-from interp.checks import MOST_GB, checked, checked_fields, integer, number, refuse_above, unique
+from interp.checks import MOST_GB, checked, checked_fields, fit, integer, number, refuse_above, unique
 from interp.errors import InputError, require, require_known
 from interp.lazy import named
 
@@ -192,6 +192,9 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     >>> set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ()))
     {'softmax'}
     """
+    from interp.model.transformer import HookedLatentTransformer
+
+    fit("model", model, HookedLatentTransformer)
     if all(rule == "softmax" for rules in model.config.attention_rules for rule in rules):
         return model
     origin = model.origin

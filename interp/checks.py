@@ -15,20 +15,20 @@ functions check themselves.
     Traceback (most recent call last):
     interp.errors.InputError: n_rounds must be an integer, got True
 
-Calls that the toolkit's own modules make are trusted: what a user gives is checked once, where it comes in, and so is
-what a user's own function gives that the toolkit calls. A class that a module imports for type checkers alone is known
-by its name; an annotation that cannot be read in any way is not checked.
+What a user gives is checked once, by the checked function that is called first: calls that are made while it runs are
+trusted, but every record that a user's own function makes is checked. What a module imports for type checkers alone
+stands for anything in its annotations.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import fields
 from functools import cache
 from math import isfinite
@@ -40,7 +40,6 @@ from numpy.typing import NDArray
 
 from interp.errors import InputError, require
 from interp.kinds import FREE, NO, described, fitted, kind_of, shown
-from interp.rooms import ROOMS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -57,22 +56,25 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     >>> integer("n_rounds", np.int64(3), least=1)
     3
     """
-    return cast(int, _within(int, "an integer", "d", name, value, least, most))
+    return cast(int, _within(int, name, value, least, most))
 
 
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
     """``value`` as a finite number of Python; booleans and texts are none."""
-    return _within(float, "a finite number", "g", name, value, least, most)
+    return cast(float, _within(float, name, value, least, most))
 
 
-def _within(kind: type, what: str, form: str, name: str, value: Any, least: float | None, most: float | None) -> float:
-    """``value`` as a ``kind`` between two bounds, which are told in the format ``form``."""
+def _within(kind: type, name: str, value: Any, least: float | None, most: float | None) -> Any:
+    """``value`` as a ``kind`` between two bounds."""
     found = fitted(kind, value)
-    low = "" if least is None else f" >= {least:{form}}"
-    high = "" if most is None else f"{' and' if low else ''} <= {most:{form}}"
+    bounds = [
+        f"{sign} {bound:g}" if kind is float else f"{sign} {bound}"
+        for sign, bound in ((">=", least), ("<=", most))
+        if bound is not None
+    ]
     inside = found is not NO and (least is None or found >= least) and (most is None or found <= most)
-    require(inside, f"{name} must be {what}{low}{high}, got {shown(value)}")
-    return cast(float, found)
+    require(inside, f"{name} must be {described(kind)} {' and '.join(bounds)}".rstrip() + f", got {shown(value)}")
+    return found
 
 
 def seed_of(value: Any, name: str = "seed") -> int:
@@ -281,32 +283,33 @@ def checked(function: _F) -> _F:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if _is_trusted(sys._getframe(1).f_code.co_filename):
-            return function(*args, **kwargs)
-        order, wanted = _parameters(function)
-        given = [
-            fit(name, value, *wanted[name]) if name in wanted else value
-            for name, value in zip(order, args, strict=False)
-        ]
-        for name, value in kwargs.items():
-            if name in wanted:
-                kwargs[name] = fit(name, value, *wanted[name])
-        return function(*given, *args[len(given) :], **kwargs)
+        return _call(function, args, kwargs)
 
     run.checked = True  # type: ignore[attr-defined]
     return cast(_F, run)
 
 
-@cache
-def _is_trusted(file: str) -> bool:
-    """Whether a source file is the toolkit's own; the command line passes on what users type, and is not trusted."""
-    home = Path(__file__).parents[1]
-    within = [Path(file).is_relative_to(home / room) for room in ("interp", *ROOMS)]
-    return any(within) and not Path(file).is_relative_to(home / "interp" / "cli")
+_INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=False)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of ``function``, whose arguments are checked unless another checked function is running."""
+    if _INSIDE.get():
+        return function(*args, **kwargs)
+    outside = _INSIDE.set(True)
+    try:
+        signature, wanted = _parameters(function)
+        given = signature.bind_partial(*args, **kwargs)
+        for name, kind in wanted.items():
+            if name in given.arguments:
+                given.arguments[name] = fit(name, given.arguments[name], *kind)
+        return function(*given.args, **given.kwargs)
+    finally:
+        _INSIDE.reset(outside)
 
 
 def checked_fields(cls: type[_T]) -> type[_T]:
-    """A class, to stand below ``@dataclass``, whose fields are checked when users make one (:func:`check_fields`).
+    """A class, to stand below ``@dataclass``, whose fields are checked whenever one is made (:func:`check_fields`).
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -317,22 +320,14 @@ def checked_fields(cls: type[_T]) -> type[_T]:
     Traceback (most recent call last):
     interp.errors.InputError: name must be a text, got 3
     """
-    then: Callable[[Any], None] | None = getattr(cls, "__post_init__", None)
+    then: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
     def check(self: Any) -> None:
-        caller = sys._getframe(2)  # above __init__, or above dataclasses.replace
-        if caller.f_code.co_filename == _DATACLASSES and caller.f_back is not None:
-            caller = caller.f_back
-        if not _is_trusted(caller.f_code.co_filename):
-            check_fields(self)
-        if then is not None:
-            then(self)
+        check_fields(self)
+        then(self)
 
     cls.__post_init__ = check  # type: ignore[attr-defined]
     return cls
-
-
-_DATACLASSES = str(dataclasses.__file__)
 
 
 def check_fields(record: Any) -> None:
@@ -360,27 +355,24 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
         if isinstance(value, str) and getattr(kind, "__name__", "") in ("HookedLatentTransformer", "Machine"):
             hint = f"; load it first: interp.load({value!r})"
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
-    if (name == "seed" or name.endswith("_seed")) and isinstance(given, int) and not isinstance(given, bool):
-        seed_of(given, name)
-    if isinstance(given, int) and not -(2**63) <= given < 2**63:
-        raise InputError(f"{name} must be an integer of at most 64 bits, got {shown(value)}")
     if name == "level":
         within = isinstance(given, int | float) and 0 < given <= 1
         require(within, f"level is between 0 and 1, got {shown(given)}")
-    if name == "n_jobs" and given == 0:
-        raise InputError("n_jobs must be the number of workers, or -1 for one per core, got 0")
-    if name in REPEATS and isinstance(given, int) and not isinstance(given, bool):
-        refuse_endless(name, given)
+    if type(given) is int:  # no boolean
+        if name == "seed" or name.endswith("_seed"):
+            seed_of(given, name)
+        require(-(2**63) <= given < 2**63, f"{name} must be an integer of at most 64 bits, got {shown(value)}")
+        require(name != "n_jobs" or given != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
+        if name in REPEATS:
+            refuse_endless(name, given)
     return given
 
 
 @cache
-def _parameters(function: Callable[..., Any]) -> tuple[list[str], dict[str, tuple[Any, Any]]]:
-    """Positional parameters in order, and what each parameter that is checked must be, with its default."""
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[Any, Any]]]:
+    """The signature, and what each parameter that is checked must be, with its default."""
     signature = inspect.signature(function)
     known = getattr(inspect.unwrap(function), "__globals__", {})
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    single = {name: one for name, one in signature.parameters.items() if one.kind not in several}
-    kinds = {name: (kind_of(one.annotation, known), one.default) for name, one in single.items()}
-    order = [name for name, one in single.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-    return order, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}
+    single = [one for one in signature.parameters.values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    kinds = {one.name: (kind_of(one.annotation, known), one.default) for one in single}
+    return signature, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import checked, fit
 from interp.display import lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
@@ -143,6 +143,9 @@ def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
             episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
         heads: their names, :func:`heads_of`; 0.0, 0.1, ... when None.
     """
+    from interp.model.run import Rollout
+
+    fit("run", run, Rollout)
     layers = {int(name.split(".")[1]): name for name in run.cache if name.endswith("attn.hook_pattern")}
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
     require(bool(layers), f"the run caches no attention; give {example}")

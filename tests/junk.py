@@ -33,9 +33,13 @@ LEFT_OUT = {
 }
 """Functions that no junk is thrown at, and why."""
 LONG = {
-    "circuits.benchmark.grading.run", "circuits.compare.driver.run", "interp.audit.battery.audit",
-    "interp.evaluation.experts.by_regime.evaluate", "interp.training.trainer.train", "reports.build.build",
-}  # fmt: skip
+    "circuits.benchmark.grading.run",
+    "circuits.compare.driver.run",
+    "interp.audit.battery.audit",
+    "interp.evaluation.experts.by_regime.evaluate",
+    "interp.training.trainer.train",
+    "reports.build.build",
+}
 """Functions of which a right call takes a minute or more: what they do not refuse is stopped."""
 SHORT = 0.5
 """CPU seconds after which it is."""
@@ -156,16 +160,16 @@ def right() -> dict[str, Any]:
     }
 
 
-JUNK: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 3, 2.5, -0.5, float("nan"), float("inf"), -float("inf"), 10**9, 2**70, np.int64(2),
-    np.float32(0.5), np.bool_(True), "", "x", "uniform", "../../x", "a\0b", "latent", "all", b"x", (), [], [1], [1.7],
-    [True, False], [None], ["x"], [[1], [1, 2]], {}, {"a": 1}, {0: 1}, {1, 2}, slice(None), slice(1.5, None),
-    slice(0, 4, 0), range(3), object(), Ellipsis, 1j, np.zeros(0), np.zeros(3), np.zeros((2, 3)),
-    np.full((6, 4), np.nan), np.ones((6, 4), bool), np.array(["a", "b"]), np.array([object()]), torch.zeros(0),
-    torch.zeros(2, 3), torch.full((6, 4), torch.nan), torch.zeros(2, dtype=torch.bfloat16),
-    torch.ones(3, dtype=torch.bool),
-    pd.Series([1.0, 2.0]), pd.DataFrame({"a": [1]}), np.random.default_rng(0), 10**9 * 1.0,
-)  # fmt: skip
+_PLAIN = (None, True, False, 0, 1, -1, 3, 2.5, -0.5, float("nan"), float("inf"), -float("inf"), 10**9, 2**70)
+_SCALARS = (np.int64(2), np.float32(0.5), np.bool_(True), 10**9 * 1.0, 1j, object(), Ellipsis, np.random.default_rng(0))
+_TEXTS = ("", "x", "uniform", "../../x", "a\0b", "latent", "all", b"x")
+_LISTS = ((), [], [1], [1.7], [True, False], [None], ["x"], [[1], [1, 2]], {}, {"a": 1}, {0: 1}, {1, 2}, range(3))
+_SLICES = (slice(None), slice(1.5, None), slice(0, 4, 0))
+_ARRAYS = (np.zeros(0), np.zeros(3), np.zeros((2, 3)), np.full((6, 4), np.nan), np.ones((6, 4), bool))
+_OTHER_ARRAYS = (np.array(["a", "b"]), np.array([object()]), pd.Series([1.0, 2.0]), pd.DataFrame({"a": [1]}))
+_TENSORS = (torch.zeros(0), torch.zeros(2, 3), torch.full((6, 4), torch.nan), torch.ones(3, dtype=torch.bool))
+_BFLOAT = torch.zeros(2, dtype=torch.bfloat16)
+JUNK: tuple[Any, ...] = (*_PLAIN, *_SCALARS, *_TEXTS, *_LISTS, *_SLICES, *_ARRAYS, *_OTHER_ARRAYS, *_TENSORS, _BFLOAT)
 """What stands in the place of right arguments."""
 
 

@@ -18,6 +18,7 @@ LEFT_OUT = {
     },
     **{f"AdaptedMachine.{name}": "a step inside a round, as above" for name in ("forward", "layout_of", *STEPS)},
     "EdgeGraph.forward": "a step inside a round, as above",
+    **{f"Algorithm.{name}": "a step inside a round: run checks the episodes" for name in ("advance", "needed")},
     "HookedLatentTransformer.hooks": "TransformerLens' own context manager does the work when it is entered",
 }
 """Methods that no junk is thrown at, and why."""

@@ -33,17 +33,29 @@ RIGHT = {
 }
 """Words of a call of every command, by its name; ``folder`` is there."""
 
-TEXTS = (
-    "", " ", "x", "0", "-1", "3", "2.5", "-0.5", "nan", "inf", "1e999", "9" * 30, "0x10", "1_0", "true", "None", "[]",
-    "{}", '{"a": NaN}', "[1, [2]]", "a=1", "=", "=1", "n=", "eta=nan", "eta=[", "eta='", "eta=1e400", "gamma=0",
-    "name=x", "stages=[]", "stages=[{n_rounds=2}]", "stages=3", "steps=0", "--", "-x", "--nothing", "../../x",
-    "nothing/there", "/dev/null", "/dev/full", "/proc/self/mem", "file", "file/below", "folder", "fifo", "link", ".",
-    "\x1b[31mred", "[/red]x", "ü", "\udcff", "x" * 5000, "a\nb", "%s", "$(x)", "*", "all", "uniform", "log_weights",
-    "latent", "latent@nothing", "z[0.0]@p?", "z[9.9]", "1:3", "3:1", ":", "1-2-3", "wma-handwired",
-    "qlearning-handwired", "float32", "float8", "cuda", "cuda:99", "meta", "local", "tcp://10.0.0.1:8786", "http://[",
-    "http://127.0.0.1:1/v1", "0:0", "1e3", "٣", "1,2", "online-note", "flip-vote", "server", "local", "wma-learned",
-    "zero:single", "edges",
-)  # fmt: skip
+_NUMBERS = ("0", "-1", "3", "2.5", "-0.5", "nan", "inf", "1e999", "9" * 30, "0x10", "1_0", "1e3", "٣", "1,2")
+_VALUES = ("", " ", "x", "true", "None", "[]", "{}", '{"a": NaN}', "[1, [2]]", "\udcff", "x" * 5000, "a\nb", "%s")
+_PAIRS = (
+    "a=1",
+    "=",
+    "=1",
+    "n=",
+    "eta=nan",
+    "eta=[",
+    "eta='",
+    "eta=1e400",
+    "gamma=0",
+    "name=x",
+    "stages=[]",
+    "stages=3",
+)
+_STAGES = ("stages=[{n_rounds=2}]", "steps=0", "--", "-x", "--nothing", "$(x)", "*", "\x1b[31mred", "[/red]x", "ü")
+_PATHS = ("../../x", "nothing/there", "/dev/null", "/dev/full", "/proc/self/mem", "file", "file/below", "folder", ".")
+_PLACES = ("fifo", "link", "latent", "latent@nothing", "z[0.0]@p?", "z[9.9]", "1:3", "3:1", ":", "1-2-3", "zero:single")
+_NAMES = ("all", "uniform", "log_weights", "wma-handwired", "qlearning-handwired", "wma-learned", "edges", "flip-vote")
+_WHERE = ("float32", "float8", "cuda", "cuda:99", "meta", "local", "tcp://10.0.0.1:8786", "http://[", "0:0", "server")
+_SERVED = ("http://127.0.0.1:1/v1", "online-note")
+TEXTS = (*_NUMBERS, *_VALUES, *_PAIRS, *_STAGES, *_PATHS, *_PLACES, *_NAMES, *_WHERE, *_SERVED)
 """What stands for a value; of the paths some are there (:func:`furnish`)."""
 _MOMENT, _HANGING = 0.25, 60.0
 """CPU seconds after which what was not refused is at work, and seconds in which one that does not compute hangs."""

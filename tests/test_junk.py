@@ -207,10 +207,8 @@ def test_a_container_and_a_shell_bound_memory(tmp_path):
     assert checks._container_bytes(str(tmp_path / "none")) == float("inf")
     code = "import sys; from interp.checks import *; refuse_beyond_machine('it', 5e9)"
     home = str(Path(__file__).parents[1])
-    ran = subprocess.run(
-        ["bash", "-c", f"ulimit -v 4000000; {sys.executable} -c \"{code}\""],
-        capture_output=True, text=True, cwd=home, env={**os.environ, "PYTHONPATH": home},
-    )  # fmt: skip
+    words = ["bash", "-c", f'ulimit -v 4000000; {sys.executable} -c "{code}"']
+    ran = subprocess.run(words, capture_output=True, text=True, cwd=home, env={**os.environ, "PYTHONPATH": home})
     assert "it would take about 5 GB, and the limit of this shell (ulimit) is 4.1 GB" in ran.stderr
 
 

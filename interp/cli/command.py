@@ -6,7 +6,10 @@ A command is a function in a file of this folder::
     def probe(say: Say, sizes: Mapping[str, int], model: options.ModelName, ...) -> None:
 
 It gets ``say``, through which it tells everything, and, where it asks for ``sizes``, the sizes of every task as
-options (``--experts 4``). ``--json`` and ``--quiet`` are added to every command.
+options (``--experts 4``). ``--json`` and ``--quiet`` are added to every command. The help of an option is in the
+parameter's annotation, or in the ``Args`` of the command's docstring. What a command only passes on to a function need
+not be repeated: ``of={"settings": Settings}`` makes an option of each parameter of ``Settings`` that has a default and
+is none of the command's own, and the command gets their values as the mapping ``settings``.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -151,27 +154,37 @@ def filled(text: str) -> str:
 
 
 def command(
-    name: str = "", *, example: str, group: typer.Typer = app, sizes: Many = "none", torch: bool = False, more: str = ""
+    name: str = "",
+    *,
+    example: str,
+    group: typer.Typer = app,
+    sizes: Many = "none",
+    of: Mapping[str, Callable[..., Any]] | None = None,
+    torch: bool = False,
+    more: str = "",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command; the name is the function's when empty.
 
     Args:
         example, more: a command line, and more lines, for the end of the help; see :class:`_Command`.
         sizes: whether it takes the sizes of every task as options, and whether one number for each or several.
+        of: functions whose parameters are options, by the parameter of the command that gets their values.
         torch: whether it runs models: torch is then imported, on one thread, while a terminal shows a sign of it.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = name or function.__name__.replace("_", "-")
         own = inspect.signature(function, eval_str=True).parameters
-        options = {} if sizes == "none" else _sizes(sizes)
+        passed: dict[str, Mapping[str, inspect.Parameter]]
+        passed = {holder: _passed_on(one, own) for holder, one in (of or {}).items()}
+        passed |= {} if sizes == "none" else {"sizes": _sizes(sizes)}
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, **given: Any) -> None:
             say = Say(key if group is app else f"{group.info.name} {key}", as_json, quiet)
-            if options:
-                values = {option: given.pop(option) for option in options}
-                given["sizes"] = {option: value for option, value in values.items() if value is not None}
+            for holder, several in passed.items():
+                values = {one: given.pop(option.name) for one, option in several.items()}
+                given[holder] = {one: value for one, value in values.items() if value is not None}
             with progress.silenced(quiet), _warnings_as_lines():
                 try:
                     _run(function, torch, say=say, **given)
@@ -180,14 +193,28 @@ def command(
                     raise
                 say.close()
 
-        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p.name not in ("say", "sizes")]
-        run.__signature__ = inspect.Signature([*parameters, *options.values(), *_SHARED])  # type: ignore[attr-defined]
+        helps = options.described(function)
+        parameters = [
+            p.replace(kind=p.KEYWORD_ONLY) if hasattr(p.annotation, "__metadata__") else options.option(p, helps)
+            for p in own.values()
+            if p.name not in ("say", *passed)
+        ]
+        parameters += [option for several in passed.values() for option in several.values()]
+        run.__signature__ = inspect.Signature([*parameters, *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
         epilog = "\n\n".join(filter(None, (f"Example: {example}", *more.splitlines())))
-        group.command(key, cls=_Command, epilog=epilog)(run)
+        about = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
+        group.command(key, cls=_Command, epilog=epilog, help=about)(run)
         return run
 
     return register
+
+
+def _passed_on(function: Callable[..., Any], own: Collection[str]) -> dict[str, inspect.Parameter]:
+    """An option for each parameter of ``function`` that has a default and is not among a command's ``own``."""
+    helps = options.described(function)
+    given = inspect.signature(function, eval_str=True).parameters.values()
+    return {p.name: options.option(p, helps) for p in given if p.default is not p.empty and p.name not in own}
 
 
 def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:

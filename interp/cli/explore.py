@@ -20,13 +20,17 @@ def explore(
     reference: Annotated[
         str, typer.Option(help="Another machine of the task, run beside it.", autocompletion=options.model_names)
     ] = "",
-    view: Annotated[str, typer.Option(help="What is shown first: the query of an address that was kept.")] = "",
+    view: str = "",
     port: Annotated[int, options.number("Port of the page; any free one by default", 0, most=65535)] = 0,
     arguments: options.Set = None,
     seed: options.Seed = 0,
     device: options.Device = "cpu",
 ) -> None:
-    """Serve a live page of a model on this computer, print its address, and go on until interrupted."""
+    """Serve a live page of a model on this computer, print its address, and go on until interrupted.
+
+    Args:
+        view: What is shown first: the query of an address that was kept.
+    """
     from reports.explore.server import Served, explorer_of
     from reports.explore.view import View
 
@@ -38,9 +42,7 @@ def explore(
     told += "".join(f" --set {pair}" for pair in arguments or ())
     origin = f"interp.load({model!r}{given})"
     served = Served(explorer_of(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown)
-    if say.as_json:
-        typer.echo(json.dumps({"command": "explore", "address": served.address}))
-    else:
-        typer.echo(served.address)
+    address = served.address
+    typer.echo(json.dumps({"command": "explore", "address": address}) if say.as_json else address)
     served.run()
     raise typer.Exit(0)

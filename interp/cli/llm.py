@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,19 +12,13 @@ from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.errors import InputError, require, require_known
 from interp.files import folder_to_write, write_csv
+from interp.llm.backend import AgentBackend, Backend, Connection, Settings
 from interp.progress import working
 
 if TYPE_CHECKING:
     from interp.llm.loading import Reading
 
-_Thinking = Annotated[str, typer.Option(help="How this server turns thinking off: deepseek, chat-template.")]
-_Traces = Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")]
-_ForeignRegime = Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")]
-_Duplicates = Annotated[str, typer.Option(help="Instances played twice: refuse, or first to keep one play.")]
 _Number = TypeVar("_Number", int, float)
-_KeyEnv = Annotated[str | None, typer.Option(help="Environment variable with the key for the server.")]
-_Concurrency = Annotated[int, options.number("Episodes at a time")]
-_LocalDevice = Annotated[str, typer.Option(help="Where a model in this process runs: cpu, cuda, ...")]
 
 
 def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
@@ -71,19 +66,25 @@ def _extra_fields(text: str) -> dict[str, Any]:
 @command("open", example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
 def _open_model(
     say: Say,
-    model: Annotated[str, typer.Argument(help="Folder, .gguf file or cached name of a chat model.")],
+    model: str,
     out: options.Out = Path("output/llm-open"),
-    regime: Annotated[str, typer.Option(help="Expert regime.")] = "stratified",
+    regime: str = "stratified",
     episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
     rounds: Annotated[int, options.number("Rounds per episode")] = 10,
-    condition: Annotated[str, typer.Option(help="Notes, where it has them, are right counts.")] = "online-no-note",
+    condition: str = "online-no-note",
     every: Annotated[int, options.number("Look after every so many blocks")] = 1,
     expert: Annotated[int, options.number("Whose vote, and count, is patched in the last round, from 0", 0)] = 2,
     device: options.Device = "cpu",
     batch: Annotated[int, options.number("Episodes at a time")] = 8,
     seed: options.Seed = 0,
 ) -> None:
-    """Open a chat model while it learns: probe each expert's record, patch one vote, and in notes the counts."""
+    """Open a chat model while it learns: probe each expert's record, patch one vote, and in notes the counts.
+
+    Args:
+        model: Folder, .gguf file or cached name of a chat model.
+        regime: Expert regime.
+        condition: Notes, where it has them, are right counts.
+    """
     import pandas as pd
 
     import probes
@@ -113,74 +114,76 @@ def _open_model(
 
 
 @command(
-    example="interp llm run --agent counter --episodes 2 --rounds 10 --regime flat --out output/llm", group=llm_app
+    example="interp llm run --agent counter --episodes 2 --rounds 10 --regime flat --out output/llm",
+    group=llm_app,
+    of={"settings": Settings, "connection": Connection},
 )
 def run(
     say: Say,
+    settings: Mapping[str, Any],
+    connection: Mapping[str, Any],
     model: Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible, such as http://127.0.0.1:8000/v1.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Instead: counter, last-step, full-history or random.")] = None,
-    backend: Annotated[str, typer.Option(help="server, or transformers: the model runs here.")] = "server",
+    base_url: str | None = None,
+    agent: str | None = None,
+    backend: str = "server",
     out: options.Out = Path("output/llm"),
-    conditions: Annotated[list[str] | None, typer.Option(help="Such as weather-note-only; all six by default.")] = None,
-    regime: Annotated[list[str] | None, typer.Option(help="Expert regimes; the paper's three by default.")] = None,
+    conditions: list[str] | None = None,
+    regime: list[str] | None = None,
     episodes: Annotated[int, options.number("Episodes (instances) of each regime; more add to a run")] = 30,
     rounds: Annotated[int, options.number("Rounds per episode; more extend a run")] = 100,
     experts: Annotated[int, options.number("Number of experts")] = 4,
     seed: options.Seed = 0,
-    prompts: Annotated[Path | None, typer.Option(help="Folder of your own prompts, used verbatim.")] = None,
-    temperature: Annotated[str, typer.Option(help="Sampling temperature; none sends none.")] = "0",
-    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling; not sent by default.")] = None,
+    prompts: Path | None = None,
+    temperature: str = "0",
     max_tokens: Annotated[str, typer.Option(help="Longest answer, in tokens; none sends none.")] = "2048",
-    response_format: Annotated[str, typer.Option(help="none, json_object, json_schema or grammar.")] = "none",
-    thinking_off: _Thinking = "",
-    extra_body: Annotated[str, typer.Option(help='More request fields as JSON, such as {"top_k": 20}.')] = "{}",
-    send_seed: Annotated[bool, typer.Option(help="Send a seed with each request.")] = True,
-    reasks: Annotated[int, options.number("How often a malformed answer is asked again", 0)] = 2,
-    key_env: _KeyEnv = None,
-    concurrency: _Concurrency = 4,
-    requests_per_minute: Annotated[float | None, typer.Option(help="No more requests than this.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds for one attempt.")] = 120.0,
-    retries: Annotated[int, options.number("Attempts after the first, for transient errors", 0)] = 8,
+    extra_body: str = "{}",
     malformed_limit: Annotated[int, options.number("Stop if the first N are all malformed, 0 for never", 0)] = 20,
-    device: _LocalDevice = "cpu",
-    prices: Annotated[list[float] | None, typer.Option(help="Of 1e6 prompt, cached and answer tokens.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Stop before more is spent: by --prices, else tokens.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print calls, tokens and cost, and stop.")] = False,
+    device: str = "cpu",
+    prices: list[float] | None = None,
+    budget: float | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Play a language model or a scripted agent on expert advice; resumes what is in OUT.
 
     Keys come from the environment only, and go to the address they were given for only.
+
+    Args:
+        base_url: OpenAI-compatible, such as http://127.0.0.1:8000/v1.
+        agent: Instead of a model: counter, last-step, full-history or random.
+        backend: What answers: server, or transformers for a model that runs here.
+        conditions: Such as weather-note-only; all six by default.
+        regime: Expert regimes; the paper's three by default.
+        prompts: Folder of your own prompts, used verbatim.
+        temperature: Sampling temperature; none sends none.
+        extra_body: More request fields as JSON, such as {"top_k": 20}.
+        device: Where a model in this process runs: cpu, cuda, ...
+        prices: Of 1e6 prompt, cached and answer tokens.
+        budget: Stop before more is spent: by --prices, else tokens.
+        dry_run: Print calls, tokens and cost, and stop.
     """
     from interp.llm import plan, runner, schemes
-    from interp.llm.backend import AgentBackend, Backend, Connection, Settings
 
-    name, extra = _who_plays(model, base_url, agent, backend), _extra_fields(extra_body)
-    settings = Settings(
-        name,
-        _sent("--temperature", temperature, float),
-        top_p,
-        _sent("--max-tokens", max_tokens, int),
-        response_format,
-        thinking_off,
-        extra,
-        send_seed,
-        max_reasks=reasks,
+    chosen = Settings(
+        _who_plays(model, base_url, agent, backend),
+        temperature=_sent("--temperature", temperature, float),
+        max_tokens=_sent("--max-tokens", max_tokens, int),
+        extra_body=_extra_fields(extra_body),
+        **settings,
     )
-    connection = Connection(base_url, key_env, concurrency, requests_per_minute, timeout, retries) if base_url else None
+    server = Connection(base_url, **connection) if base_url else None
     n_prices = len(prices or (0, 0, 0))
     require(n_prices == 3, f"--prices takes three numbers (prompt, cached, answer), got {n_prices}")
     price = plan.Prices(*(prices or ()))
     texts = schemes.load_prompts(prompts) if prompts else schemes.built_in_prompts(experts)
-    chosen = [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
+    parsed = [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
     drawn = plan.instances(regime or plan.PAPER_REGIMES, episodes, rounds, experts, seed)
-    jobs = plan.plan(settings, texts, drawn, chosen)
+    jobs = plan.plan(chosen, texts, drawn, parsed)
     expected = plan.estimate(jobs, price)
     say.line(expected.sentence)
     if dry_run:
         say.table(expected.readable(), "Expected calls, tokens and cost; nothing was asked", "expected")
         return
-    where: Connection | Backend
+    where: Connection | Backend | None = server
     if agent is not None:
         from interp.llm.agents import scripted
 
@@ -188,10 +191,8 @@ def run(
     elif backend == "transformers":
         from interp.llm.local import LocalBackend
 
-        where = LocalBackend(settings, concurrency, device)
-    else:
-        assert connection is not None, "a server has a connection"
-        where = connection
+        where = LocalBackend(chosen, connection["concurrency"], device)
+    assert where is not None, "a server has an address"
     try:
         with runner.showing(expected.calls) as progress:
             done = runner.run(jobs, out, where, price, progress, malformed_limit, budget)
@@ -245,13 +246,19 @@ def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> R
 @command("score", example="interp llm score output/llm", group=llm_app)
 def score(
     say: Say,
-    path: _Traces,
+    path: Path,
     out: options.Out = Path("output/llm-scores"),
-    regime: _ForeignRegime = None,
-    duplicates: _Duplicates = "refuse",
+    regime: str | None = None,
+    duplicates: str = "refuse",
     seed: options.Seed = 0,
 ) -> None:
-    """Score traces beside the baselines: regret, behaviour, notes; tables as CSV."""
+    """Score traces beside the baselines: regret, behaviour, notes; tables as CSV.
+
+    Args:
+        path: Folder of traces, or of other people's result.json files.
+        regime: Regime of foreign results that do not name theirs.
+        duplicates: Instances played twice: refuse, or first to keep one play.
+    """
     from circuits.compare.players import behaviour, behaviour_tables
     from interp.llm.tables import readable, write_tables
 
@@ -270,28 +277,32 @@ def score(
 @command("notes", example="interp llm notes output/llm", group=llm_app)
 def notes(
     say: Say,
-    path: _Traces,
+    path: Path,
     out: options.Out = Path("output/llm-notes"),
-    regime: _ForeignRegime = None,
-    duplicates: _Duplicates = "refuse",
-    test: Annotated[
-        bool, typer.Option("--test", help="Edit notes, let the player go on, compare its choices.")
-    ] = False,
+    regime: str | None = None,
+    duplicates: str = "refuse",
+    test: bool = False,
     rounds: Annotated[int, options.number("With --test: rounds that are played after an edit")] = 2,
-    against: Annotated[
-        list[str] | None, typer.Option(help="With --test: agents that say what edits should do.")
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="With --test: where the player is asked, if not as before.")
-    ] = None,
-    key_env: _KeyEnv = None,
-    concurrency: _Concurrency = 4,
-    device: _LocalDevice = "cpu",
+    against: list[str] | None = None,
+    base_url: str | None = None,
+    key_env: str | None = None,
+    concurrency: Annotated[int, options.number("Episodes at a time")] = 4,
+    device: str = "cpu",
     seed: options.Seed = 0,
 ) -> None:
     """What the notes in traces say: their formats over the rounds, whether they count right, and every note.
 
     With --test, do they carry the state? Notes are edited, and the player of the traces goes on from them.
+
+    Args:
+        path: Folder of traces, or of other people's result.json files.
+        regime: Regime of foreign results that do not name theirs.
+        duplicates: Instances played twice: refuse, or first to keep one play.
+        test: Edit notes, let the player go on, compare its choices.
+        against: With --test: agents that say what edits should do.
+        base_url: With --test: where the player is asked, if not as before.
+        key_env: Environment variable with the key for the server.
+        device: Where a model in this process runs: cpu, cuda, ...
     """
     from interp.llm.tables import note_table, write_notes
 
@@ -327,14 +338,21 @@ def notes(
 @command("report", example="interp llm report output/llm --models wma-handwired wma-learned", group=llm_app, torch=True)
 def report(
     say: Say,
-    path: _Traces,
-    models: Annotated[list[str] | None, typer.Option(help="Transformers to run on the same instances.")] = None,
+    path: Path,
+    models: list[str] | None = None,
     out: options.Out = Path("output"),
-    regime: _ForeignRegime = None,
-    duplicates: _Duplicates = "refuse",
+    regime: str | None = None,
+    duplicates: str = "refuse",
     seed: options.Seed = 0,
 ) -> None:
-    """Write the report on traces, with handwired and learned transformers on the same instances."""
+    """Write the report on traces, with handwired and learned transformers on the same instances.
+
+    Args:
+        path: Folder of traces, or of other people's result.json files.
+        regime: Regime of foreign results that do not name theirs.
+        duplicates: Instances played twice: refuse, or first to keep one play.
+        models: Transformers to run on the same instances.
+    """
     from reports.llm import build
 
     folder_to_write(out)

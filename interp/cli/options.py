@@ -5,6 +5,7 @@ A minimum stands in an option's help and is checked before the command begins.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -34,6 +35,36 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
         return value
 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
+
+
+def described(function: Callable[..., Any]) -> dict[str, str]:
+    """The first sentence about each argument in the ``Args`` of a docstring.
+
+    >>> from interp.llm.backend import Settings
+    >>> described(Settings)["max_tokens"]
+    'The longest answer; None leaves it out.'
+    """
+    _, _, listed = (inspect.getdoc(function) or "").partition("Args:\n")
+    found = {}
+    for entry in re.split(r"\n    (?=\S)", "\n" + listed.split("\n\n")[0]):
+        names, _, text = entry.partition(": ")
+        sentence = re.split(r"\.(?:\s|$)", " ".join(text.split()).replace("``", ""))[0]
+        found.update({name: f"{sentence[:1].upper()}{sentence[1:]}." for name in names.split(", ") if sentence})
+    return found
+
+
+def option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspect.Parameter:
+    """A parameter as an option of a command, or as an argument where it has no default.
+
+    ``helps`` describes it. Its option is called as it is, without ``n_``, ``max_`` or ``with_`` at its beginning; a
+    switch that is off by default has no opposite.
+    """
+    name = re.sub("^(n|max|with)_", "", parameter.name)
+    says, switch = helps.get(parameter.name, ""), parameter.default is False
+    made: Any = typer.Option(*([f"--{name.replace('_', '-')}"] if switch else ()), help=says)
+    if parameter.default is parameter.empty:
+        made = typer.Argument(help=says)
+    return parameter.replace(name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[parameter.annotation, made])
 
 
 def _shard(value: str) -> str:
@@ -73,8 +104,6 @@ def _every_regime() -> str:
 
 def _circuit_arguments() -> str:
     """What each handwired circuit is built from, with defaults, a line each, for the help."""
-    import inspect
-
     from circuits.registry import RECORDS
 
     lines = []

@@ -30,26 +30,30 @@ def train(
     say: Say,
     sizes: Mapping[str, list[int]],
     task: Annotated[str, typer.Argument(help="Key of a task, listed below.", autocompletion=_task_keys)],
-    preset: Annotated[str, typer.Option(help="One of the task's presets, listed below.")] = "laptop",
-    name: Annotated[str, typer.Option(help="Name of the trained model; its run is kept in OUT/NAME.")] = "",
-    machine: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A machine of your own in place of a transformer: the name that a module registered it by (`interp "
-            "--import MODULE train ...`), and arguments of its builder, NAME=VALUE."
-        ),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file of fields to override.")] = None,
+    preset: str = "laptop",
+    name: str = "",
+    machine: list[str] | None = None,
+    config: Path | None = None,
     overrides: _Overrides = None,
-    regime: Annotated[list[str] | None, typer.Option(help="Regimes drawn in turn; the preset's by default.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random; the preset's by default.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or mps; auto takes what there is.")] = "auto",
+    regime: list[str] | None = None,
+    seed: int | None = None,
+    device: str = "auto",
     out: options.Out = Path("output/training"),
     processes: Annotated[int, options.number("Processes that torchrun started; refused if fewer run")] = 1,
 ) -> None:
     """Train a model, or resume its training, and print the folder of the checkpoint.
 
     A size takes one number, or the smallest and the largest. It runs on the accelerator where the machine has one.
+
+    Args:
+        preset: One of the task's presets, listed below.
+        name: Name of the trained model; its run is kept in OUT/NAME.
+        machine: A machine of your own in place of a transformer: the name that a module registered it by (`interp
+            --import MODULE train ...`), and arguments of its builder, NAME=VALUE.
+        config: TOML file of fields to override.
+        regime: Regimes drawn in turn; the preset's by default.
+        seed: Seed of everything random; the preset's by default.
+        device: Where it trains: cpu, cuda or mps; auto takes what there is.
     """
     from interp.training import config as settings
     from interp.training import goal
@@ -58,14 +62,12 @@ def train(
     changed: dict[str, Any] = settings.read_toml(config) if config else {}
     for assignment in overrides or []:
         changed = settings.merge(changed, settings.parse_assignment(assignment))
-    asked: dict[str, Any] = {}
-    if sizes:
-        several = options.sizes_of(interp.tasks.get(task), task, sizes)
-        for size, numbers in several.items():
-            require(len(numbers) <= 2, f"{size} takes one number, or the smallest and the largest, got {numbers}")
-        asked["sizes"] = {size: [min(numbers), max(numbers)] for size, numbers in several.items()}
-    asked |= {"regimes": list(regime)} if regime else {}
-    asked |= {} if seed is None else {"seed": seed}
+    several = options.sizes_of(interp.tasks.get(task), task, sizes)
+    for size, numbers in several.items():
+        require(len(numbers) <= 2, f"{size} takes one number, or the smallest and the largest, got {numbers}")
+    ranges = {size: [min(numbers), max(numbers)] for size, numbers in several.items()}
+    values = {"sizes": ranges or None, "regimes": regime or None, "seed": seed}
+    asked: dict[str, Any] = {field: value for field, value in values.items() if value is not None}
     if machine:
         asked["machine"] = {"builder": machine[0], "arguments": options.settings_of(machine[1:], "--machine")}
     chosen = settings.override(given, settings.merge(changed, asked))
@@ -88,10 +90,14 @@ def train(
 @command(example="interp curves output/training/seed-0 output/training/seed-1")
 def curves(
     say: Say,
-    runs: Annotated[list[Path], typer.Argument(help="Folders of training runs, such as output/training/NAME.")],
+    runs: list[Path],
     out: options.Out = Path("output/curves"),
 ) -> None:
-    """Draw the learning curves of several runs of one task, grouped by the settings in which they differ."""
+    """Draw the learning curves of several runs of one task, grouped by the settings in which they differ.
+
+    Args:
+        runs: Folders of training runs, such as output/training/NAME.
+    """
     from interp.training.runs import LEARNING_FILE, learning_curves, over_seeds
     from reports.evaluation import save_figure
     from reports.parts.learning import draw
