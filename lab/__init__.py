@@ -6,5 +6,6 @@
 * the tables that ``calibrate`` writes: :mod:`lab.probing` (coverage, nulls and power of probes, on the
   :mod:`lab.designs`), :mod:`lab.interchanges` (sites, alignment, known machines), :mod:`lab.deciding` and
   :mod:`lab.resolution`;
-* :mod:`lab.tied_training` and :mod:`lab.taught_training`: how the trained subjects of the benchmark were made.
+* :mod:`lab.tied_training` (by :mod:`lab.recipes`, with :mod:`lab.tying`) and :mod:`lab.taught_training`: how the
+  benchmark's trained subjects, ``wma-tied`` and ``qlearning-taught`` were made.
 """
