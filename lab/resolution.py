@@ -24,11 +24,13 @@ from circuits import compare
 from interp.checks import checked, require_columns, unique
 from interp.errors import require, require_known
 from interp.machine import Machine
-from interp.tasks.experts import algorithms, families, lapses
+from interp.tasks.experts import lapses
+from interp.tasks.experts.algorithms import weighted_majority
+from interp.tasks.experts.families import fading_majority
 from interp.tasks.qlearning.algorithms import q_learning
 from lab import known
-from lab.known import by_algorithm, edits, experts
-from lab.known.scores import QUESTIONS
+from lab.known import QUESTIONS, edits
+from lab.known.makers import GAIN, computed
 
 HALF, MOST = 0.5, 0.95
 """The shares of runs for which a smallest size is given."""
@@ -58,33 +60,35 @@ class Deviation:
         return self.key.partition(": ")[0]
 
 
-def _advised(algorithm: Callable[..., Any], **fixed: Any) -> Callable[..., Machine]:
-    return lambda size: experts.computed(algorithm(experts.GAIN, size, **fixed))
-
-
 def _table(name: str) -> Callable[[Any], Machine]:
-    """Q-learning with another rate or discount, in rounds of the reference."""
-    return lambda size: by_algorithm.machine(q_learning(**{name: size}), known.reference("qlearning").layout)
+    """Q-learning with another rate or discount."""
+    return lambda size: computed(q_learning(**{name: size}))
 
 
 def deviations() -> Mapping[str, Deviation]:
     """Every deviation by its key."""
 
     def gain(factor: float) -> Machine:
-        return experts.computed(algorithms.weighted_majority(factor * experts.GAIN))
+        return computed(weighted_majority(factor * GAIN))
+
+    def leak(keep: float) -> Machine:
+        return computed(fading_majority(GAIN, keep))
 
     def noise(sd: float) -> Machine:
-        return edits.noisy(experts.wired(), sd)
+        return edits.noisy(known.reference("experts"), sd)
 
-    def counted(algorithm: Callable[..., Any]) -> Callable[[float], Machine]:
-        return lambda size: experts.computed(algorithm(experts.GAIN, int(size)))
+    def late(lag: float) -> Machine:
+        return computed(lapses.late_majority(GAIN, int(lag)))
+
+    def window(rounds: float) -> Machine:
+        return computed(lapses.majority_window(GAIN, int(rounds)))
 
     found = (
         Deviation("experts: gain", (1.05, 1.1, 1.2, 1.4, 2.0), gain, "a gain {} times as large"),
         Deviation("experts: less gain", (0.95, 0.9, 0.8, 0.7, 0.5), gain, "a gain {} times as large"),
-        Deviation("experts: leak", (0.998, 0.99, 0.98, 0.95, 0.9), _advised(families.fading_majority), "a leak of {}"),
-        Deviation("experts: lag", (1, 2, 3), counted(lapses.late_majority), "a lag, in rounds, of {}"),
-        Deviation("experts: window", (16, 12, 8, 5, 3), counted(lapses.majority_window), "a window of {} rounds"),
+        Deviation("experts: leak", (0.998, 0.99, 0.98, 0.95, 0.9), leak, "a leak of {}"),
+        Deviation("experts: lag", (1, 2, 3), late, "a lag, in rounds, of {}"),
+        Deviation("experts: window", (16, 12, 8, 5, 3), window, "a window of {} rounds"),
         Deviation("experts: noise", (0.01, 0.03, 0.1, 0.3, 1.0), noise, "noise of {} nats a round"),
         Deviation("qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), _table("gamma"), "a discount of {}"),
         Deviation("qlearning: rate", (0.11, 0.12, 0.15, 0.2, 0.4), _table("alpha"), "a learning rate of {}"),

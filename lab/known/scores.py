@@ -15,9 +15,8 @@ from circuits import compare
 from interp.checks import checked
 from interp.machine import Machine
 from interp.statistics import exact_share
-from lab.known.specimen import Specimen
+from lab.known import QUESTIONS, Specimen
 
-QUESTIONS = ("behaviour", "state", "update", "circuit")
 SCORED = (*QUESTIONS, "algorithm")
 """Everything about a machine that is right, undecided or wrong."""
 MARKS = ("right", "undecided", "wrong")
