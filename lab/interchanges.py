@@ -10,7 +10,7 @@
   (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
 * ``machines``: what a comparison says of every known machine (:mod:`lab.known`), and what is right.
 * ``deciding``: how often the intervals that decide state and update hold the truth (:mod:`lab.deciding`).
-* ``resolution``: how small a deviation it calls "different" (:mod:`lab.resolution`).
+* ``resolution``: how small a deviation it answers with "no" (:mod:`lab.resolution`).
 
 ``python -m lab calibrate`` writes them after those of :mod:`lab.probing`; the last three only where they are asked for.
 What this is NOT: evidence about a learned model, where no one knows the subspaces and a variable may be spread over

@@ -1,11 +1,11 @@
-"""How small a deviation a comparison calls "different": what "same" is worth.
+"""How small a deviation a comparison answers with "no": what a "yes" is worth.
 
     resolution.seen("experts", quick=True)          # what shipped measurements say, a Resolution for each deviation
     print(resolution.sentence("experts", quick=True))
 
 A :class:`Deviation` is a machine that departs from its task's reference by one number: a gain, a leak, a lag. Machines
 of several sizes are compared with the reference, with several seeds of everything that a comparison draws. The
-*resolution* of a question is the smallest size from which on the comparison says "different" in half of the runs, and
+*resolution* of a question is the smallest size from which on the comparison says "no" in half of the runs, and
 in 95 % of them. It is a property of the comparison at one effort, as its rules are; ``python -m lab calibrate --table
 resolution`` measures it, and what it wrote stands in ``resolution-quick.csv`` beside this file (and, for full effort,
 ``resolution.csv``). What this is NOT: a promise about deviations of other kinds.
@@ -31,6 +31,7 @@ from interp.tasks.qlearning.algorithms import q_learning
 from lab import known
 from lab.known import QUESTIONS, edits
 from lab.known.makers import GAIN, computed
+from lab.known.scores import WORDS
 
 HALF, MOST = 0.5, 0.95
 """The shares of runs for which a smallest size is given."""
@@ -103,13 +104,14 @@ def measure(key: str, size: float, seed: int, effort: compare.Effort) -> dict[st
     require_known("deviation", key, every, limit=20)
     one = every[key]
     found = compare.run(one.make(size), known.reference(one.task), effort=replace(effort, seed=seed))
-    words = {question: found.verdicts[question].word for question in QUESTIONS}
+    said = {question: found.verdicts[question].word for question in QUESTIONS}
+    words = {question: WORDS.get(word, word) for question, word in said.items()}
     return {"deviation": key, "size": size, "seed": seed, **words, "cpu_seconds": found.settings["cpu_seconds"]}
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """The smallest size of a deviation that a question calls "different".
+    """The smallest size of a deviation that a question answers with "no".
 
     Attributes:
         half, most: the smallest size from which on at least half, and 95 %, of the runs said so; None where no size
@@ -135,7 +137,7 @@ def resolutions(frame: pd.DataFrame) -> list[Resolution]:
         for question in QUESTIONS:
             if (of_one[question] == "not applicable").all():
                 continue
-            shares = of_one[question].eq("different").groupby(of_one["size"]).mean()
+            shares = of_one[question].eq("no").groupby(of_one["size"]).mean()
             half, most = (_least(order, shares, share) for share in (HALF, MOST))
             found.append(Resolution(str(key), question, half, most, int(of_one.groupby("size").size().min())))
     return found
@@ -161,7 +163,7 @@ def summary(frame: pd.DataFrame) -> str:
     ]
     seconds = frame["cpu_seconds"].sum()
     return (
-        'Resolution: the smallest deviation from which on a comparison says "different"; what is not listed was not '
+        'Resolution: the smallest deviation from which on a comparison says "no"; what is not listed was not '
         f"seen at any size ({len(frame)} comparisons, {seconds:.0f} CPU seconds)\n"
         f"{pd.DataFrame(rows).to_string(index=False) if rows else 'nothing was seen'}"
     )

@@ -9,11 +9,12 @@
 :mod:`lab.known.makers` makes a machine of each row. Thresholds were chosen with half of the rows; the others, and all
 draws, are held out. The table "machines" of ``python -m lab calibrate`` runs all of them.
 
-What the words mean. *Behaviour*: the same predictions, whatever is asked and however rarely. *State*: each machine's
-state can be had from the other's, where the prediction depends on it, with the round supplied where needed; "either"
-where only one way is exact. *Update*: the reference's state, decoded, changes as in the reference with whatever a round
-holds. *Circuit*: heads play the same roles; edits of what is written leave them as they are. A word is "either" where
-nobody can say, or where the deviation is as large as thresholds allow; a question without a word is not scored.
+What is claimed of a machine, and is rightly answered with "yes" or "no". *Behaviour*: it gives the same predictions,
+whatever is asked and however rarely. *State*: each machine's state can be had from the other's, where the prediction
+depends on it, with the round supplied where needed; "either" where only one way is exact. *Update*: the reference's
+state, decoded, changes as in the reference with whatever a round holds. *Circuit*: heads play the same roles; edits of
+what is written leave them as they are. Right is "either" where nobody can say, or where the deviation is as large as
+thresholds allow; a question without a word is not scored.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["QUESTIONS", "TASKS", "Right", "Specimen", "gallery", "reference"]
 
 TASKS = tuple(REFERENCES)
 QUESTIONS = ("behaviour", "state", "update", "circuit")
-Right = Literal["same", "different", "either"]
+Right = Literal["yes", "no", "either"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _specimen(row: Mapping[str, str], rng: np.random.Generator | None) -> Specim
     if rng is not None:
         low, high = sorted(sizes)
         whole = low.is_integer() and high.is_integer()
-        size = [float(rng.integers(low, high + 1)) if whole else round(float(rng.uniform(low, high)), 3)]
+        size = [float(rng.integers(int(low), int(high) + 1)) if whole else round(float(rng.uniform(low, high)), 3)]
     make = makers.MAKERS[row["task"]][row["key"]]
     return Specimen(
         key=row["key"].format(*size),
@@ -96,7 +97,7 @@ def gallery(task: str, draws: int = 0) -> dict[str, Specimen]:
             comes again is not counted again.
 
     >>> gallery("experts")["itself"].right["behaviour"]
-    'same'
+    'yes'
     """
     require_known("task with known machines", task, TASKS)
     rows = [row for row in _table() if row["task"] == task]

@@ -32,12 +32,12 @@ def test_every_specimen_says_what_is_right_and_why(task):
     assert len(machines) >= 16 and makers.MAKERS[task].keys() == {r["key"] for r in known._table() if r["task"] == task}
     assert len(machines) == len(makers.MAKERS[task]), "no key comes twice"
     for one in machines.values():
-        assert {*one.right.values()} <= {"same", "different", "either"} and len(one.why) > 10 and "{" not in one.why
+        assert {*one.right.values()} <= {"yes", "no", "either"} and len(one.why) > 10 and "{" not in one.why
     assert {one.algorithm for one in machines.values()} <= {None, "", *tasks.get(task).rivals()}
     assert 0.35 <= np.mean([one.held_out for one in machines.values()]) <= 0.6
     for question in known.QUESTIONS:
         words = Counter(one.right.get(question) for one in machines.values())
-        assert min(words["same"], words["different"]) >= 2, question
+        assert min(words["yes"], words["no"]) >= 2, question
 
 
 @pytest.mark.parametrize("task", known.TASKS)
@@ -78,7 +78,7 @@ def test_a_few_behave_as_they_should(name):
     task, key = EVERY[name]
     episodes = tasks.get(task).sample_for(known.reference(task), 12, tasks.get(task).at_most(14), seed=3)
     exact = 1e-4 if key == "handmade GRU" else 1e-6
-    assert (apart(task, key, [episodes]) < exact) == (known.gallery(task)[key].right["behaviour"] == "same")
+    assert (apart(task, key, [episodes]) < exact) == (known.gallery(task)[key].right["behaviour"] == "yes")
 
 
 @SLOW
@@ -90,7 +90,7 @@ def test_all_behave_as_they_should(name):
     sets = record.sets_for(known.reference(task).layout, 8, record.at_most(20), seed=5).values()
     fitted = right == "either" or key in ("ties shared", "answer spread")
     exact = 1e-4 if key == "handmade GRU" else 1e-6
-    assert fitted or (apart(task, key, [scored for _, scored in sets]) < exact) == (right == "same")
+    assert fitted or (apart(task, key, [scored for _, scored in sets]) < exact) == (right == "yes")
 
 
 @pytest.mark.parametrize(("key", "behaves"), [("inverted once in 240", True), ("unlearns once in 240", False)])
