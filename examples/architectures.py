@@ -190,7 +190,8 @@ def pairs_of(machines: dict[str, Machine]) -> list[tuple[str, str]]:
 
 def main(out: Path, names: list[str], effort: compare.Effort = compare.QUICK) -> list[Path]:
     """Measure what is not measured yet, and write ``machines.csv``, of those that learned, and ``pairs.csv``."""
-    machines = {name: forgets() if name == FORGETS else interp.load(name) for name in names}
+    loaded = [forgets() if name == FORGETS else interp.load(name) for name in names]
+    machines = {machine.name: machine for machine in loaded}
     bench, parts = Bench.of(next(iter(machines.values())), effort), out / ".parts"
     pairs = pairs_of(machines)
     learned = {name: machine for name, machine in machines.items() if not machine.is_handwired}

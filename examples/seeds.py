@@ -66,7 +66,7 @@ def spread(rows: pd.DataFrame) -> pd.DataFrame:
 
 def main(names: list[str], n_episodes: int = 1000, effort: compare.Effort = compare.FULL) -> None:
     """Print and write the claims of every model, and the verdicts between each two of them."""
-    models = {name: interp.load(name) for name in names}
+    models = {model.name: model for model in map(interp.load, names)}
     rows = [{"model": name, **row} for name, model in models.items() for row in claims(model, n_episodes, effort)]
     pairs = [
         {"model": name, **row}
@@ -74,9 +74,10 @@ def main(names: list[str], n_episodes: int = 1000, effort: compare.Effort = comp
         for row in judged(compare.run(models[name], models[other], effort=effort))
         if not row["what"].endswith("update")
     ]
+    first = next(iter(models))
     OUT.mkdir(parents=True, exist_ok=True)
     between = pd.DataFrame(pairs).set_index("model")
-    for name, table in ((names[0], spread(pd.DataFrame(rows))), (f"{names[0]}-between", between)):
+    for name, table in ((first, spread(pd.DataFrame(rows))), (f"{first}-between", between)):
         table.to_csv(OUT / f"{name}.csv")
         print(table.round(4).to_string())
 

@@ -6,5 +6,37 @@
 * the tables that ``calibrate`` writes: :mod:`lab.probing` (coverage, nulls and power of probes, on the
   :mod:`lab.designs`), :mod:`lab.interchanges` (sites, alignment, known machines), :mod:`lab.deciding` and
   :mod:`lab.resolution`;
-* :mod:`lab.tied_training` and :mod:`lab.taught_training`: how the trained subjects of the benchmark were made.
+* :mod:`lab.tied_training` (by :mod:`lab.recipes`, with :mod:`lab.tying`) and :mod:`lab.taught_training`: how the
+  benchmark's trained subjects, ``wma-tied`` and ``qlearning-taught`` were made.
+* ``lab/checkpoints``: further seeds of the models that ship, which docs/seeds.md and docs/architectures.md are about;
+  ``interp.load`` takes their paths, and :func:`load` their names.
 """
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from interp import library
+from interp.machine import Machine
+
+__all__ = ["CHECKPOINTS", "load", "names"]
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+
+
+def names() -> list[str]:
+    """The models of ``lab/checkpoints``.
+
+    >>> "wma-learned-2" in names()
+    True
+    """
+    return sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json"))
+
+
+def load(name: str) -> Machine:
+    """A model of ``lab/checkpoints``, or one that ships, by its name.
+
+    >>> load("wma-gru-1").name, load("wma-gru").name
+    ('wma-gru-1', 'wma-gru')
+    """
+    return library.load(CHECKPOINTS / name if name in names() else name)

@@ -10,7 +10,7 @@
   (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
 * ``machines``: what a comparison says of every known machine (:mod:`lab.known`), and what is right.
 * ``deciding``: how often the intervals that decide state and update hold the truth (:mod:`lab.deciding`).
-* ``resolution``: how small a deviation it calls "different" (:mod:`lab.resolution`).
+* ``resolution``: how small a deviation it answers with "no" (:mod:`lab.resolution`).
 
 ``python -m lab calibrate`` writes them after those of :mod:`lab.probing`; the last three only where they are asked for.
 What this is NOT: evidence about a learned model, where no one knows the subspaces and a variable may be spread over
@@ -52,6 +52,8 @@ _N_PLACEBOS = 4
 what else differs between the two (a candidate's name beside its mark), and where its effect is aligned with the wanted
 one by c, towards it scores 2 c - c^2 and away -2 c - c^2. Reachability (8 nodes, "sum"), mean of towards alone and of
 both: member .040, -.038; source -.006, -.049; target .051, .038. A single draw is up to .10: only means are bounded."""
+DRAWS = 5
+"""Sizes drawn of each known machine that has a size, beside the one of the table: errors of them are counted, too."""
 EXACT, NOTHING = 1e-6, 0.05
 """How far from 1 score and slope of a row may be, and how large those of wrong positions and placebos."""
 
@@ -235,14 +237,14 @@ def alignment_summary(frame: pd.DataFrame) -> str:
 def machines(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
     """The row of one known machine, ``"TASK: KEY"``, at quick or full effort."""
     task, _, key = part.partition(": ")
-    row = scores.score(known.gallery(task)[key], known.reference(task), compare.QUICK if quick else compare.FULL)
+    row = scores.score(known.gallery(task, DRAWS)[key], known.reference(task), compare.QUICK if quick else compare.FULL)
     advance(1)
     return pd.DataFrame([row])
 
 
 def every_machine(quick: bool) -> tuple[str, ...]:
     """The parts of the table "machines"."""
-    return tuple(f"{task}: {key}" for task in known.TASKS for key in known.gallery(task))
+    return tuple(f"{task}: {key}" for task in known.TASKS for key in known.gallery(task, DRAWS))
 
 
 @cache

@@ -1,11 +1,11 @@
-"""How small a deviation a comparison calls "different": what "same" is worth.
+"""How small a deviation a comparison answers with "no": what a "yes" is worth.
 
     resolution.seen("experts", quick=True)          # what shipped measurements say, a Resolution for each deviation
     print(resolution.sentence("experts", quick=True))
 
 A :class:`Deviation` is a machine that departs from its task's reference by one number: a gain, a leak, a lag. Machines
 of several sizes are compared with the reference, with several seeds of everything that a comparison draws. The
-*resolution* of a question is the smallest size from which on the comparison says "different" in half of the runs, and
+*resolution* of a question is the smallest size from which on the comparison says "no" in half of the runs, and
 in 95 % of them. It is a property of the comparison at one effort, as its rules are; ``python -m lab calibrate --table
 resolution`` measures it, and what it wrote stands in ``resolution-quick.csv`` beside this file (and, for full effort,
 ``resolution.csv``). What this is NOT: a promise about deviations of other kinds.
@@ -24,11 +24,14 @@ from circuits import compare
 from interp.checks import checked, require_columns, unique
 from interp.errors import require, require_known
 from interp.machine import Machine
-from interp.tasks.experts import algorithms, families, lapses
+from interp.tasks.experts import lapses
+from interp.tasks.experts.algorithms import weighted_majority
+from interp.tasks.experts.families import fading_majority
 from interp.tasks.qlearning.algorithms import q_learning
 from lab import known
-from lab.known import by_algorithm, edits, experts
-from lab.known.scores import QUESTIONS
+from lab.known import QUESTIONS, edits
+from lab.known.makers import GAIN, computed
+from lab.known.scores import WORDS
 
 HALF, MOST = 0.5, 0.95
 """The shares of runs for which a smallest size is given."""
@@ -58,33 +61,35 @@ class Deviation:
         return self.key.partition(": ")[0]
 
 
-def _advised(algorithm: Callable[..., Any], **fixed: Any) -> Callable[..., Machine]:
-    return lambda size: experts.computed(algorithm(experts.GAIN, size, **fixed))
-
-
 def _table(name: str) -> Callable[[Any], Machine]:
-    """Q-learning with another rate or discount, in rounds of the reference."""
-    return lambda size: by_algorithm.machine(q_learning(**{name: size}), known.reference("qlearning").layout)
+    """Q-learning with another rate or discount."""
+    return lambda size: computed(q_learning(**{name: size}))
 
 
 def deviations() -> Mapping[str, Deviation]:
     """Every deviation by its key."""
 
     def gain(factor: float) -> Machine:
-        return experts.computed(algorithms.weighted_majority(factor * experts.GAIN))
+        return computed(weighted_majority(factor * GAIN))
+
+    def leak(keep: float) -> Machine:
+        return computed(fading_majority(GAIN, keep))
 
     def noise(sd: float) -> Machine:
-        return edits.noisy(experts.wired(), sd)
+        return edits.noisy(known.reference("experts"), sd)
 
-    def counted(algorithm: Callable[..., Any]) -> Callable[[float], Machine]:
-        return lambda size: experts.computed(algorithm(experts.GAIN, int(size)))
+    def late(lag: float) -> Machine:
+        return computed(lapses.late_majority(GAIN, int(lag)))
+
+    def window(rounds: float) -> Machine:
+        return computed(lapses.majority_window(GAIN, int(rounds)))
 
     found = (
         Deviation("experts: gain", (1.05, 1.1, 1.2, 1.4, 2.0), gain, "a gain {} times as large"),
         Deviation("experts: less gain", (0.95, 0.9, 0.8, 0.7, 0.5), gain, "a gain {} times as large"),
-        Deviation("experts: leak", (0.998, 0.99, 0.98, 0.95, 0.9), _advised(families.fading_majority), "a leak of {}"),
-        Deviation("experts: lag", (1, 2, 3), counted(lapses.late_majority), "a lag, in rounds, of {}"),
-        Deviation("experts: window", (16, 12, 8, 5, 3), counted(lapses.majority_window), "a window of {} rounds"),
+        Deviation("experts: leak", (0.998, 0.99, 0.98, 0.95, 0.9), leak, "a leak of {}"),
+        Deviation("experts: lag", (1, 2, 3), late, "a lag, in rounds, of {}"),
+        Deviation("experts: window", (16, 12, 8, 5, 3), window, "a window of {} rounds"),
         Deviation("experts: noise", (0.01, 0.03, 0.1, 0.3, 1.0), noise, "noise of {} nats a round"),
         Deviation("qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), _table("gamma"), "a discount of {}"),
         Deviation("qlearning: rate", (0.11, 0.12, 0.15, 0.2, 0.4), _table("alpha"), "a learning rate of {}"),
@@ -99,13 +104,14 @@ def measure(key: str, size: float, seed: int, effort: compare.Effort) -> dict[st
     require_known("deviation", key, every, limit=20)
     one = every[key]
     found = compare.run(one.make(size), known.reference(one.task), effort=replace(effort, seed=seed))
-    words = {question: found.verdicts[question].word for question in QUESTIONS}
+    said = {question: found.verdicts[question].word for question in QUESTIONS}
+    words = {question: WORDS.get(word, word) for question, word in said.items()}
     return {"deviation": key, "size": size, "seed": seed, **words, "cpu_seconds": found.settings["cpu_seconds"]}
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """The smallest size of a deviation that a question calls "different".
+    """The smallest size of a deviation that a question answers with "no".
 
     Attributes:
         half, most: the smallest size from which on at least half, and 95 %, of the runs said so; None where no size
@@ -131,7 +137,7 @@ def resolutions(frame: pd.DataFrame) -> list[Resolution]:
         for question in QUESTIONS:
             if (of_one[question] == "not applicable").all():
                 continue
-            shares = of_one[question].eq("different").groupby(of_one["size"]).mean()
+            shares = of_one[question].eq("no").groupby(of_one["size"]).mean()
             half, most = (_least(order, shares, share) for share in (HALF, MOST))
             found.append(Resolution(str(key), question, half, most, int(of_one.groupby("size").size().min())))
     return found
@@ -157,7 +163,7 @@ def summary(frame: pd.DataFrame) -> str:
     ]
     seconds = frame["cpu_seconds"].sum()
     return (
-        'Resolution: the smallest deviation from which on a comparison says "different"; what is not listed was not '
+        'Resolution: the smallest deviation from which on a comparison says "no"; what is not listed was not '
         f"seen at any size ({len(frame)} comparisons, {seconds:.0f} CPU seconds)\n"
         f"{pd.DataFrame(rows).to_string(index=False) if rows else 'nothing was seen'}"
     )

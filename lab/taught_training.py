@@ -30,7 +30,6 @@ from jaxtyping import Float
 from scipy import special
 from torch import Tensor, nn
 
-from circuits.benchmark import tying
 from interp import tasks
 from interp.errors import require
 from interp.model.checkpoints import save_checkpoint
@@ -40,6 +39,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
+from lab import tying
 
 _ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0
 _USUAL, _SMALLEST, _LARGEST = (4, 3), (2, 2), (8, 4)

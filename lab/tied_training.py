@@ -1,4 +1,4 @@
-"""Train the subjects of :mod:`circuits.benchmark.trained`.
+"""Train the subjects of :mod:`lab.recipes`.
 
 They imitate an algorithm, with interchanges tied to it::
 
@@ -21,14 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.benchmark import tying
-from circuits.benchmark.trained import Recipe, batch_of, recipes
-from circuits.benchmark.tying import Batch, Pairs, Tie
 from interp.errors import require_known
+from interp.files import write_json
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
+from lab import tying
+from lab.recipes import Recipe, batch_of, recipes, truth
+from lab.tying import Batch, Pairs, Tie
 
 
 class Run:
@@ -152,6 +153,7 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
             seen = {}
     if not (folder / "model").exists():
         save_checkpoint(run.model.eval(), folder / "model")
+        write_json(folder / "model" / "truth.json", truth(kind, seed))
     return folder / "model"
 
 

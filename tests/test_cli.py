@@ -63,7 +63,7 @@ def test_verify_exits_with_1_when_not_exact(monkeypatch):
         (("train", "experts", "--set", "lr=true"), "lr must be a finite number, got True"),
         # What a learned model does not take, its handwired reference may, and no other.
         (("compare", "qlearning-learned", "--set", "bet=10"), "unknown argument of 'qlearning-handwired' 'bet'"),
-        (("compare", "qlearning-gru", "qlearning-gru-1", "--set", "beta=10"), "beta=10 is for a reference that"),
+        (("compare", "qlearning-gru", "qlearning-learned", "--set", "beta=10"), "beta=10 is for a reference that"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, tmp_path, monkeypatch):

@@ -1,270 +1,69 @@
 """Trained subjects: models that learned a task while interchanges tied subspaces of them to the algorithm's variables.
 
-What :mod:`circuits.benchmark.tying` means by that; here is which models (:func:`recipes`) and what is known of them.
-Each learns from a random start to predict what the algorithm predicts, all of its weights are free, and none is zero in
-the end. Known: the tied sites hold their variables, the rest of these sites does not matter, the idle heads matter
-nowhere and the others do. Not known: edges. ``lab/tied_training.py`` trains them; ``weights/`` holds
-those that are shipped, each with its held-out accuracies.
+Each learned from a random start to predict what the algorithm predicts, all of its weights are free, and none is zero
+in the end. ``truth.json`` beside the weights says what is known: the tied sites hold their variables, the rest of these
+sites does not matter, the idle heads matter nowhere and the others do. Edges are not known. ``lab/tied_training.py``
+trains them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from circuits.benchmark import tying
 from circuits.benchmark.known_machine import KnownMachine
-from circuits.benchmark.tying import Batch, Tie
 from interp import tasks
-from interp.algorithm import Algorithm, Values
 from interp.errors import require_known
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
 from interp.model.checkpoints import load_checkpoint
-from interp.model.config import LatentTransformerConfig
-from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.transformer import HookedLatentTransformer
 
-_OF_THE_MODEL = ["d_model", "n_layers", "n_heads", "d_mlp", "normalization_type", "output", "attention_rules"]
-_OF_THE_MODEL += ["latent_update", "init_std"]
 WEIGHTS = Path(__file__).parent / "weights"
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How a subject is trained.
-
-    Attributes:
-        machine: name of the handwired machine that computes the same.
-        algorithm: what it imitates.
-        sizes: of the task; ``sampling`` holds further arguments of its sampler.
-        idle: heads as (layer, head) that must not matter.
-        doubtful: heads that the shipped weights leave in between, so that they are not asked for: an idle one that
-            still matters on its own, or one that is free to matter and hardly does.
-        unused_at: heads at positions, as sites, that must not matter either; where any are named, some are changed in
-            every step.
-        loud: how many times the difference to the other round is put in where it must not matter: what leaks little
-            through a head adds up over rounds, and is hardly seen in predictions.
-        output, attention_rules, latent_update: of the model (:class:`~interp.model.config.LatentTransformerConfig`).
-        attends: the attention that heads are taught in the first ``attention_steps`` steps, beside all else: from the
-            variables and the layout of a round, site of a pattern -> ``[episode, round, key]``.
-        n_rounds: of an episode; ``curriculum`` holds other lengths in training, as (first step, rounds).
-        horizon: rounds that are compared after an intervention.
-        draws: ties that are interchanged in a step.
-        steps, batch, lr: of Muon for the blocks' matrices, of AdamW for the rest.
-        polish: steps that follow at a third of the rate, which falls to 0 a second time.
-    """
-
-    machine: str
-    algorithm: Algorithm
-    sizes: Mapping[str, int]
-    ties: tuple[Tie, ...]
-    idle: tuple[tuple[int, int], ...]
-    doubtful: tuple[tuple[int, int], ...] = ()
-    unused_at: tuple[str, ...] = ()
-    loud: float = 1.0
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    d_model: int = 32
-    n_layers: int = 3
-    n_heads: int = 4
-    d_mlp: int = 96
-    normalization_type: str | None = "LNPre"
-    output: str = "logits"
-    attention_rules: tuple[tuple[str, ...], ...] = ()
-    latent_update: str = "add"
-    init_std: float = 0.1
-    n_rounds: int = 12
-    curriculum: tuple[tuple[int, int], ...] = ()
-    attends: Callable[[Values, RoundLayout], dict[str, np.ndarray]] = lambda values, layout: {}
-    attention_steps: int = 0
-    horizon: int = 3
-    draws: int = 2
-    steps: int = 5600
-    batch: int = 40
-    lr: float = 3e-3
-    polish: int = 0
-
-    @property
-    def d_head(self) -> int:
-        """Width of a head."""
-        return self.d_model // self.n_heads
-
-    @property
-    def unused(self) -> list[str]:
-        """The sites that must not matter: idle heads, and heads at positions where the circuit has no use for them."""
-        return [*("z[{}.{}]".format(*head) for head in self.idle), *self.unused_at]
-
-    def model_config(self, name: str, seed: int) -> LatentTransformerConfig:
-        """The configuration of the model that is trained."""
-        return LatentTransformerConfig(
-            layout=tasks.get(self.algorithm.task).layout(**self.sizes),
-            d_head=self.d_head,
-            write_map=True,
-            **{name: getattr(self, name) for name in _OF_THE_MODEL},
-            name=name,
-            origin={"trained": name, "seed": seed},
-        )
-
-
-def _attention(values: Values, layout: RoundLayout) -> dict[str, np.ndarray]:
-    """Where the heads of handwired Weighted Majority look that move what differs between episodes, or else the sink."""
-    keys = np.eye(layout.n_positions)
-    votes = keys[[i for i, label in enumerate(layout.labels) if label.startswith("p_")]]
-    everywhere = np.ones((*values["label"].shape, 1))
-    sink, fetched, told = (everywhere * keys[layout.position(label)] for label in ("<w>", "<z>", "y"))
-    return {
-        "pattern[0.0]@p?": fetched,
-        "pattern[0.1]@w?": told,
-        "pattern[0.2]@w?": fetched,
-        "pattern[0.0]@w?": sink,
-        "pattern[0.2]@p?": sink,
-        "pattern[1.0]@p?": values["weights"] @ votes,
-        "pattern[1.1]@w?": values["match"] @ votes,
-    }
-
-
-def recipes() -> dict[str, Recipe]:
-    """Every kind of trained subject."""
-    experts, mdps = tasks.get("experts"), tasks.get("qlearning")
-    three = tuple((i,) for i in range(3))
-    # The handwired heads that move what differs between episodes: 2.1, 2.2 and 2.3, then 3.1 and 3.2.
-    working = {"z[0.0]@p?", "z[0.1]@w?", "z[0.2]@w?", "z[1.0]@p?", "z[1.1]@w?"}
-    read = {0: experts.layout(n_experts=3).labels, 1: ("p?", "w?")}
-    every = [f"z[{layer}.{head}]@{label}" for layer in read for head in range(3) for label in read[layer]]
-    return {
-        "wma": Recipe(
-            machine="wma-handwired",
-            algorithm=experts.algorithm("weighted_majority", gain=0.6),
-            sizes={"n_experts": 3},
-            ties=(
-                Tie("log_weights", {"latent@<z>": three}),
-                Tie("log_weights", {"resid_post[1]@p?": three}),
-                Tie("match", {"resid_post[1]@w?": three}, "state"),
-            ),
-            idle=((0, 3), (1, 3), (2, 2), (2, 3)),
-            doubtful=((1, 1), (2, 2)),
-        ),
-        "wma-roles": Recipe(
-            machine="wma-handwired",
-            algorithm=experts.algorithm("weighted_majority", gain=0.5),
-            sizes={"n_experts": 3},
-            ties=(
-                Tie("log_weights", {"latent@<z>": three}),
-                Tie("log_weights", {"z[0.0]@p?": three}),
-                Tie("log_weights", {"z[0.2]@w?": three}, "state"),
-                Tie("label", {"z[0.1]@w?": ((),)}, "state"),
-                Tie("match", {"z[1.1]@w?": three}, "state"),
-            ),
-            idle=(),
-            unused_at=tuple(site for site in every if site not in working),
-            loud=3.0,
-            d_model=36,
-            n_layers=2,
-            n_heads=3,
-            d_mlp=0,
-            normalization_type=None,
-            output="probability",
-            attention_rules=(("softmax",) * 3, ("softmax", "linear", "softmax")),
-            latent_update="replace",
-            attends=_attention,
-            attention_steps=1500,
-            curriculum=((0, 5), (300, 8), (1200, 12), (3500, 30)),
-            steps=5000,
-            polish=2500,
-        ),
-        "qlearning": Recipe(
-            machine="qlearning-handwired",
-            algorithm=mdps.algorithm("q_learning", alpha=0.5, gamma=0.8, beta=4.0),
-            sizes={"n_states": 2, "n_actions": 2},
-            ties=(
-                Tie("table", {f"latent@c_{a + 1}": ((0, a), (1, a)) for a in range(2)}),
-                Tie("next_values", {"resid_post[1]@Select": ((0,), (1,))}),
-                Tie("td_error", {"resid_post[2]@Update": ((),)}, "state"),
-            ),
-            idle=((0, 3), (1, 3), (2, 3), (3, 2), (3, 3)),
-            doubtful=((0, 1), (2, 1), (3, 0)),
-            n_layers=4,
-            d_mlp=128,
-            n_rounds=14,
-            horizon=4,
-            steps=5000,
-        ),
-    }
-
-
-def batch_of(
-    recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, seed: int, n_rounds: int | None = None
-) -> Batch:
-    """Encoded episodes with every variable, of the recipe's rounds when None; the latents are still to be filled in.
-
-    Where rounds hold the model's own choice, a random one stands there: the model learns to do without it.
-    """
-    task = tasks.get(recipe.algorithm.task)
-    episodes = task.sample(n_episodes, n_rounds or recipe.n_rounds, seed=seed, **recipe.sizes, **recipe.sampling)
-    layout = model.layout.fit(episodes)
-    rounds = layout.encode(episodes)
-    tokens = rounds.tokens
-    if layout.choice_position is not None:
-        drawn = np.random.default_rng([seed, 1]).integers(layout.n_outputs, size=tokens.shape[:2])
-        tokens = layout.commit(tokens, torch.from_numpy(drawn))
-    encoded = EncodedRounds(tokens, rounds.values.to(model.W_E), rounds.slots)
-    return Batch(encoded, layout, recipe.algorithm.run(episodes))
-
-
-def _shipped() -> dict[str, tuple[str, int]]:
-    """Name of every shipped subject -> its kind and seed."""
-    known = recipes()
-    names = {}
-    for folder in sorted(WEIGHTS.glob("*-*")):
-        kind, _, seed = folder.name.rpartition("-")
-        names[f"{known[kind].machine} trained, seed {seed}"] = kind, int(seed)
-    return names
-
-
-def load(kind: str, seed: int) -> KnownMachine:
-    """A shipped subject, in float64 like the handwired ones."""
-    names = {pair: name for name, pair in _shipped().items()}
-    require_known("trained subject", f"{kind}-{seed}", [f"{k}-{s}" for k, s in names])
-    recipe, model = recipes()[kind], load_checkpoint(WEIGHTS / f"{kind}-{seed}").to(torch.float64)
-    basis = tying.bases(recipe.ties, recipe.d_model, recipe.d_head, seed)
+def load(name: str) -> KnownMachine:
+    """A shipped subject by the name of its folder, such as "wma-0", in float64 like the handwired ones."""
+    require_known("trained subject", name, sorted(folder.name for folder in WEIGHTS.iterdir()))
+    truth, model = _truth(WEIGHTS / name), load_checkpoint(WEIGHTS / name).to(torch.float64)
     claims = [
-        Claim(tie.variable, tuple(Place(_seen(site), basis[site].double()) for site in tie.holds), tie.outcome)
-        for tie in recipe.ties
+        Claim(
+            one["variable"],
+            tuple(Place(Site.parse(site), torch.tensor(basis).double()) for site, basis in one["places"].items()),
+            one["outcome"],
+        )
+        for one in truth["claims"]
     ]
     places: dict[str, tuple[Place, ...]] = {}
     for claim in claims:
         places[claim.variable] = (*places.get(claim.variable, ()), *claim.places)
-    every = [(layer, head) for layer in range(recipe.n_layers) for head in range(recipe.n_heads)]
-    heads = [head for head in every if head not in recipe.doubtful]
+    algorithm = tasks.of(model).algorithm(truth["algorithm"]["key"], **truth["algorithm"]["parameters"])
     return KnownMachine(
-        name=names[kind, seed],
-        machine=recipe.machine,
+        name=truth["name"],
+        machine=truth["machine"],
         form="trained",
         variant="trained",
         model=model.eval(),
-        algorithm=recipe.algorithm,
-        sizes=recipe.sizes,
+        algorithm=algorithm,
+        sizes=truth["sizes"],
         edges=None,
         places=places,
         claims=tuple(claims),
-        nodes={f"{layer}.{head}": "" if (layer, head) in recipe.idle else "content" for layer, head in heads},
-        seed=seed,
+        nodes=truth["nodes"],
+        seed=truth["seed"],
     )
 
 
 def builders() -> dict[str, Callable[[], KnownMachine]]:
     """Every shipped subject by name, and what loads it."""
-    return {name: partial(load, kind, seed) for name, (kind, seed) in _shipped().items()}
+    folders = sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir())
+    return {_truth(folder)["name"]: partial(load, folder.name) for folder in folders}
 
 
-def _seen(site: str) -> Site:
-    """A tied latent as the embedding at its position: the site that handwired machines name, too."""
-    parsed = Site.parse(site)
-    return Site("embed", position=parsed.position) if parsed.component == "latent" else parsed
+def _truth(folder: Path) -> Any:
+    return json.loads((folder / "truth.json").read_text("utf-8"))

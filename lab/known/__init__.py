@@ -2,57 +2,109 @@
 
     from lab import known
     known.gallery("experts")                                 # every specimen of a task, by its key
-    known.reference("experts")                               # the machine that all of them are held against
+    known.gallery("experts", draws=5)                        # and five more of each kind that has a size
+    known.reference("experts")                               # the machine that all of them are compared with
 
-A :class:`Specimen` is made by editing a circuit, from an algorithm, or by training. It says which words about it are
-right, and why; half of them were not looked at while thresholds were chosen. The table "machines" of ``python -m lab
-calibrate`` is of all of them.
+``deviations.csv`` is the table: what was done, the sizes between which it may be done, and which words are right.
+:mod:`lab.known.makers` makes a machine of each row. Thresholds were chosen with half of the rows; the others, and all
+draws, are held out. The table "machines" of ``python -m lab calibrate`` runs all of them.
 
-In this room: a file of specimens for each task, :mod:`lab.known.by_algorithm` (any algorithm as a machine).
+What is claimed of a machine, and is rightly answered with "yes" or "no". *Behaviour*: it gives the same predictions,
+whatever is asked and however rarely. *State*: each machine's state can be had from the other's, where the prediction
+depends on it, with the round supplied where needed; "either" where only one way is exact. *Update*: the reference's
+state, decoded, changes as in the reference with whatever a round holds. *Circuit*: heads play the same roles; edits of
+what is written leave them as they are. Right is "either" where nobody can say, or where the deviation is as large as
+thresholds allow; a question without a word is not scored.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Literal
 
-import torch
+import numpy as np
 
-from interp.checks import checked, unique
 from interp.errors import require_known
-from interp.library import load
 from interp.machine import Machine
-from lab.known.specimen import Right, Specimen
+from lab.known import makers
+from lab.known.makers import REFERENCES, reference
 
-__all__ = ["TASKS", "Right", "Specimen", "gallery", "reference"]
+__all__ = ["QUESTIONS", "TASKS", "Right", "Specimen", "gallery", "reference"]
 
-_REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
-    "experts": ("wma-handwired", {"n_experts": 4}),
-    "qlearning": ("qlearning-handwired", {"n_states": 4, "n_actions": 3}),
-    "reachability": ("reachability-handwired", {"n_nodes": 28, "n_edges": 24, "marks": False}),
-}
-TASKS = tuple(_REFERENCES)
-"""The tasks that have known machines: each has a file of that name here, with a function ``specimens()``."""
+TASKS = tuple(REFERENCES)
+QUESTIONS = ("behaviour", "state", "update", "circuit")
+Right = Literal["yes", "no", "either"]
 
 
-@checked
-def gallery(task: str) -> dict[str, Specimen]:
+@dataclass(frozen=True)
+class Specimen:
+    """A known machine.
+
+    Attributes:
+        key: its name in the gallery, unique in its task, such as "leaky 0.9".
+        make: builds it.
+        right: the right word on each question of a comparison with the reference of its task. "undecided" and "not
+            applicable" are never wrong, and never right.
+        why: what was done to it, and why these words are right.
+        algorithm: key of the family that must be named; "" for none of these, None where it is not scored.
+        held_out: whether it was left out when thresholds were chosen.
+    """
+
+    key: str
+    task: str
+    make: Callable[[], Machine]
+    right: Mapping[str, Right]
+    why: str
+    algorithm: str | None
+    held_out: bool
+
+
+@cache
+def _table() -> tuple[dict[str, str], ...]:
+    with Path(__file__).with_name("deviations.csv").open(encoding="utf-8", newline="") as stream:
+        return tuple(csv.DictReader(stream))
+
+
+def _specimen(row: Mapping[str, str], rng: np.random.Generator | None) -> Specimen:
+    """The machine of a row, of the row's first size, or of one that is drawn between its two."""
+    sizes = [float(size) for size in row["sizes"].split()]
+    size = sizes[:1]
+    if rng is not None:
+        low, high = sorted(sizes)
+        whole = low.is_integer() and high.is_integer()
+        size = [float(rng.integers(int(low), int(high) + 1)) if whole else round(float(rng.uniform(low, high)), 3)]
+    make = makers.MAKERS[row["task"]][row["key"]]
+    return Specimen(
+        key=row["key"].format(*size),
+        task=row["task"],
+        make=partial(make, *size),
+        right={question: row[question] for question in QUESTIONS if row[question]},  # type: ignore[misc]
+        why=row["what"].format(*size),
+        algorithm={"": None, "none": ""}.get(row["algorithm"], row["algorithm"]),
+        held_out=rng is not None or row["held out"] == "yes",
+    )
+
+
+def gallery(task: str, draws: int = 0) -> dict[str, Specimen]:
     """Every known machine of a task by its key, those that no threshold was chosen with (``held_out``) among them.
 
+    Args:
+        draws: how many further sizes of each deviation that has a size are drawn, each from its own seed; a size that
+            comes again is not counted again.
+
     >>> gallery("experts")["itself"].right["behaviour"]
-    'same'
+    'yes'
     """
     require_known("task with known machines", task, TASKS)
-    return unique(import_module(f"{__name__}.{task}").specimens(), f"specimen of {task!r}")
-
-
-@checked
-def reference(task: str) -> Machine:
-    """The machine that the known machines of a task are held against, in double precision.
-
-    >>> reference("experts").name
-    'wma-handwired'
-    """
-    require_known("task with known machines", task, TASKS)
-    name, sizes = _REFERENCES[task]
-    return load(name, **sizes).to(torch.float64)
+    rows = [row for row in _table() if row["task"] == task]
+    found = {one.key: one for row in rows for one in [_specimen(row, None)]}
+    for draw in range(draws):
+        for index, row in enumerate(rows):
+            if row["sizes"]:
+                one = _specimen(row, np.random.default_rng([draw, index]))
+                found.setdefault(one.key, one)
+    return found

@@ -1,6 +1,6 @@
 """A handwired circuit that writes its state otherwise than it should: every edit is a function of the state.
 
-    late = edits.late(interp.load("wma-handwired", n_experts=4), rounds=1)
+    leaky = edits.leaky(interp.load("wma-handwired", n_experts=4), keep=0.9)
 
 A round of the circuit runs as it is wired. Then the state that it wrote is exchanged for what the edit makes of the
 state before, the state after and a memory of the edit's own. That memory is carried in further coordinates of the
@@ -81,44 +81,6 @@ def window(model: HookedLatentTransformer, rounds: int) -> HookedLatentTransform
         return after - oldest, torch.cat([gained, memory[:, :-n]], 1)
 
     return edited(model, forget, f"last {rounds} rounds", n * rounds)
-
-
-def late(model: HookedLatentTransformer, rounds: int) -> HookedLatentTransformer:
-    """What a round adds is added ``rounds`` rounds later; until then it waits in the memory."""
-    n = _size(model)
-
-    def wait(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        gained = (after - before).flatten(1)
-        due = memory[:, -n:].reshape(after.shape)
-        return before + due, torch.cat([gained, memory[:, :-n]], 1)
-
-    return edited(model, wait, f"{rounds} late", n * rounds)
-
-
-def learning(
-    model: HookedLatentTransformer, when: Callable[[Tensor], Tensor], name: str, *, otherwise: float = 0.0
-) -> HookedLatentTransformer:
-    """The circuit learns only in some rounds; in the others it adds ``otherwise`` times what it should.
-
-    Args:
-        when: rounds that were before, ``[batch]``, to whether this one counts.
-    """
-
-    def learn(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        counts = when(memory[:, 0].round()).reshape(-1, *(1,) * (after.ndim - 1))
-        return torch.where(counts, after, before + otherwise * (after - before)), memory + 1
-
-    return edited(model, learn, name, 1)
-
-
-def forgetting(model: HookedLatentTransformer, at: int) -> HookedLatentTransformer:
-    """All that was learned in the first ``at`` rounds is forgotten after the last of them."""
-
-    def forget(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        last = (memory[:, 0].round() == at - 1).reshape(-1, *(1,) * (after.ndim - 1))
-        return torch.where(last, torch.zeros_like(after), after), memory + 1
-
-    return edited(model, forget, f"forgets all after {at} rounds", 1)
 
 
 def noisy(model: HookedLatentTransformer, sd: float) -> HookedLatentTransformer:

@@ -1,6 +1,6 @@
 """What a comparison says of known machines, beside what is right: a row for each of them, and a text that sums up.
 
-A word is *right* where it is the right one, *wrong* where it is the other of "same" and "different", and otherwise
+A word is *right* where it is the right one, *wrong* where it is the other of "yes" and "no", and otherwise
 "undecided". Where "either" is right nothing is scored. A family of algorithms that is named is right or wrong; where
 one should be named and none is, that is "undecided".
 """
@@ -15,11 +15,11 @@ from circuits import compare
 from interp.checks import checked
 from interp.machine import Machine
 from interp.statistics import exact_share
-from lab.known.specimen import Specimen
+from lab.known import QUESTIONS, Specimen
 
-QUESTIONS = ("behaviour", "state", "update", "circuit")
 SCORED = (*QUESTIONS, "algorithm")
 """Everything about a machine that is right, undecided or wrong."""
+WORDS = {"same": "yes", "different": "no"}
 MARKS = ("right", "undecided", "wrong")
 
 
@@ -27,7 +27,7 @@ def mark(word: str, right: str | None) -> str:
     """One of :data:`MARKS`; "" where nothing is scored."""
     if right is None or right == "either":
         return ""
-    if word not in ("same", "different"):
+    if word not in ("yes", "no"):
         return "undecided"
     return "right" if word == right else "wrong"
 
@@ -48,7 +48,8 @@ def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dic
     row: dict[str, Any] = {"task": specimen.task, "key": specimen.key, "held_out": specimen.held_out}
     for question in QUESTIONS:
         verdict, right = found.verdicts[question], specimen.right.get(question)
-        row |= {question: verdict.word, f"{question}_right": right or "", f"{question}_mark": mark(verdict.word, right)}
+        word = WORDS.get(verdict.word, verdict.word)
+        row |= {question: word, f"{question}_right": right or "", f"{question}_mark": mark(word, right)}
         row |= {f"{question}_by": verdict.decided_by, f"{question}_value": verdict.bound.estimate}
         row |= {f"{question}_low": verdict.bound.low, f"{question}_high": verdict.bound.high}
         row |= {f"{question}_threshold": verdict.threshold, f"{question}_untrained": verdict.control}
@@ -60,7 +61,7 @@ def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dic
 
 
 def rules(frame: pd.DataFrame) -> pd.DataFrame:
-    """How often each rule says "same" of what is different, and the reverse, held out or not.
+    """How often each rule says "yes" where "no" is right, and the reverse, held out or not.
 
     ``of`` is the number of machines on which it can be wrong in this way, ``at_most`` the upper end of the exact 95 %
     interval of the rate. Of names the first is a name where another or none is right.
@@ -69,8 +70,8 @@ def rules(frame: pd.DataFrame) -> pd.DataFrame:
     for held_out, half in frame.groupby("held_out"):
         for one in SCORED:
             marks, right = half[f"{one}_mark"], half[f"{one}_right"]
-            for error, word in (("false same", "different"), ("false different", "same")):
-                if one == "algorithm" and word == "same":
+            for error, word in (("false yes", "no"), ("false no", "yes")):
+                if one == "algorithm" and word == "yes":
                     continue
                 asked = marks.isin(MARKS) if one == "algorithm" else marks.isin(MARKS) & (right == word)
                 wrong = marks[asked] == "wrong"

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 import interp
+import lab
 from interp.audit import FULL, QUICK, AuditResult, audit
 from interp.files import write_csv
 from tests.audit.planted import cached
@@ -27,15 +28,15 @@ PLAIN = "adapt, two channels"
 
 
 def names() -> list[str]:
-    """What is asked: every model that ships, every kind of adapter (untrained), and a module that was adapted."""
-    return [*(record.name for record in interp.models()), *KINDS, PLAIN]
+    """Every model that ships or lies in ``lab``, every kind of adapter (untrained), and a module that was adapted."""
+    return [*(record.name for record in interp.models()), *lab.names(), *KINDS, PLAIN]
 
 
 def built(name: str, folder: Path) -> Any:
     """The machine of a name."""
     if name == PLAIN:
         return cached()
-    return make(name, folder) if name in KINDS else interp.load(name)
+    return make(name, folder) if name in KINDS else lab.load(name)
 
 
 def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, Any]:

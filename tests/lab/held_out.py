@@ -19,11 +19,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.benchmark import tying
-from circuits.benchmark.trained import Recipe, batch_of
-from circuits.benchmark.tying import Batch, Pairs, Tie
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import ratio_interval
+from lab import tying
+from lab.recipes import Recipe, batch_of
+from lab.tying import Batch, Pairs, Tie
 
 _MARGIN = 1e-3
 """A choice is a tie where the two best outcomes differ by less than this probability."""

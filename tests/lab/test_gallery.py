@@ -1,4 +1,4 @@
-"""The gallery says of every machine what is right and why; rare lapses are as rare as they say."""
+"""The table says of every known machine what is right and why; machines are what its sentences say of them."""
 
 from __future__ import annotations
 
@@ -9,43 +9,53 @@ import pytest
 
 import interp
 from interp import tasks
+from interp.tasks.qlearning.algorithms import q_learning
+from interp.tasks.reachability.algorithms import breadth_first
 from lab import known
-
-QUESTIONS = {"behaviour", "state", "update", "circuit"}
-
+from lab.known import makers
 
 FEW = {
-    "experts": ("itself", "one round late"),
-    "qlearning": (
-        "itself",
-        "two copies",
-        "by algorithm",
-        "optimistic start",
-        "one round late",
-        "written and never read",
-    ),
-    "reachability": ("itself", "by algorithm", "one round late", "holds only what is new", "ignores the last edge"),
+    "experts": ("itself", "handmade GRU", "one round late, by algorithm", "last 5 rounds", "label stuck"),
+    "qlearning": ("two copies", "by algorithm", "one round late", "counts of visits"),
+    "reachability": ("by algorithm", "holds only what is new", "bidirectional"),
 }
 """Machines of each task that the default tests run."""
 EVERY = {f"{task}: {key}": (task, key) for task in known.TASKS for key in known.gallery(task)}
 SOME = [f"{task}: {key}" for task, keys in FEW.items() for key in keys]
-SLOW = pytest.mark.slow(reason="one to three CPU seconds a machine, 123 machines")
+SLOW = pytest.mark.slow(reason="one to three CPU seconds a machine, 50 machines")
 
 
 @pytest.mark.parametrize("task", known.TASKS)
 def test_every_specimen_says_what_is_right_and_why(task):
-    """Half of each task's are not used to choose thresholds, and machines differ in every question."""
+    """Two fifths of each task's are not used to choose thresholds, and machines differ in every question."""
     machines = known.gallery(task)
-    assert len(machines) >= 30 and all(key == one.key and one.task == task for key, one in machines.items())
-    assert all(one.right.keys() <= QUESTIONS and len(one.why) > 10 for one in machines.values())
+    assert len(machines) >= 16 and makers.MAKERS[task].keys() == {r["key"] for r in known._table() if r["task"] == task}
+    assert len(machines) == len(makers.MAKERS[task]), "no key comes twice"
+    for one in machines.values():
+        assert {*one.right.values()} <= {"yes", "no", "either"} and len(one.why) > 10 and "{" not in one.why
     assert {one.algorithm for one in machines.values()} <= {None, "", *tasks.get(task).rivals()}
-    for held_out in (False, True):
-        half = [one for one in machines.values() if one.held_out == held_out]
-        assert 0.4 <= len(half) / len(machines) <= 0.6
-        for question in QUESTIONS:
-            words = Counter(one.right.get(question) for one in half)
-            fewest = 3 if task == "experts" or question != "circuit" else 1
-            assert min(words["same"], words["different"]) >= fewest, (question, held_out)
+    assert 0.35 <= np.mean([one.held_out for one in machines.values()]) <= 0.6
+    for question in known.QUESTIONS:
+        words = Counter(one.right.get(question) for one in machines.values())
+        assert min(words["yes"], words["no"]) >= 2, question
+
+
+@pytest.mark.parametrize("task", known.TASKS)
+def test_draws_have_other_sizes_within_the_row_and_its_words_and_are_held_out(task):
+    plain, drawn = known.gallery(task), known.gallery(task, draws=5)
+    more = [one for key, one in drawn.items() if key not in plain]
+    rows = {row["key"]: row for row in known._table() if row["task"] == task and row["sizes"]}
+    assert (
+        list(drawn)[: len(plain)] == list(plain)
+        and len(more) >= 4 * len(rows) - 8
+        and list(drawn) == list(known.gallery(task, draws=5))
+    )
+    for one in more:
+        (row,) = [row for key, row in rows.items() if one.key.startswith(key.partition("{")[0])]
+        low, high = sorted(map(float, row["sizes"].split()))
+        (size,) = one.make.args
+        assert low <= size <= high and f"{size:g}" in one.key and one.held_out
+        assert one.right == plain[row["key"].format(float(row["sizes"].split()[0]))].right
 
 
 @pytest.mark.parametrize("name", [*SOME, *(pytest.param(name, marks=SLOW) for name in EVERY if name not in SOME)])
@@ -67,17 +77,20 @@ def apart(task, key, batches):
 def test_a_few_behave_as_they_should(name):
     task, key = EVERY[name]
     episodes = tasks.get(task).sample_for(known.reference(task), 12, tasks.get(task).at_most(14), seed=3)
-    assert (apart(task, key, [episodes]) < 1e-6) == (known.gallery(task)[key].right["behaviour"] == "same")
+    exact = 1e-4 if key == "handmade GRU" else 1e-6
+    assert (apart(task, key, [episodes]) < exact) == (known.gallery(task)[key].right["behaviour"] == "yes")
 
 
 @SLOW
 @pytest.mark.parametrize("name", EVERY)
 def test_all_behave_as_they_should(name):
-    """On the episodes that tell algorithms apart."""
+    """On the episodes that tell algorithms apart; another read-out of the same answer is fitted by comparisons."""
     task, key = EVERY[name]
     record, right = tasks.get(task), known.gallery(task)[key].right["behaviour"]
     sets = record.sets_for(known.reference(task).layout, 8, record.at_most(20), seed=5).values()
-    assert right == "either" or (apart(task, key, [scored for _, scored in sets]) < 1e-6) == (right == "same")
+    fitted = right == "either" or key in ("ties shared", "answer spread")
+    exact = 1e-4 if key == "handmade GRU" else 1e-6
+    assert fitted or (apart(task, key, [scored for _, scored in sets]) < exact) == (right == "yes")
 
 
 @pytest.mark.parametrize(("key", "behaves"), [("inverted once in 240", True), ("unlearns once in 240", False)])
@@ -95,6 +108,57 @@ def test_a_rare_lapse_is_rare_and_happens(key, behaves):
     assert 0.6 * expected < rate < 1.4 * expected
     first = np.argmax(differs.any(0) if behaves else (apart > 1e-6).any(0))
     assert first <= 6
+
+
+def held(task, key, episodes):
+    """The state that a machine carries, before every round and after the last one."""
+    machine = known.gallery(task)[key].make()
+    return machine.read_state(interp.rollout(machine, episodes).latents).numpy(force=True)
+
+
+def test_edits_of_a_table_are_what_they_say():
+    reference = known.reference("qlearning")
+    episodes = tasks.of(reference).sample_for(reference, 12, 14, seed=3)
+    values = q_learning().run(episodes)
+    truth = np.concatenate([values["table"], values["next_table"][:, -1:]], 1)
+    assert held("qlearning", "two copies", episodes) == pytest.approx(truth, abs=1e-12)
+    ignoring = held("qlearning", "one action ignored", episodes)
+    assert (ignoring[..., 0] == 0).all() and truth[..., 0].any() and ignoring[..., 1:].any()
+    moved = (np.abs(np.diff(truth, axis=1)) > 0)[:, 0]
+    assert held("qlearning", "leaky 0.9", episodes)[:, 1][moved] == pytest.approx(0.9 * truth[:, 1][moved])
+
+
+def test_a_late_table_goes_on_from_any_state():
+    """A map from another model's state gives it transitions that are none: the nearest ones stand for them."""
+    machine = known.gallery("qlearning")["one round late"].make()
+    run = interp.rollout(machine, tasks.of(machine).sample_for(machine, 12, 14, seed=3))
+    moved = machine.step(run.latents[:, 3] * 1.4 + 0.7, run.fed.at(3))
+    assert moved.carried.isfinite().all() and moved.prediction.isfinite().all()
+
+
+def test_edits_of_a_set_are_what_they_say():
+    reference = known.reference("reachability")
+    episodes = tasks.of(reference).sample_for(reference, 24, 5, seed=3)
+    values = breadth_first().run(episodes)
+    truth = np.concatenate([values["reached"], values["next_reached"][:, -1:]], 1)
+    shaken = held("reachability", "noise that is cleaned away", episodes)
+    assert (np.rint(shaken) == truth).all() and np.abs(shaken - truth)[:, 1:].max() > 0.03
+    assert not held("reachability", "ignores the root", episodes).any()
+    assert not held("reachability", "never holds node 5", episodes)[..., 5].any() and truth[..., 5].any()
+    newest = held("reachability", "holds only what is new", episodes)
+    assert (newest[:, 2] <= truth[:, 2] - truth[:, 1]).all() and newest[:, 2].any()
+
+
+def test_searches_from_both_ends_meet_half_way():
+    """A candidate is found from round t on if it lies within 2 t steps of the root."""
+    reference = known.reference("reachability")
+    episodes = tasks.of(reference).sample_for(reference, 300, 5, seed=4)
+    met = known.gallery("reachability")["bidirectional"].make().module.algorithm.run(episodes)
+    truth = breadth_first().run(episodes)["reached"]
+    assert np.array_equal(met["reached"], truth)
+    for t in (1, 2):
+        reach = np.take_along_axis(truth[:, 2 * t], episodes.candidates, -1)
+        assert np.array_equal(met["member"][:, t], reach) and reach.any()
 
 
 def test_an_unknown_task_is_refused_with_those_known():

@@ -15,14 +15,11 @@ SOME = {
     "handmade GRU": "behaviour state update algorithm",
     "negated and scaled": "behaviour state update circuit algorithm",
     "gain 1": "behaviour state update circuit algorithm",
-    "noisy follow the leader": "behaviour state update",
     "Bayes, wrong prior": "behaviour state algorithm",
-    "delayed switch": "behaviour state algorithm",
     "label stuck": "behaviour state update algorithm",
     "one round late, by algorithm": "behaviour update algorithm",
     "leaky 0.9": "behaviour update circuit",
     "last 5 rounds": "behaviour state update",
-    "untrained GRU": "behaviour state update algorithm",
     "random cell": "behaviour state update algorithm",
 }
 """Machines of expert advice, and what must be right about them at this size; nothing else may be wrong."""

@@ -16,7 +16,7 @@ from reports import comparison
 
 def rows(words, question="behaviour", key="experts: lag"):
     """One row a size and seed; ``words``: size to the words of its runs."""
-    others = dict.fromkeys(("behaviour", "state", "update", "circuit"), "same") | {"circuit": "not applicable"}
+    others = dict.fromkeys(("behaviour", "state", "update", "circuit"), "yes") | {"circuit": "not applicable"}
     return pd.DataFrame(
         {"deviation": key, "size": size, "seed": seed, **others, question: word, "cpu_seconds": 1.0}
         for size, several in words.items()
@@ -24,7 +24,7 @@ def rows(words, question="behaviour", key="experts: lag"):
     )
 
 
-D, S, U = "different", "same", "undecided"
+D, S, U = "no", "yes", "undecided"
 
 
 @pytest.mark.parametrize(

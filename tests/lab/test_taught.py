@@ -7,6 +7,7 @@ from scipy import special
 
 import circuits
 import interp
+import lab
 from circuits.compiler import rows
 from interp import tasks
 from interp.errors import InputError
@@ -103,7 +104,7 @@ def _carried(model, seed, n_rounds=30, regime="grid", **sizes):
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_what_was_taught_single_rounds_carries_the_table_through_episodes(seed):
-    model = interp.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
+    model = lab.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
     divergence, missed = _carried(model, seed)
     assert divergence < 0.001 and missed < 0.01
     divergence, missed = _carried(model, seed, 100, "ladder")  # tables grow to 6
@@ -116,7 +117,7 @@ def test_what_was_taught_single_rounds_carries_the_table_through_episodes(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_policy_of_what_was_taught_holds_for_50_rounds_in_every_size_and_regime(seed):
-    model = interp.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
+    model = lab.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
     for n_states, n_actions in ((2, 2), (4, 3), (8, 4)):
         for regime in ("grid", "deterministic", "ladder"):
             assert _carried(model, seed, 50, regime, n_states=n_states, n_actions=n_actions)[0] < 0.003

@@ -1,5 +1,6 @@
 """Trained subjects: what is tied is tied, what is idle is idle, and training resumes where it stopped."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,10 @@ import torch
 from safetensors.torch import load_file
 
 import interp
-from circuits.benchmark import trained, tying
+from circuits.benchmark import trained
 from interp import InputError
 from interp.model.checkpoints import load_checkpoint
-from lab import tied_training
+from lab import recipes, tied_training, tying
 from tests.lab.held_out import measure
 
 
@@ -23,7 +24,7 @@ def kind(request):
 @pytest.fixture(scope="module")
 def truth(kind):
     model = load_checkpoint(trained.WEIGHTS / f"{kind}-0")
-    return measure(trained.recipes()[kind], model, seed=0, n_episodes=100)
+    return measure(recipes.recipes()[kind], model, seed=0, n_episodes=100)
 
 
 def test_a_shipped_subject_holds_its_variables_where_it_says(truth):
@@ -34,24 +35,24 @@ def test_a_shipped_subject_holds_its_variables_where_it_says(truth):
 
 def test_idle_heads_matter_less_than_any_other(kind, truth):
     heads = truth[truth["kind"] == "head"].set_index("what")["kl"]
-    nodes = trained.load(kind, 0).nodes
+    nodes = trained.load(f"{kind}-0").nodes
     idle = [head for head, kind in nodes.items() if not kind]
     assert heads[idle].max() < 0.2 * heads[[head for head in nodes if head not in idle]].min()
-    parameters = trained.load(kind, 0).model.named_parameters()
+    parameters = trained.load(f"{kind}-0").model.named_parameters()
     weights = [p.detach().flatten() for key, p in parameters if ".b_" not in key and p.ndim > 1]  # biases start at 0
     assert (torch.cat(weights).abs() > 1e-6).float().mean() > 0.99
 
 
 def test_the_wrong_directions_hold_nothing():
-    recipe = trained.recipes()["wma"]
+    recipe = recipes.recipes()["wma"]
     found = measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=5, n_episodes=8)
     assert found[found["kind"] == "tie"]["iia"].max() < 0.7
 
 
 def test_setting_no_element_is_the_algorithm_itself():
-    recipe = trained.recipes()["qlearning"]
+    recipe = recipes.recipes()["qlearning"]
     model = tied_training.Run(recipe, "x", 0, None).model
-    batch, rng = trained.batch_of(recipe, model, 6, 0), np.random.default_rng(0)
+    batch, rng = recipes.batch_of(recipe, model, 6, 0), np.random.default_rng(0)
     pairs = tying.Pairs.drawn(6, recipe.n_rounds, recipe.horizon, rng)
     tie = recipe.ties[0]
     none = np.zeros((6, len(tie.elements)), bool)
@@ -67,7 +68,7 @@ def test_setting_no_element_is_the_algorithm_itself():
 def test_training_that_was_cut_short_ends_the_same(tmp_path):
     whole, cut = (tmp_path / name for name in ("whole", "cut"))
     tied_training.train("wma", 0, whole, steps=2, every=2)
-    run = tied_training.Run(replace(trained.recipes()["wma"], steps=2), "wma seed 0", 0, cut)
+    run = tied_training.Run(replace(recipes.recipes()["wma"], steps=2), "wma seed 0", 0, cut)
     run.advance()
     run.save()
     tied_training.train("wma", 0, cut, steps=2, every=2)
@@ -76,13 +77,13 @@ def test_training_that_was_cut_short_ends_the_same(tmp_path):
 
 
 def test_a_machine_taught_the_handwired_roles_holds_them_after_the_teaching_stopped():
-    recipe, model = trained.recipes()["wma-roles"], interp.load("wma-tied")
+    recipe, model = recipes.recipes()["wma-roles"], interp.load("wma-tied")
     found = measure(recipe, model, seed=0, n_episodes=60).set_index(["kind", "what"])
     # Choices of counterfactuals lie near ties in short episodes: the divergence says more. Nothing changed has .002.
     assert found.loc["tie", "kl"].max() < 0.01 and found.loc[["task", "idle"], "kl"].max() < 0.005
     assert found.loc["tie", "iia"].mean() > 0.8 and found.loc["tie", "chance"].max() < 0.2
     # Attention was taught in early steps only; here it is measured on episodes that trained nothing.
-    batch = trained.batch_of(recipe, model, 8, 10**6)
+    batch = recipes.batch_of(recipe, model, 8, 10**6)
     heads = "pattern[0.0]@p?", "pattern[0.1]@w?", "pattern[0.2]@w?", "pattern[1.0]@p?"
     taught = {site: wanted for site, wanted in recipe.attends(batch.values, batch.layout).items() if site in heads}
     with torch.no_grad():
@@ -91,9 +92,9 @@ def test_a_machine_taught_the_handwired_roles_holds_them_after_the_teaching_stop
 
 
 def test_a_variable_set_where_the_state_is_written_leaves_its_own_prediction():
-    recipe = trained.recipes()["wma-roles"]
+    recipe = recipes.recipes()["wma-roles"]
     model = tied_training.Run(recipe, "x", 0, None).model
-    batch, pairs = trained.batch_of(recipe, model, 6, 0), tying.Pairs.drawn(6, 12, 3, np.random.default_rng(0))
+    batch, pairs = recipes.batch_of(recipe, model, 6, 0), tying.Pairs.drawn(6, 12, 3, np.random.default_rng(0))
     run = [
         tying.counterfactual(recipe.algorithm, batch.values, pairs, tie, np.ones((6, 3), bool), 3)
         for tie in (None, *recipe.ties[1:3])
@@ -104,7 +105,7 @@ def test_a_variable_set_where_the_state_is_written_leaves_its_own_prediction():
 
 def test_the_divergence_of_probabilities_is_that_of_logits_to_second_order():
     logits, probability = (
-        tied_training.Run(trained.recipes()[kind], "x", 0, None).model for kind in ("wma", "wma-roles")
+        tied_training.Run(recipes.recipes()[kind], "x", 0, None).model for kind in ("wma", "wma-roles")
     )
     wanted, said = np.array([[0.3, 0.7]]), torch.tensor([[0.31, 0.69]])
     expected = tying.divergence(logits, said.log(), wanted)
@@ -114,4 +115,8 @@ def test_the_divergence_of_probabilities_is_that_of_logits_to_second_order():
 
 def test_what_is_not_shipped_is_named():
     with pytest.raises(InputError, match="qlearning-0, wma-0"):
-        trained.load("wma", 99)
+        trained.load("wma-99")
+
+
+def test_the_truth_beside_the_weights_is_that_of_the_recipe(kind):
+    assert json.loads((trained.WEIGHTS / f"{kind}-0" / "truth.json").read_text("utf-8")) == recipes.truth(kind, 0)

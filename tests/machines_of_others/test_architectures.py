@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import interp
+import lab
 from circuits.compare.question import Effort
 from interp.machines.agents import Actor
 
@@ -117,7 +118,7 @@ def test_steps_that_are_equal_are_alike_and_independent_ones_are_not(measured):
 
 
 def test_machines_that_ship_are_told_by_their_architecture(measured):
-    machines = {name: interp.load(name) for name in ("wma-learned", "wma-gru", "wma-gru-1", "wma-lstm-1")}
+    machines = {name: lab.load(name) for name in ("wma-learned", "wma-gru", "wma-gru-1", "wma-lstm-1")}
     assert [measured.architecture(m) for m in machines.values()] == ["transformer", "GRU", "GRU", "LSTM"]
     wanted = [("wma-learned", "wma-gru"), ("wma-gru", "wma-gru-1"), ("wma-gru-1", "wma-lstm-1")]
     assert measured.pairs_of(machines) == wanted
@@ -144,7 +145,7 @@ def test_the_page_says_what_the_numbers_say(table):
 @pytest.mark.slow(reason="two machines and a pair of them at small size: half a minute of one core")
 def test_a_pair_is_measured_and_kept(measured, tmp_path):
     small = Effort(known=16, test=8, rounds=8, starts=2, horizon=2, battery=4, scored=8, edits=60, untrained=1)
-    made = measured.main(tmp_path, ["wma-gru", "wma-gru-1"], small)
+    made = measured.main(tmp_path, ["wma-gru", str(lab.CHECKPOINTS / "wma-gru-1")], small)
     machines, pairs = map(pd.read_csv, made)
     assert (machines["nats_above_bayes"] < 0.005).all() and list(machines["architecture"]) == ["GRU", "GRU"]
     wanted = ["behaviour", "response", "state", "update on", "update off"]

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import interp
+import lab
 from interp import catalog, tasks
 from interp.errors import InputError
 from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
@@ -198,13 +199,14 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
         load_checkpoint(folder)
 
 
-SHIPPED = [record.name for record in interp.models() if record.kind == "learned"]
+SHIPPED = [*(record.name for record in interp.models() if record.kind == "learned"), *lab.names()]
+"""The models that ship, and the further seeds beside the packages."""
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_checkpoint_loads(name):
     """Whatever origin.training records: configurations of earlier versions are history, not input."""
-    model = interp.load(name)
+    model = lab.load(name)
     assert model.name == name and not model.is_handwired
     assert tasks.of(model).key == model.layout.task and "seed" in model.origin["training"]
 
@@ -213,7 +215,7 @@ def test_every_shipped_checkpoint_loads(name):
 def test_another_seed_of_a_model_was_trained_as_it_was(name):
     """With every setting of its preset; the precision is the machine's choice ("auto")."""
     first, seed = name.rsplit("-", 1)
-    one, other = (interp.load(each).origin["training"] for each in (first, name))
+    one, other = (lab.load(each).origin["training"] for each in (first, name))
     assert (one["seed"], other["seed"]) == (0, int(seed))
     plans = [[(stage["n_rounds"], stage["steps"]) for stage in training.get("stages", [])] for training in (one, other)]
     assert plans[0] == plans[1]
