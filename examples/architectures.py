@@ -30,7 +30,7 @@ import interp
 from circuits import compare
 from circuits.compare.behaviour import BEHAVIOUR
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
-from circuits.compare.question import Compared, Samples, Subject, best, shared_sizes
+from circuits.compare.question import Compared, Samples, Participant, best, shared_sizes
 from circuits.compare.response import edits_of
 from circuits.compare.state import STATE
 from circuits.compare.update import strange
@@ -89,13 +89,13 @@ class Bench:
 
     def pair(self, one: Machine, other: Machine) -> Compared:
         """Two machines as ``compare.run`` has them, with untrained copies of both."""
-        subjects = [Subject(machine, self.samples) for machine in (one, other)]
+        subjects = [Participant(machine, self.samples) for machine in (one, other)]
         fresh = [once("fresh", machine, make=partial(self._fresh, machine)) for machine in (one, other)]
         return Compared(*subjects, *fresh, self.effort, self.sets)
 
-    def _fresh(self, machine: Machine) -> list[Subject]:
+    def _fresh(self, machine: Machine) -> list[Participant]:
         seeds = range(self.effort.seed, self.effort.seed + self.effort.untrained)
-        return [Subject(untrained(machine, seed), self.samples) for seed in seeds]
+        return [Participant(untrained(machine, seed), self.samples) for seed in seeds]
 
 
 def of_machine(machine: Machine, bench: Bench, n_episodes: int = 400) -> Row:
@@ -156,7 +156,7 @@ def updates(compared: Compared) -> Iterator[Row]:
 
 
 def steps(
-    subject: Subject, algorithm: Algorithm, effort: compare.Effort, horizon: int, by: np.ndarray | None
+    subject: Participant, algorithm: Algorithm, effort: compare.Effort, horizon: int, by: np.ndarray | None
 ) -> np.ndarray:
     """By how much the state changes, as a cross-fitted decoder reads it, ``[episode, start, expert]``."""
     writer, samples, made = crossed_writer(subject, algorithm, (STATE_KEY,)), subject.samples, []

@@ -43,7 +43,7 @@ from circuits.compare.fitting import (
     predictor,
     task_of,
 )
-from circuits.compare.question import Compared, Question, above, bounds
+from circuits.compare.question import Compared, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Family, Predicted
@@ -150,9 +150,10 @@ class AlgorithmPart:
         ratio = "{:.2g} % [{:.2g}, {:.2g}]".format(
             *(100 * x for x in (self.ratio.estimate, self.ratio.low, self.ratio.high))
         )
+        response = f"; response to {self.response.where}: {self.response.alike}" if self.response else ""
         return (
             f"{answer} ({made}): explains {self.explained} of the predictions, with {ratio} of the error of the next "
-            f"best, {self.scores[self.runner_up].name}" + (f"; response to {self.response}" if self.response else "")
+            f"best, {self.scores[self.runner_up].name}{response}"
         )
 
     @property
@@ -175,30 +176,13 @@ class AlgorithmPart:
                 if score.key == self.closest:
                     quantities["ratio"] = pooled_ratio(score.divergences, rival, seed, chosen)
                 for quantity, value in quantities.items():
-                    rows.append({"name": quantity, "set": name, "family": score.key, **bounds(value)})
+                    rows.append({"name": quantity, "set": name, "family": score.key, **value.columns("number")})
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; numbers that do not exist are None."""
-        keys = ("family", "closest", "parameters", "explained", "ratio", "runner_up", "baseline")
-        told = {
-            **{key: getattr(self, key) for key in keys},
-            "by_set": {
-                name: {"explained": explained, "ratio": ratio} for name, (explained, ratio) in self.by_set.items()
-            },
-            "families": [
-                {
-                    "key": score.key,
-                    "name": score.name,
-                    "parameters": score.parameters,
-                    "divergence": float(np.mean([values.mean() for values in score.divergences.values()])),
-                    "memoryless": score.memoryless,
-                }
-                for score in self.scores.values()
-            ],
-            "settings": dict(self.settings),
-        }
-        return json_values(told)
+        """JSON values of the answer; the table holds the numbers of every family."""
+        keys = ("family", "closest", "parameters", "explained", "ratio", "runner_up", "baseline", "by_set", "settings")
+        return json_values({key: getattr(self, key) for key in keys} | {"name": self.scores[self.closest].name})
 
 
 @checked
@@ -263,7 +247,7 @@ def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPar
     if not found:
         return part
     worst = min(found, key=lambda cell: cell.alike.low)
-    return replace(part, response=worst, family=part.family if above(worst.alike, RESPONDS) == "same" else None)
+    return replace(part, response=worst, family=part.family if worst.alike.low >= RESPONDS else None)
 
 
 def memoryless_divergences(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> Divergences:

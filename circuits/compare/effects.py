@@ -23,7 +23,7 @@ import torch
 
 from circuits.compare.crossfit import chosen, crossed_decoder, scored
 from circuits.compare.fitting import Array
-from circuits.compare.question import Effort, Question, Subject, bounds
+from circuits.compare.question import Effort, Participant, Question
 from interp.algorithm import NEXT, Algorithm
 from interp.decoder import RIDGE, Affine
 from interp.display import lacks
@@ -31,7 +31,7 @@ from interp.interventions.counterfactual import InterchangeResult, score_differe
 from interp.interventions.interchange import Claim, interchange
 from interp.interventions.moves import Writer, move
 from interp.interventions.swaps import Place
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER, Interval
 
 _SAME_STATE = 0.99
 """R2 from which on a rival's state counts as a linear map of the one that is moved."""
@@ -77,11 +77,12 @@ class EffectsPart:
         """One row a move and an algorithm."""
         rows = []
         for e in self.effects:
-            said = {key: getattr(e, key) for key in ("variable", "what", "where", "outcome", "algorithm")}
-            numbers = bounds(e.score) | bounds(e.slope, "slope ") | bounds(e.difference, "difference ")
-            rows.append({"name": "graded effect", **said, **numbers, "placebo": e.placebo, "untrained": e.untrained})
+            row = {key: getattr(e, key) for key in ("variable", "what", "where", "outcome", "algorithm")}
+            for name, value in (("number", e.score), ("slope", e.slope), ("difference", e.difference)):
+                row |= (value or NO_NUMBER).columns(name)
+            rows.append({"name": "graded effect", **row, "placebo": e.placebo, "untrained": e.untrained})
         if self.missing:
-            rows.append({"name": "graded effect", "what": "input", "where": self.missing, **bounds(None)})
+            rows.append({"name": "graded effect", "what": "input", "where": self.missing})
         return pd.DataFrame(rows)
 
 
@@ -95,7 +96,7 @@ class _Move:
 
 
 def effects(
-    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> EffectsPart:
     """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
     moves = (_in_latents, _at_inputs) if next(iter(algorithms.values())).state else (_at_inputs,)
@@ -105,13 +106,13 @@ def effects(
 
 
 def _in_latents(
-    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> list[Effect]:
     test, own = subject.samples.test, next(iter(algorithms.values()))
     writer = subject.writer(own)
     controls = [(u, u.writer(own, tuple(writer.shapes))) for u in untrained[:1]]
 
-    def result(s: Subject, algorithm: Algorithm, w: Writer, m: _Move, wants: Any = None) -> InterchangeResult:
+    def result(s: Participant, algorithm: Algorithm, w: Writer, m: _Move, wants: Any = None) -> InterchangeResult:
         return move(s.model, test, algorithm, m.variable, w, rounds=effort.at, by=m.change, wants=wants)
 
     found = []
@@ -130,7 +131,7 @@ def _in_latents(
     return found
 
 
-def _moves(algorithm: Algorithm, writer: Writer, subject: Subject, effort: Effort) -> list[_Move]:
+def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort) -> list[_Move]:
     """All elements to those of other episodes and the first one alone; what does not differ, by a quarter of its range.
 
     Only states that could occur: a count cannot exceed the number of rounds.
@@ -151,7 +152,9 @@ def _moves(algorithm: Algorithm, writer: Writer, subject: Subject, effort: Effor
     return found
 
 
-def _stated(own: Algorithm, rival: Algorithm, m: _Move, subject: Subject, effort: Effort) -> dict[str, Array] | None:
+def _stated(
+    own: Algorithm, rival: Algorithm, m: _Move, subject: Participant, effort: Effort
+) -> dict[str, Array] | None:
     """What the rival's state changes by, where it is a linear map of the moved state; None where it is none."""
     if not rival.state:
         return {}
@@ -181,7 +184,7 @@ def _stated(own: Algorithm, rival: Algorithm, m: _Move, subject: Subject, effort
 
 
 def _at_inputs(
-    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> list[Effect]:
     """Inputs of the round from other episodes, where the task's claims say that they stand."""
     algorithms = {key: _carrying(algorithm) for key, algorithm in algorithms.items()}
@@ -215,7 +218,7 @@ def _at_inputs(
 
 
 def _of_pool(
-    s: Subject, algorithm: Algorithm, claim: Claim, of_test: InterchangeResult, effort: Effort
+    s: Participant, algorithm: Algorithm, claim: Claim, of_test: InterchangeResult, effort: Effort
 ) -> Interval | None:
     """The score with the known episodes, too, each with the one before it as its source; None without any effect."""
     known, run = s.samples.known, s.run(s.samples.known)
@@ -241,7 +244,7 @@ def _carrying(algorithm: Algorithm) -> Algorithm:
 
 
 def interchanged(
-    s: Subject, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort, *, exact: bool = False
+    s: Participant, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort, *, exact: bool = False
 ) -> InterchangeResult:
     """A claim's variable set to that of other episodes at ``places``.
 

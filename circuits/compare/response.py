@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from circuits.compare.fitting import Array, distributions, predictor
-from circuits.compare.question import Compared, Question, Subject, bounds
+from circuits.compare.question import Compared, Participant, Question
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.interventions.moves import Writer
@@ -147,7 +147,7 @@ def _of_machine(model: Machine, edits: Edits) -> Array:
     return np.concatenate(made)
 
 
-def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
+def mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
     """The change of every later prediction when the decoded state is moved as the algorithm's changes with each edit.
 
     Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere. The latents of the clean run
@@ -210,13 +210,10 @@ class Cell:
         """Input and time, in words."""
         return f"{self.what}, {self.when}"
 
-    def __str__(self) -> str:
-        return f"{self.where}: {self.alike}"
-
     def row(self) -> dict[str, Any]:
         """Columns of a table."""
         sizes = {"response": self.size, "reference response": self.reference_size}
-        return {"what": self.what, "when": self.when, **bounds(self.alike), **sizes}
+        return {"what": self.what, "when": self.when, **self.alike.columns("number"), **sizes}
 
 
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
@@ -291,7 +288,7 @@ def through_state(compared: Compared) -> ResponsePart:
         return ResponsePart()
     writer = subject.writer(algorithm)
 
-    def found(of: Subject, moves: Writer) -> tuple[Cell, ...]:
+    def found(of: Participant, moves: Writer) -> tuple[Cell, ...]:
         return cells(edits, responses(of.model, edits), mediated(of, algorithm, moves, edits), _THERE)
 
     fresh = [found(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]

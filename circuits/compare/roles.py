@@ -53,7 +53,7 @@ from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from circuits.compare.fitting import Array
-from circuits.compare.question import Effort, Subject
+from circuits.compare.question import Effort, Participant
 from interp.algorithm import Algorithm
 from interp.errors import require
 from interp.interventions.mediation import MediationResult
@@ -157,12 +157,12 @@ class Matched:
     by_outcome: dict[str, Interval]
 
 
-def transformer(subject: Subject) -> HookedLatentTransformer:
+def transformer(subject: Participant) -> HookedLatentTransformer:
     """The subject's model, which is one where the question about circuits is asked."""
     return cast(HookedLatentTransformer, subject.model)
 
 
-def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
+def profile(subject: Participant, decode: Decode | None, effort: Effort) -> Profile:
     """The profile of a model on the test episodes.
 
     ``decode`` reads the carried state from the latents; None stands for the latents themselves.
@@ -450,7 +450,7 @@ class Look:
         return self.r2.estimate >= LOOKS and self.carried.high <= LITTLE
 
 
-def looks(subject: Subject, algorithm: Algorithm | None, mediated: MediationResult, effort: Effort) -> list[Look]:
+def looks(subject: Participant, algorithm: Algorithm | None, mediated: MediationResult, effort: Effort) -> list[Look]:
     """For every head, the algorithm's variable that its attention at the prediction follows best; the strongest first.
 
     ``mediated`` holds the effect of the latents on the prediction through every head's pattern at that position.
@@ -489,7 +489,7 @@ def _groups(layout: RoundLayout) -> dict[str, list[int]]:
     return {prefix: at for prefix, at in groups.items() if len(at) > 1}
 
 
-def _variables(subject: Subject, algorithm: Algorithm, effort: Effort, sizes: set[int]) -> dict[str, Array]:
+def _variables(subject: Participant, algorithm: Algorithm, effort: Effort, sizes: set[int]) -> dict[str, Array]:
     """Variables before the update with one axis of a group's size, ``[episode x round, element]``."""
     values, given = algorithm.run(subject.samples.test), algorithm.of_the_inputs
     found = {}

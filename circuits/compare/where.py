@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.compare.effects import interchanged
-from circuits.compare.question import Compared, Effort, Question, Subject, bounds
+from circuits.compare.question import Compared, Effort, Participant, Question
 from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import Algorithm
@@ -79,16 +79,16 @@ class WherePart:
         for h in self.held:
             said = {key: getattr(h, key) for key in ("variable", "outcome", "model", "where")}
             fresh = {"untrained": h.untrained, "untrained, its best site": h.untrained_best}
-            rows.append({"name": "held", **said, "sites tried": h.n_sites, **bounds(h.score), **fresh})
+            rows.append({"name": "held", **said, "sites tried": h.n_sites, **h.score.columns("number"), **fresh})
         for model, m in self.maps:
             what = {"name": "effect carried", "variable": " + ".join(m.cause), "outcome": m.outcome, "model": model}
             rows += [
-                {**what, "where": f"{point}@{label}" if label else point, "value": share}
+                {**what, "where": f"{point}@{label}" if label else point, "number": share}
                 for point, shares in zip(m.points, m.shares, strict=True)
                 for label, share in zip(m.positions, shares, strict=True)
                 if np.isfinite(share)
             ]
-        rows += [{"name": "effect carried", "where": reason, **bounds(None)} for reason in self.missing]
+        rows += [{"name": "effect carried", "where": reason} for reason in self.missing]
         return pd.DataFrame(rows)
 
 
@@ -113,7 +113,7 @@ def _unmapped(machine: Machine) -> str:
     return f"not applicable: {machine.name} has no points but what it carries" if len(machine.points) == 1 else ""
 
 
-def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Effort) -> list[Held]:
+def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], effort: Effort) -> list[Held]:
     """The best site of every variable that this model is claimed to hold."""
     claims: dict[tuple[str, str], list[Claim]] = {}
     for claim in _claims(s):
@@ -141,13 +141,13 @@ def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Ef
     return found
 
 
-def _claims(s: Subject) -> Sequence[Claim]:
+def _claims(s: Participant) -> Sequence[Claim]:
     """The ground truth of a circuit that can be built by name; else what the task says."""
     origin = s.model.origin
     return wired(from_origin(origin)) if "circuit" in origin and not origin.get("edits") else s.claims()
 
 
-def _map(s: Subject, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:
+def _map(s: Participant, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:
     test, other, rounds = s.samples.test, s.samples.other, effort.at[::_MAP_ROUNDS]
     fitted = outcome == "state" and not s.model.is_handwired
     decode = s.decoder(algorithm, algorithm.memory) if fitted else None

@@ -12,7 +12,7 @@ import pytest
 import interp
 from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
-from circuits.compare.question import Compared, Effort, Samples, Subject
+from circuits.compare.question import Compared, Effort, Samples, Participant
 from circuits.compare.roles import Look, Profile, Role, kinds, looks, match, profile, rounds
 from circuits.compare.variants import noisy, rotated, with_distractors
 from interp.errors import InputError
@@ -38,8 +38,8 @@ def samples():
 
 
 def compared(model, reference, samples):
-    fresh = [[Subject(untrained(m, i), samples) for i in range(n)] for m, n in ((model, 2), (reference, 1))]
-    return circuits(Compared(Subject(model, samples), Subject(reference, samples), *fresh, SMALL, {}))
+    fresh = [[Participant(untrained(m, i), samples) for i in range(n)] for m, n in ((model, 2), (reference, 1))]
+    return circuits(Compared(Participant(model, samples), Participant(reference, samples), *fresh, SMALL, {}))
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +54,14 @@ class Crossed:
     """
 
     def __init__(self, samples):
-        class Claiming(Subject):
+        class Claiming(Participant):
             def causes(self, algorithm):
                 return [("embed@v_1",), *super().causes(algorithm)]
 
         models = handwired(variant="P", eta=3.0), with_distractors(handwired(eta=60.0), 1, 0)
-        self.pair = Claiming(models[0], samples), Subject(models[1], samples)
+        self.pair = Claiming(models[0], samples), Participant(models[1], samples)
         self.fresh = [
-            [Subject(untrained(m, i), samples) for i in range(n)] for m, n in zip(models, (2, 1), strict=True)
+            [Participant(untrained(m, i), samples) for i in range(n)] for m, n in zip(models, (2, 1), strict=True)
         ]
         self.calls = []
         with session(), pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,7 @@ def crossed(samples):
 
 @pytest.fixture(scope="module")
 def hand_profile(samples):
-    return profile(Subject(handwired(), samples), None, SMALL)
+    return profile(Participant(handwired(), samples), None, SMALL)
 
 
 def test_a_rotated_circuit_is_the_same_one(turned):
@@ -109,7 +109,7 @@ def test_edges_are_needed_and_shared_as_heads_are_matched(samples, monkeypatch):
     """A softmax form shares all that it needs with itself, heads in another order count the same, others nothing."""
     tolerances = []
     monkeypatch.setattr(circuit, "smallest", lambda *args: (tolerances.append(args[-1]), smallest(*args))[1])
-    mine = needed(Subject(handwired(eta=60.0), samples), SMALL)
+    mine = needed(Participant(handwired(eta=60.0), samples), SMALL)
     assert tolerances == [0.1]  # of the faithfulness of the edges that are needed
     assert 0 < mine.n < mine.of / 4 and mine.reason == ""
     heads = [f"{layer}.{head}" for layer in range(3) for head in range(3)]
@@ -121,7 +121,7 @@ def test_edges_are_needed_and_shared_as_heads_are_matched(samples, monkeypatch):
     other = Needed("other", mine.n, mine.of, tuple(renamed))
     crossed = [Role(head, swap.get(head, head), 1.0, 1.0, 1.0) for head in heads]
     assert shared(mine, other, crossed, heads, 0).n == mine.n > shared(mine, other, same, heads, 0).n
-    edited = needed(Subject(rotated(handwired(), 1), samples), SMALL)
+    edited = needed(Participant(rotated(handwired(), 1), samples), SMALL)
     assert "hard attention" in edited.reason and shared(mine, edited, same, heads, 0) is None
 
 
@@ -132,13 +132,13 @@ def _swapped(end, swap):
 
 def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(samples):
     """Heads that nobody reads have no weight; R and P read much the same, in another order of heads."""
-    hand, state = Subject(handwired(), samples), lambda s: s.model.read_state
+    hand, state = Participant(handwired(), samples), lambda s: s.model.read_state
     one = profile(hand, state(hand), SMALL)
-    more = Subject(with_distractors(handwired(), 2, 1), samples)
+    more = Participant(with_distractors(handwired(), 2, 1), samples)
     matched = match(profile(more, state(more), SMALL), one)
     assert (matched.alike.estimate, matched.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
     assert all(role.weight == 0 for role in matched.roles if "distractor" in role.head)
-    other = Subject(handwired(variant="P"), samples)
+    other = Participant(handwired(variant="P"), samples)
     matched = match(profile(other, state(other), SMALL), one)
     assert 0.5 < matched.alike.low <= matched.alike.estimate < 0.9
     assert matched.composed.high < 0.45
@@ -162,7 +162,7 @@ def test_a_profile_says_what_a_head_reads_where(hand_profile):
 
 def test_what_heads_hand_on_is_who_reads_whom(samples):
     """In R the latent's fetcher hands on to the prediction, the label's to the update; that is all that varies."""
-    hand_profile = profile(Subject(handwired(), samples), handwired().read_state, SMALL)
+    hand_profile = profile(Participant(handwired(), samples), handwired().read_state, SMALL)
     handed = hand_profile.composed(np.full((1, SMALL.test), 1 / SMALL.test))[0].sum(0)
     edges = {
         (hand_profile.heads[i], hand_profile.heads[j]): handed[i, j]
@@ -179,7 +179,7 @@ class Direct:
     def __init__(self):
         model = interp.load("wma-learned")
         samples = Samples.draw(model, SMALL, {"n_experts": 4})
-        self.subject = Subject(model, samples)
+        self.subject = Participant(model, samples)
         self.run = self.subject.run(samples.test)
         self.rows = Rows.of(self.run, rounds(SMALL))
         self.places = kinds(self.run.layout)
@@ -311,7 +311,7 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
 
 
 def test_matching_ignores_the_order_of_heads_and_is_symmetric(hand_profile, samples):
-    other = profile(Subject(handwired(variant="P"), samples), None, SMALL)
+    other = profile(Participant(handwired(variant="P"), samples), None, SMALL)
     forth, back = match(hand_profile, other), match(other, hand_profile)
     assert forth.alike.estimate == pytest.approx(back.alike.estimate)
     assert forth.composed.estimate == pytest.approx(back.composed.estimate)
@@ -321,7 +321,7 @@ def test_matching_ignores_the_order_of_heads_and_is_symmetric(hand_profile, samp
 
 def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
     """Heads of a handwired machine that change nothing change nothing beside noise, too."""
-    subject = Subject(noisy(handwired(), 0.1), samples)
+    subject = Participant(noisy(handwired(), 0.1), samples)
     found = profile(subject, subject.model.read_state, SMALL)
     idle = [i for i, head in enumerate(found.heads) if "-" in head or "tag" in head]
     assert len(idle) == 2 and found.lost[idle].max() < 1e-12
@@ -330,7 +330,7 @@ def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
 def test_profiles_of_other_rounds_are_refused(hand_profile):
     episodes = Samples.draw(handwired(), SMALL, {"n_experts": 3})
     two = Samples(*(experts.sample(len(e), SMALL.rounds, 2, seed=1) for e in vars(episodes).values()))
-    other = profile(Subject(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
+    other = profile(Participant(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
     with pytest.raises(InputError, match="same episodes"):
         match(hand_profile, other)
 
@@ -472,8 +472,8 @@ def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypa
     """An algorithm that carries nothing of the kind gives no decoder, of heads or of paths."""
     monkeypatch.setattr(circuit, "_state", lambda reference, algorithm: "")
     monkeypatch.setattr(circuit, "needed", lambda subject, effort: Needed(subject.name, 0, 0, reason="not asked"))
-    subject = Subject(handwired(), samples)
-    part = circuits(Compared(subject, subject, [Subject(untrained(handwired(), 0), samples)], [], SMALL, {}))
+    subject = Participant(handwired(), samples)
+    part = circuits(Compared(subject, subject, [Participant(untrained(handwired(), 0), samples)], [], SMALL, {}))
     assert [path.outcome for path in part.paths] == ["prediction", "latents"] and part.settings["state"] == ""
     assert part.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
 
@@ -489,7 +489,7 @@ def test_edges_are_looked_for_on_episodes_of_their_own(samples, monkeypatch):
 
     monkeypatch.setattr(circuit, "corruption", lambda model: Stopped())
     effort = replace(SMALL, seed=2)
-    found = needed(Subject(handwired(eta=60.0), samples), effort)
+    found = needed(Participant(handwired(eta=60.0), samples), effort)
     assert (found.n, found.of, found.reason) == (0, 0, "stopped here")
     batch, last = drawn["episodes"], effort.at[-1]
     assert (len(batch), batch.n_rounds, drawn["round"]) == (16, last + 1, last)
@@ -537,7 +537,7 @@ def test_a_task_without_algorithms_has_no_state_to_look_for(hypothesis, algorith
 def test_wma_learned_has_heads_that_only_look_as_if_they_weighed_votes():
     """Head 1.0 attends to votes in proportion to their experts' records, and carries under an eighth of the effect."""
     model, effort = interp.load("wma-learned"), Effort(known=8, test=16, rounds=20, starts=4)
-    subject = Subject(model, Samples.draw(model, effort, {"n_experts": 4}))
+    subject = Participant(model, Samples.draw(model, effort, {"n_experts": 4}))
     test, other = subject.samples.test, subject.samples.other
     runs = subject.run(test), subject.run(other)
     through = paths(model, "pattern", "p?")

@@ -13,7 +13,7 @@ import interp
 from circuits import compare
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.crossfit import pooled
-from circuits.compare.question import Compared, Effort, NotApplicable, Samples, Subject, shared_sizes
+from circuits.compare.question import Compared, Effort, NotApplicable, Samples, Participant, shared_sizes
 from circuits.compare.state import _stitched, judge_state, stitch
 from circuits.compare.update import updates
 from circuits.compare.where import STATE, where
@@ -43,7 +43,7 @@ def subjects():
         WIRED: interp.load(WIRED, n_experts=4),
     }
     samples = Samples.draw(every["itself"], SMALL, shared_sizes(list(every.values())))
-    return {name: Subject(machine, samples) for name, machine in every.items()}
+    return {name: Participant(machine, samples) for name, machine in every.items()}
 
 
 def test_the_handmade_machine_is_what_it_says():
@@ -88,7 +88,7 @@ def test_every_machine_holds_its_own_state(make):
     effort = Effort(known=60, test=16, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
     machine = make()
     samples = Samples.draw(machine, effort, {"n_experts": 4})
-    one, other = Subject(machine, samples), Subject(machine, samples, "other")
+    one, other = Participant(machine, samples), Participant(machine, samples, "other")
     part = stitch(one, other, [], effort)
     assert part.best(one.name, "other").score.low > 0.98
     shuffled = [s.score.high for s in part.stitchings if s.control == "shuffled"]
@@ -99,7 +99,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     """How far a cache is written, and the numbers that pad its narrower rows, do not come from a map."""
     effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
     samples = Samples.draw(cached, effort, {"n_experts": 4})
-    source, target = Subject(wired, samples), Subject(cached, samples)
+    source, target = Participant(wired, samples), Participant(cached, samples)
     own, mapped = pooled(target).latents[:, effort.at], _stitched(source, target, effort, (), RIDGE)
     assert mapped.shape == own.shape == (24, 2, 7, 8)
     assert torch.equal(mapped[:, :, 6], own[:, :, 6].double()) and own[0, :, 6, 0].tolist() == effort.at
@@ -141,7 +141,7 @@ def test_the_memory_is_found_in_what_is_carried(subjects):
     assert shares["weigh"] == pytest.approx(1) and not np.nan_to_num([shares["new"], shares["update"]]).any()
     rows = part.to_frame().query("name == 'effect carried' and model == 'itself'")
     assert rows.set_index("where").value["weigh"] == pytest.approx(1)
-    bare = Subject(_bare(), subjects["itself"].samples)
+    bare = Participant(_bare(), subjects["itself"].samples)
     lacking = where(Compared(bare, bare, [], [], SMALL, {}), [algorithm, algorithm])
     sentence = "not applicable: handmade has no points but what it carries"
     assert lacking.maps == () and lacking.missing == (sentence, sentence)
@@ -149,7 +149,7 @@ def test_the_memory_is_found_in_what_is_carried(subjects):
 
 
 def test_circuits_are_compared_only_of_machines_with_heads(subjects):
-    def lacking(model: Subject, reference: Subject) -> NotApplicable | None:
+    def lacking(model: Participant, reference: Participant) -> NotApplicable | None:
         return CIRCUIT.asked(Compared(model, reference, [], [], SMALL, {}))
 
     assert lacking(subjects[WIRED], subjects[WIRED]) is None

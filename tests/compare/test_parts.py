@@ -6,7 +6,7 @@ import pytest
 
 import interp
 from circuits.compare.effects import effects
-from circuits.compare.question import Compared, Effort, Samples, Subject, shared_sizes
+from circuits.compare.question import Compared, Effort, Samples, Participant, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
 from circuits.compare.where import STATE, where
@@ -22,7 +22,7 @@ def subjects():
     """wma-learned, the handwired machine and an untrained model on the same episodes."""
     models = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=4)
     samples = Samples.draw(models[0], SMALL, shared_sizes(models))
-    return [Subject(model, samples) for model in (*models, untrained(models[0], 0))]
+    return [Participant(model, samples) for model in (*models, untrained(models[0], 0))]
 
 
 def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
@@ -79,7 +79,7 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
     """Effective parameters by step equivalence: those that a handwired machine was built with."""
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.6)
     samples = Samples.draw(model, SMALL, {"n_states": 2, "n_actions": 2})
-    subject = Subject(model, samples)
+    subject = Participant(model, samples)
     rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], SMALL).rules
     assert rules[0].key == "q_learning" and rules[-1].key == "no_bootstrap"
     assert rules[0].parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003) and rules[0].r2.low > 0.9999

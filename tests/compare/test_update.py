@@ -10,7 +10,7 @@ import torch
 
 import interp
 from circuits.compare.crossfit import chosen, pooled, pooled_values, scored
-from circuits.compare.question import Effort, Samples, Subject
+from circuits.compare.question import Effort, Samples, Participant
 from circuits.compare.update import Rule, Update, UpdatePart, _decoded, _made, missed_steps, strange, updates
 from interp import tasks
 from interp.decoder import RIDGE
@@ -30,7 +30,7 @@ def subjects():
     model = interp.load("wma-handwired", n_experts=2)
     samples = Samples.draw(model, SMALL, {"n_experts": 2})
     with session():
-        yield [Subject(m, samples) for m in (model, untrained(model, 0), untrained(model, 1))]
+        yield [Participant(m, samples) for m in (model, untrained(model, 0), untrained(model, 1))]
 
 
 @pytest.fixture(scope="module")

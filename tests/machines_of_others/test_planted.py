@@ -6,7 +6,7 @@ import pytest
 
 import interp
 from circuits import compare
-from circuits.compare.question import Effort, Samples, Subject, shared_sizes
+from circuits.compare.question import Effort, Samples, Participant, shared_sizes
 from circuits.compare.update import updates
 from interp.interventions import mediation
 from interp.tasks.experts.algorithms import weighted_majority
@@ -61,7 +61,7 @@ def subjects():
         "wired": interp.load("wma-handwired", n_experts=4),
     }
     samples = Samples.draw(every["sums"], SMALL, shared_sizes(list(every.values())))
-    return {name: Subject(machine, samples) for name, machine in every.items()}
+    return {name: Participant(machine, samples) for name, machine in every.items()}
 
 
 @pytest.mark.parametrize(("name", "same"), [("sums", True), (FORGETS, False)])
