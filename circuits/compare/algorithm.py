@@ -123,7 +123,6 @@ class AlgorithmPart:
         explained: 1 less its divergence over that of the best family without a memory, over all sets.
         ratio: its divergence over that of the runner-up.
         runner_up, baseline: keys of the best other family, and of the best one without a memory.
-        by_set: set to (explained, ratio).
         apart: share of rounds in which its prediction is plainly another (:data:`PLAIN`); None where no family was
             close enough to ask.
         response: the input, lag or round at which its response is least like the model's; None where no input can be
@@ -138,7 +137,6 @@ class AlgorithmPart:
     ratio: Interval
     runner_up: str
     baseline: str
-    by_set: Mapping[str, tuple[Interval, Interval]]
     scores: Mapping[str, FamilyScore]
     settings: Mapping[str, Any] = field(repr=False, default_factory=dict)
     apart: Interval | None = None
@@ -181,7 +179,7 @@ class AlgorithmPart:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values of the answer; the table holds the numbers of every family."""
-        keys = ("family", "closest", "parameters", "explained", "ratio", "runner_up", "baseline", "by_set", "settings")
+        keys = ("family", "closest", "parameters", "explained", "ratio", "runner_up", "baseline", "settings")
         return json_values({key: getattr(self, key) for key in keys} | {"name": self.scores[self.closest].name})
 
 
@@ -320,9 +318,9 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     group = [score for score in ranked if score.group == ranked[0].group]
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
-    def judged(score: FamilyScore, name: str | None = None) -> tuple[Interval, Interval]:
-        explained = pooled_ratio(score.divergences, base.divergences, seed, name).complement
-        return explained, pooled_ratio(score.divergences, rival.divergences, seed, name)
+    def judged(score: FamilyScore) -> tuple[Interval, Interval]:
+        explained, ratio = (pooled_ratio(score.divergences, other.divergences, seed) for other in (base, rival))
+        return explained.complement, ratio
 
     def explains(score: FamilyScore) -> bool:
         explained, ratio = judged(score)
@@ -343,7 +341,6 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
         ratio=ratio,
         runner_up=rival.key,
         baseline=base.key,
-        by_set={name: judged(closest, name) for name in closest.divergences},
         scores={score.key: score for score in (closest, *ranked)},
         settings=settings,
     )

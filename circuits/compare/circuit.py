@@ -30,7 +30,7 @@ that does with two heads what the other does with one is not the same in this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
 
@@ -38,7 +38,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.compare.question import Compared, Effort, Participant, Question
-from circuits.compare.roles import HAND_ON, LITTLE, LOOKS, READ, Look, Role, looks, match, profile, rounds, transformer
+from circuits.compare.roles import HAND_ON, READ, Look, Role, looks, match, profile, transformer
 from circuits.registry import differentiable
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder
@@ -141,7 +141,6 @@ class CircuitPart:
     shared: Shared | None
     looks: tuple[Look, ...]
     reference_looks: tuple[Look, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def alike(self) -> list[tuple[str, Interval, tuple[float, ...]]]:
         """In words what of the heads is alike, how alike it is, and in every untrained copy."""
@@ -219,15 +218,13 @@ def circuits(compared: Compared) -> CircuitPart:
     profiles = [profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
     matched = match(profiles[0], profiles[1], effort.seed)
     null = [match(other, profiles[1], effort.seed) for other in profiles[2:]]
-    claimed = _inputs(reference, algorithm)
-    inputs = [cause for cause in _inputs(subject, algorithm) if cause in claimed]
+    claimed, own = ([] if algorithm is None else s.causes(algorithm) for s in (reference, subject))
+    inputs = [list(cause) for cause in own if cause in claimed]
     measured = [_mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)]
     controls = [[_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh]
     layout = subject.run(subject.samples.test).layout
     edges = needed(subject, effort), needed(reference, effort)
     seen = [looks(s, algorithm, m[0], effort) for s, m in zip(compared.pair, measured, strict=True)]
-    looked = {"rounds": effort.at, "untrained_rounds": effort.at[::_CONTROL_ROUNDS], "roles_rounds": rounds(effort)}
-    rules = {"state": state, "ablation": "mean", "looks": LOOKS, "little": LITTLE, "seed": effort.seed}
     return CircuitPart(
         subject.name,
         reference.name,
@@ -239,14 +236,13 @@ def circuits(compared: Compared) -> CircuitPart:
         matched.alike,
         matched.composed,
         tuple(other.alike.estimate for other in null),
-        tuple(float("nan") if other.composed is None else other.composed.estimate for other in null),
+        tuple(nan if other.composed is None else other.composed.estimate for other in null),
         matched.roles,
         matched.by_outcome,
         edges,
         shared(*edges, matched.roles, profiles[1].heads, effort.seed),
         tuple(seen[0]),
         tuple(seen[1]),
-        looked | rules,
     )
 
 
@@ -282,11 +278,6 @@ def _mediated(
     found = [mediate(model, test, other, "latent", read, each=not fresh, **options)]
     options |= {"outcome": "latents" if decode is None else "state", "decode": decode, "each": False}
     return found + [mediate(model, test, other, cause, written, **options) for cause in inputs]
-
-
-def _inputs(subject: Participant, algorithm: Algorithm | None) -> list[list[str]]:
-    """The tokens at which the task says that an input acts on the state; none without an algorithm."""
-    return [] if algorithm is None else [list(several) for several in subject.causes(algorithm)]
 
 
 def _path(at: str, pair: Sequence[MediationResult], fresh: Sequence[Sequence[MediationResult]]) -> Path:

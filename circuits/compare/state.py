@@ -99,7 +99,6 @@ class StatePart:
     stitchings: tuple[Stitching, ...]
     worth: dict[str, Interval]
     trajectories: tuple[Trajectory, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def best(self, source: str, target: str) -> Stitching:
         """The best stitching; the one that also supplies the round only where this adds .01 or more."""
@@ -171,9 +170,7 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
             names = [f"{one.name} {i}" if one is copy else one.name for one in (giver, taker)]
             score = scored(missed.sum(1), without.sum(1))
             found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, score))
-    settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_folds": N_FOLDS}
-    settings["n_episodes"] = effort.known + effort.test
-    return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways), settings)
+    return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))
 
 
 def _cut(target: Participant, effort: Effort, episodes: slice) -> Array:

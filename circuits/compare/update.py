@@ -21,7 +21,8 @@ what the reference's does not say of the steps: a table that fades by .98 a roun
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from circuits.compare.fitting import Array, said, search
 from circuits.compare.question import Compared, Effort, Participant, Question
 from circuits.compare.response import ResponsePart
 from interp.algorithm import Algorithm, Family, Values
-from interp.decoder import RIDGE
 from interp.interventions.moves import Writer
 from interp.interventions.steps import StepResult, Transition, transition
 from interp.measure import AS_WELL, SPANS, UNTRAINED, Control, Measure, Word, best_of, decisive
@@ -98,7 +98,6 @@ class UpdatePart:
 
     updates: tuple[Update, ...]
     rules: tuple[Rule, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def of(self, algorithm: str) -> list[Update]:
         """Those of one algorithm's state."""
@@ -129,9 +128,8 @@ def updates(
         if algorithm.state
         for update in _updates(subject, key, algorithm, untrained, effort)
     ]
-    settings = {"starts": effort.at, "ridge": RIDGE, "strange": _STRANGE, "seed": effort.seed}
     reference = [algorithm for algorithm in algorithms.values() if algorithm.state][-1:]
-    return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)), settings)
+    return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)))
 
 
 def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[Rule]:
@@ -255,7 +253,7 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
     graded = [
         (e.score, e)
         for e in effects.effects
-        if (e.algorithm, e.what, e.outcome) == (algorithm, "input", "state") and e.score is not None
+        if (e.algorithm, e.what, e.outcome) == (algorithm, "input", "state") and not isnan(e.score.estimate)
     ]
     if graded:
         score, weakest = min(graded, key=lambda pair: pair[0].low)

@@ -15,7 +15,7 @@ What this is NOT: a proof that the best claimed site is the best there is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,6 @@ class WherePart:
     held: tuple[Held, ...]
     maps: tuple[tuple[str, EffectMap], ...]
     missing: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a variable and a model; then one a cell of every map."""
@@ -105,7 +104,7 @@ def where(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
         if not _unmapped(s.model):
             maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
     missing = tuple(filter(None, (_unmapped(s.model) for s in compared.pair)))
-    return WherePart(tuple(held), tuple(maps), missing, {"rounds": effort.at, "map_rounds": effort.at[::_MAP_ROUNDS]})
+    return WherePart(tuple(held), tuple(maps), missing)
 
 
 def _unmapped(machine: Machine) -> str:

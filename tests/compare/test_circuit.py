@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import pytest
 import interp
 from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
-from circuits.compare.question import Compared, Effort, Samples, Participant
+from circuits.compare.question import Compared, Effort, Participant, Samples
 from circuits.compare.roles import Look, Profile, Role, kinds, looks, match, profile, rounds
 from circuits.compare.variants import noisy, rotated, with_distractors
 from interp.errors import InputError
@@ -90,19 +89,19 @@ def test_a_rotated_circuit_is_the_same_one(turned):
             assert share.estimate == pytest.approx(1, abs=1e-6)
     assert (turned.similarity.estimate, turned.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
     assert max(turned.untrained + turned.untrained_composed) < 0.5
-    assert len(turned.untrained) == len(turned.untrained_composed) == 3
+    assert len(turned.untrained) == len(turned.untrained_composed) == 2  # copies of the model alone
     assert all(role.head == role.reference for role in turned.roles if role.weight > 0.01)
     assert sum(role.weight for role in turned.roles) == pytest.approx(1)
 
 
-def test_results_are_tables_and_json(turned):
-    frame = turned.to_frame()
+def test_a_result_is_a_table_and_a_measure(turned):
+    frame, measure = turned.to_frame(), turned.measure
     heads = {"heads read alike", "heads hand on alike", "role"}
     heads |= {f"heads {what} alike for the {end}" for what in ("read", "hand on") for end in ("prediction", "update")}
     assert set(frame["name"]) == heads | {"mediated share", "edges needed", "attention R2", "attention carries"}
-    assert json.loads(json.dumps(turned.to_dict(), allow_nan=False))["model"] == "wma-handwired-rotated"
     row = frame[frame["name"] == "heads read alike"].iloc[0]
-    assert row["value"] == turned.similarity.estimate and row["untrained high"] == max(turned.untrained)
+    assert row["number"] == turned.similarity.estimate and row["untrained high"] == max(turned.untrained)
+    assert (measure.word, measure.threshold) == ("yes", 0.5)
 
 
 def test_edges_are_needed_and_shared_as_heads_are_matched(samples, monkeypatch):
@@ -349,12 +348,7 @@ def _part(**changes):
     options = {"similarity": Interval(0.6, 0.55, 0.65), "untrained": (0.2, np.nan, 0.5), "needed": needed}
     options |= {"composed": Interval(0.7, 0.6, 0.8), "untrained_composed": (0.61, 0.3)}
     options["by_outcome"] = {"read alike for the update": Interval(0.4, 0.3, 0.45)}
-    options |= {
-        "shared": Shared(2, 0.5, 1),
-        "looks": tuple(looks),
-        "reference_looks": (looks[0],),
-        "settings": {"s": 1},
-    }
+    options |= {"shared": Shared(2, 0.5, 1), "looks": tuple(looks), "reference_looks": (looks[0],)}
     roles = (Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
     return CircuitPart("a", "b", (path,), roles=roles, **{**options, **changes})
 
@@ -363,46 +357,34 @@ def test_the_table_says_every_measurement_with_its_bounds_and_controls():
     records = _part().to_frame().fillna({"share": ""}).to_dict("records")
     rows = {(row["name"], row["share"] or row["what"]): row for row in records}
     blocked, carried = rows["mediated share", "blocked"], rows["mediated share", "carried"]
-    assert [blocked[k] for k in ("what", "at", "value", "low", "high")] == ["latent -> state", "w?", 0.5, 0.4, 0.6]
-    assert [blocked[f"reference {k}"] for k in ("value", "low", "high")] == [0.2, 0.1, 0.3]
+    assert (blocked["what"], blocked["at"]) == ("latent -> state", "w?")
+    assert [*numbers(blocked), *numbers(blocked, "reference")] == [0.5, 0.4, 0.6, 0.2, 0.1, 0.3]
     assert [blocked[f"{k}untrained {b}"] for k in ("", "reference ") for b in ("low", "high")] == [0.8, 0.9, 0.15, 0.35]
-    assert [carried[k] for k in ("value", "low", "high", "reference value", "reference low", "reference high")] == [
-        0.7, 0.65, 0.75, 0.25, 0.22, 0.28,
-    ]  # fmt: skip
-    for name, numbers, above in (
-        ("heads read alike", [0.6, 0.55, 0.65, 0.2, 0.5], True),
-        ("heads hand on alike", [0.7, 0.6, 0.8, 0.3, 0.61], False),
+    assert [*numbers(carried), *numbers(carried, "reference")] == [0.7, 0.65, 0.75, 0.25, 0.22, 0.28]
+    for name, expected in (
+        ("heads read alike", [0.6, 0.55, 0.65, 0.2, 0.5]),
+        ("heads hand on alike", [0.7, 0.6, 0.8, 0.3, 0.61]),
     ):
         alike = next(row for (of, _), row in rows.items() if of == name)
-        assert [alike[k] for k in ("value", "low", "high", "untrained low", "untrained high")] == numbers
-        assert alike["above untrained"] is above
+        assert [*numbers(alike), alike["untrained low"], alike["untrained high"]] == expected
     side = next(row for (of, _), row in rows.items() if of == "heads read alike for the update")
-    assert [side[k] for k in ("value", "low", "high")] == [0.4, 0.3, 0.45]
+    assert numbers(side) == [0.4, 0.3, 0.45]
     role = rows["role", "0.1 x ~ 2.0 y"]
-    assert [role[k] for k in ("value", "weight", "reference weight")] == [0.7, 0.3, 0.4]
-    assert rows["edges needed", "of 10"]["value"] == 3 and rows["edges needed", "hard attention"]["model"] == "b"
+    assert [role[k] for k in ("number", "weight", "reference weight")] == [0.7, 0.3, 0.4]
+    assert rows["edges needed", "of 10"]["number"] == 3 and rows["edges needed", "hard attention"]["model"] == "b"
     shared_row = next(row for (name, _), row in rows.items() if name == "edges shared")
-    assert [shared_row[k] for k in ("value", "untrained low", "untrained high")] == [2, 0.5, 1]
+    assert [shared_row[k] for k in ("number", "untrained low", "untrained high")] == [2, 0.5, 1]
     frame = _part().to_frame()
     looks = frame[frame["name"] == "attention R2"]
     assert list(looks["model"]) == ["a", "a", "a", "b"] and list(looks["look-alike"]) == [True, False, False, True]
-    assert list(looks["value"]) == [0.5, 0.49, 0.9, 0.5]
-    assert list(frame[frame["name"] == "attention carries"]["high"]) == [0.15, 0.15, 0.16, 0.15]
+    assert list(looks["number"]) == [0.5, 0.49, 0.9, 0.5]
+    assert list(frame[frame["name"] == "attention carries"]["number_high"]) == [0.15, 0.15, 0.16, 0.15]
     assert "edges shared" not in set(_part(shared=None).to_frame()["name"])
     assert "heads hand on alike" not in set(_part(composed=None).to_frame()["name"])
 
 
-@pytest.mark.parametrize(("low", "above"), [(0.5, False), (0.49, False), (0.51, True)])
-def test_heads_are_more_alike_than_untrained_ones_where_the_whole_interval_is(low, above):
-    frame = _part(similarity=Interval(0.9, low, 0.95)).to_frame()
-    assert frame[frame["name"] == "heads read alike"]["above untrained"].item() is above
-
-
-def test_the_json_leaves_out_what_does_not_exist():
-    told = _part().to_dict()
-    assert told["untrained"] == [0.2, None, 0.5] and told["settings"] == {"s": 1}
-    role = next(row for row in told["measurements"] if row["name"] == "role")
-    assert set(role) == {"name", "what", "value", "weight", "reference weight"}
+def numbers(row, name="number"):
+    return [row[f"{name}{end}"] for end in ("", "_low", "_high")]
 
 
 def test_look_alikes_follow_a_variable_and_carry_little():
@@ -419,8 +401,6 @@ def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
         cause = path.cause if path is latents else [path.cause]
         result = mediate(fresh, samples.test, samples.other, cause, through, each=False, **options, **outcome)
         assert path.reference_untrained == (result.blocked().estimate,)
-    assert turned.settings["untrained_rounds"] == SMALL.at[::3] != turned.settings["rounds"] == SMALL.at
-    assert (turned.settings["state"], turned.settings["seed"]) == ("log_weights", 0)
 
 
 def test_each_model_has_its_own_paths_and_looks(crossed, samples):
@@ -430,7 +410,6 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
         ("latent", "prediction", "p?"),
         ("embed@y", "state", "w?"),
     ]
-    assert part.settings["state"] == "log_weights"
     shares = (
         [(p.blocked, p.carried) for p in part.paths],
         [(p.reference_blocked, p.reference_carried) for p in part.paths],
@@ -452,16 +431,16 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
     ]
 
 
-def test_heads_are_matched_with_the_references_beside_every_untrained_model(crossed):
+def test_heads_are_matched_with_the_references_beside_every_untrained_copy(crossed):
     """By their effect on the carried state, where there is one; edges are shared as heads are matched."""
     part, algorithm = crossed.part, crossed.pair[1].task.explains(crossed.pair[1].model)
-    every = [*crossed.pair, *crossed.fresh[0], *crossed.fresh[1]]
+    every = [*crossed.pair, *crossed.fresh[0]]
     profiles = [profile(s, s.decoder(algorithm, "log_weights"), SMALL) for s in every]
     found = [match(p, profiles[1], SMALL.seed) for p in profiles]
     assert (part.similarity, part.composed, part.roles) == (found[0].alike, found[0].composed, found[0].roles)
     assert part.untrained == tuple(matched.alike.estimate for matched in found[2:])
     assert part.untrained_composed == tuple(matched.composed.estimate for matched in found[2:])
-    assert len({matched.alike for matched in found}) == 5
+    assert len({matched.alike for matched in found}) == 4
     assert [edges.model for edges in part.needed] == [s.name for s in crossed.pair]
     assert [edges.n for edges in part.needed] == [5, 3]
     assert part.shared == shared(*part.needed, part.roles, profiles[1].heads, SMALL.seed)
@@ -474,7 +453,7 @@ def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypa
     monkeypatch.setattr(circuit, "needed", lambda subject, effort: Needed(subject.name, 0, 0, reason="not asked"))
     subject = Participant(handwired(), samples)
     part = circuits(Compared(subject, subject, [Participant(untrained(handwired(), 0), samples)], [], SMALL, {}))
-    assert [path.outcome for path in part.paths] == ["prediction", "latents"] and part.settings["state"] == ""
+    assert [path.outcome for path in part.paths] == ["prediction", "latents"]
     assert part.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
 
 

@@ -12,7 +12,7 @@ from scipy.stats import t
 
 import interp
 from circuits.compare.crossfit import CrossFitted, chosen, crossed_decoder, folds, pooled, pooled_values, scored
-from circuits.compare.question import Effort, Samples, Participant, best
+from circuits.compare.question import Effort, Participant, Samples
 from circuits.compare.state import _stitched, stitch
 from interp.decoder import RIDGE, Decoder
 from interp.session import session
@@ -46,7 +46,6 @@ def test_nothing_missed_is_1_exactly_and_what_has_no_score_is_nan():
     assert vars(scored([0.0, 0.0], [1.0, 2.0])) == {"estimate": 1.0, "low": 1.0, "high": 1.0}
     for missed, asked in (([1.0, 2.0], [0.0, 0.0]), ([1.0, math.inf], [1.0, 1.0]), ([1.0, 1.0], [math.nan, 1.0])):
         assert all(math.isnan(value) for value in vars(scored(missed, asked)).values())
-    assert best([math.nan, 0.2, -math.inf, 0.1]) == 0.2 and math.isnan(best([math.nan, math.inf]))
 
 
 def test_a_pool_is_the_known_and_then_the_test_episodes(pair):
