@@ -26,11 +26,11 @@ from circuits.compare.effects import effects
 from circuits.compare.question import FULL, QUICK, Effort, Participant, Samples
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
-from circuits.compare.variants import noisy
 from interp.library import load
 from interp.machine import Machine
 from interp.session import session
 from interp.statistics import exact_share
+from lab.variants import noisy
 
 LARGE, N_LARGE, N_SMALL = 7, 4, {True: 12, False: 60}
 """How many times as many episodes a large comparison has; how many large ones; how many small ones, by quick."""

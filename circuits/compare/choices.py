@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import permutations, product
 from math import isnan
 from typing import Any
 
@@ -320,6 +320,12 @@ class _Game:
             self._kept[key] = found
         return self._kept[key]
 
+    def within(self, rounds: slice, fold: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The known choices of a fold in some rounds, ``[episode, round]``."""
+        use = np.zeros_like(self.known)
+        use[fold, rounds] = self.known[fold, rounds]
+        return use
+
     def loss(self, family: Family, use: NDArray[np.bool_]) -> Callable[[Mapping[str, float]], float]:
         """The least loss of a member over links, nats a round where ``use [episode, round]``."""
         return lambda parameters: _linked(self.predicted(family, parameters), self.choices, use)[0]
@@ -447,31 +453,25 @@ def _switched(
     None where there are too few rounds, or where a switch saves no :data:`_SWITCH_SAVES` of ``least``, what one family
     loses.
     """
-    simple = [one for one in scores if one.size <= 1 and one.key in families]
+    simple = [families[one.key] for one in scores if one.size <= 1 and one.key in families]
+    everything = np.ones(len(game.choices), bool)
     if len(simple) < 2 or game.choices.shape[1] < 10:
         return []
-    everything = np.ones(len(game.choices), bool)
-    *_, total = _best_switch(game, simple, families, everything)
-    if total / game.n_rounds > least - _SWITCH_SAVES:
+    if _best_switch(game, simple, everything)[0] / game.n_rounds > least - _SWITCH_SAVES:
         return []
-    found: dict[int, tuple[Any, ...]] = {}
     losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
-    for which, fold in enumerate((*game.folds, everything)):
-        first, second, at, _ = _best_switch(game, simple, families, fold)
+    for fold in (*game.folds, everything):
+        _, at, *two = _best_switch(game, simple, fold)
         parts = []
-        for family, rounds in ((first, slice(None, at)), (second, slice(at, None))):
-            use = np.zeros_like(game.known)
-            use[:, rounds] = True
-            use &= game.known & fold[:, None]
+        for family, rounds in zip(two, (slice(None, at), slice(at, None)), strict=True):
+            use = game.within(rounds, fold)
             parameters = _fitted(game, family, use)
             p = game.predicted(family, parameters)
             link = _linked(p, game.choices, use)[1]
             parts.append((family, parameters, link))
-            if which < 2:
-                losses[~fold, rounds] = _losses(p, link, game.choices)[~fold, rounds]
-                prefers[~fold, rounds] = _preferred(p, link)[~fold, rounds]
-        found[which] = (at, parts)
-    at, ((first, before, link), (second, after, _)) = found[2]
+            losses[~fold, rounds] = _losses(p, link, game.choices)[~fold, rounds]
+            prefers[~fold, rounds] = _preferred(p, link)[~fold, rounds]
+    (first, before, link), (second, after, _) = parts
     searched = {"round": float(at + game.first_asked + 1)}
     searched |= {f"{name} before": value for name, value in before.items()}
     searched |= {f"{name} after": value for name, value in after.items()}
@@ -481,37 +481,25 @@ def _switched(
     return [ChoiceScore(SWITCHES, name, group, False, size, searched, link, lost, prefers)]
 
 
-def _best_switch(
-    game: _Game, simple: Sequence[ChoiceScore], families: Mapping[str, Family], fold: NDArray[np.bool_]
-) -> tuple[Family, Family, int, float]:
-    """Two families, the first round of the second one, and what they lose, the least on a fold.
+def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:
+    """What two families lose, the least on a fold, the first round of the second one, and the two.
 
-    The first is fitted to the first third of the rounds, the second to the last.
-
-    No part is shorter than 5 rounds.
+    The first is fitted to the first third of the rounds, the second to the last. No part is shorter than 5 rounds.
     """
-    n = game.choices.shape[1]
-    by_round = {}
-    for half in (slice(None, n // 3), slice(-(n // 3), None)):
-        use = np.zeros_like(game.known)
-        use[:, half] = True
-        use &= game.known & fold[:, None]
-        for one in simple:
-            p = game.predicted(families[one.key], _best_of_grid(game, families[one.key], use)[1])
-            lost = _losses(p, _linked(p, game.choices, use)[1], game.choices) * game.known
-            by_round[one.key, half.start is None] = lost[fold].sum(0)
+    n, lost = game.choices.shape[1], []
+    for part in (slice(None, n // 3), slice(-(n // 3), None)):
+        use, by_family = game.within(part, fold), {}
+        for family in simple:
+            p = game.predicted(family, _best_of_grid(game, family, use)[1])
+            nats = (_losses(p, _linked(p, game.choices, use)[1], game.choices) * game.known)[fold].sum(0)
+            by_family[family.key] = np.concatenate([[0.0], np.cumsum(nats)])
+        lost.append(by_family)
     found = []
-    for first in simple:
-        for second in simple:
-            if first.key != second.key:
-                before = np.concatenate([[0.0], np.cumsum(by_round[first.key, True])])
-                after = by_round[second.key, False].sum() - np.concatenate(
-                    [[0.0], np.cumsum(by_round[second.key, False])]
-                )
-                total = (before + after)[5 : n - 4]
-                found.append((float(total.min()), int(total.argmin()) + 5, first.key, second.key))
-    least, at, first_key, second_key = min(found)
-    return families[first_key], families[second_key], at, least
+    for first, second in permutations(simple, 2):
+        before, after = lost[0][first.key], lost[1][second.key]
+        total = (before + after[-1] - after)[5 : n - 4]
+        found.append((float(total.min()), int(total.argmin()) + 5, first, second))
+    return min(found, key=lambda one: (*one[:2], one[2].key, one[3].key))
 
 
 # What it comes to.

@@ -6,8 +6,8 @@ that variables are set to from a third batch ("other"). All models read the same
 A :class:`Question` computes a part of the comparison and may decide a claim, such as "holds the same state", as a
 :class:`~interp.measure.Measure`: by one number with its 95 % interval, a threshold, and the same number of untrained
 copies put in the model's place. It is "not applicable" where one of the two lacks what the claim is about, such as
-attention heads. Thresholds and their reasons stand in the file of the question. They were chosen on known machines (``lab/known``);
-machines that are held out there test them.
+attention heads. Thresholds and their reasons stand in the file of the question. They were chosen on known machines
+(``lab/known``); machines that are held out there test them.
 """
 
 from __future__ import annotations

@@ -92,11 +92,6 @@ class Edits:
         return cls(episodes, tuple(name for name, *_ in ways), tuple(parts))
 
     @property
-    def first_asked(self) -> int:
-        """The first round whose prediction the task asks for."""
-        return tasks.of(self.episodes).data.first_asked
-
-    @property
     def of_each(self) -> Int[np.ndarray, "edit 3"]:
         """Kind, round and episode of every change, in order."""
         told = [(kind, t, row) for kind, t, rows, _ in self.parts for row in rows]
@@ -225,7 +220,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
         return ()
     told, n_rounds, n = edits.of_each, ours.shape[1], len(edits.episodes)
     lag, asked = np.arange(n_rounds) - told[:, 1:2], ~np.isnan(ours + theirs).any(-1)
-    asked &= (lag >= 0) & (np.arange(n_rounds) >= edits.first_asked)
+    asked &= (lag >= 0) & (np.arange(n_rounds) >= tasks.of(edits.episodes).data.first_asked)
     sums = [np.where(asked, part.sum(-1), 0.0) for part in (ours * theirs, ours**2, theirs**2)]
     unit = 1.0 if tasks.of(edits.episodes).kind == "classes" else (sums[1] + sums[2]).sum() / (2 * asked.sum())
     notices = NOTICED**2 * unit

@@ -39,7 +39,6 @@ on by the first; what MLPs do by themselves is not looked at.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -456,7 +455,8 @@ def looks(subject: Participant, algorithm: Algorithm | None, mediated: Mediation
     ``mediated`` holds the effect of the latents on the prediction through every head's pattern at that position.
     """
     run, config = subject.run(subject.samples.test), transformer(subject).config
-    groups = _groups(run.layout)
+    before = {kind: [i for i in at if i < run.layout.predict_position] for kind, at in kinds(run.layout).items()}
+    groups = {kind: at for kind, at in before.items() if len(at) > 1}
     variables = _variables(subject, algorithm, effort, set(map(len, groups.values()))) if algorithm else {}
     if not variables:
         return []
@@ -477,16 +477,6 @@ def looks(subject: Participant, algorithm: Algorithm | None, mediated: Mediation
             carried = mediated.carried(f"pattern[{layer}.{head}]@{run.layout.labels[end]}")
             found.append(Look(f"{layer}.{head}", key, prefix, r2, carried))
     return sorted(found, key=lambda look: -look.r2.estimate)
-
-
-def _groups(layout: RoundLayout) -> dict[str, list[int]]:
-    """Positions up to the prediction by the prefix that their labels share, two or more of them."""
-    groups = defaultdict(list)
-    for i, label in enumerate(layout.labels[: layout.predict_position]):
-        prefix, _, number = label.rpartition("_")
-        if prefix and number.isdigit():
-            groups[prefix].append(i)
-    return {prefix: at for prefix, at in groups.items() if len(at) > 1}
 
 
 def _variables(subject: Participant, algorithm: Algorithm, effort: Effort, sizes: set[int]) -> dict[str, Array]:

@@ -37,7 +37,6 @@ from torch import Tensor
 from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Effort, Participant, Question
-from interp.algorithm import Predicted
 from interp.decoder import RIDGE, Affine, is_wide, penalised
 from interp.interventions.sites import row_widths
 from interp.interventions.steps import run_on
@@ -203,9 +202,13 @@ def _own(target: Participant, effort: Effort) -> Array:
 
 
 def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, episodes: slice) -> Array:
-    """How far the target diverges from itself with ``latents`` put in, in some episodes, ``[episode, start]``."""
+    """How far the target diverges from itself with ``latents`` put in, in some episodes, ``[episode, start]``.
+
+    The mean over the rounds run on.
+    """
     predicted = _run(target, latents, effort.at, effort.horizon, episodes)
-    return _divergence(predicted, own[episodes], target.task.kind)
+    p, q = (x.reshape(-1, *x.shape[2:]) for x in (predicted, own[episodes]))
+    return divergence(p, q, target.task.kind).reshape(predicted.shape[:2])
 
 
 def _stitched(
@@ -294,12 +297,6 @@ def _distribution(target: Participant, predictions: Tensor) -> Array:
         return p
     p = np.clip(p, 0.0, 1.0)  # linear heads leave rounding below 0
     return p / p.sum(-1, keepdims=True)
-
-
-def _divergence(p: Array, q: Array, kind: Predicted) -> Array:
-    """Mean over the rounds run on, ``[episode, start]``."""
-    shape = p.shape[:2]
-    return divergence(p.reshape(-1, *p.shape[2:]), q.reshape(-1, *q.shape[2:]), kind).reshape(shape)
 
 
 STATE = Question(

@@ -115,7 +115,9 @@ def _unmapped(machine: Machine) -> str:
 def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], effort: Effort) -> list[Held]:
     """The best site of every variable that this model is claimed to hold."""
     claims: dict[tuple[str, str], list[Claim]] = {}
-    for claim in _claims(s):
+    # The ground truth of a circuit that can be built by name; else what the task says.
+    is_built = "circuit" in s.model.origin and not s.model.origin.get("edits")
+    for claim in wired(from_origin(s.model.origin)) if is_built else s.claims():
         if not claim.control and claim.variable in algorithm.keys:
             claims.setdefault((claim.variable, claim.outcome), []).append(claim)
     found = []
@@ -138,12 +140,6 @@ def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], ef
             )
         )
     return found
-
-
-def _claims(s: Participant) -> Sequence[Claim]:
-    """The ground truth of a circuit that can be built by name; else what the task says."""
-    origin = s.model.origin
-    return wired(from_origin(origin)) if "circuit" in origin and not origin.get("edits") else s.claims()
 
 
 def _map(s: Participant, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:

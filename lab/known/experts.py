@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.compare.variants import rescaled, rotated, with_distractors, without
+from circuits.compare.variants import rotated, with_distractors, without
 from circuits.registry import load
 from interp import library
 from interp.algorithm import Algorithm, Equation, Values
@@ -26,6 +26,7 @@ from interp.tasks.experts import algorithms, lapses
 from interp.tasks.experts.layout import ExpertRound
 from lab.known import by_algorithm, edits, handmade
 from lab.known.specimen import Specimen, specimen
+from lab.variants import rescaled
 
 GAIN = 0.5
 """Of the reference: its log gamma."""

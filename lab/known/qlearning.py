@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.compare.variants import rescaled, rotated, with_distractors
+from circuits.compare.variants import rotated, with_distractors
 from circuits.compiler import compile_circuit
 from circuits.registry import build, load
 from interp import library
@@ -27,6 +27,7 @@ from interp.tasks.qlearning import algorithms, bellman, families, lapses
 from interp.tasks.qlearning.layout import QLearningRound
 from lab.known import by_algorithm, edits
 from lab.known.specimen import Specimen, specimen
+from lab.variants import rescaled
 
 _SIZES: dict[str, Any] = {"n_states": 4, "n_actions": 3}
 _OPTIMISM = 1.0

@@ -13,7 +13,7 @@ from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
 from circuits.compare.question import Compared, Effort, Participant, Samples
 from circuits.compare.roles import Look, Profile, Role, kinds, looks, match, profile, rounds
-from circuits.compare.variants import noisy, rotated, with_distractors
+from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.ablation import smallest
 from interp.interventions.mediation import mediate, paths
@@ -23,6 +23,7 @@ from interp.model.transformer import untrained
 from interp.session import session
 from interp.statistics import Interval
 from interp.tasks import experts
+from lab.variants import noisy
 
 SMALL = Effort(known=16, test=12, rounds=14, starts=4, horizon=2, battery=12, untrained=2)
 
