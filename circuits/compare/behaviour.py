@@ -24,7 +24,7 @@ place, by what it explains (:mod:`circuits.compare.algorithm`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
@@ -229,20 +229,13 @@ def differences(
     kind, apart, failures = tasks.get(task_of(sets)).kind, {}, list[Failure]()
     for name, (_, episodes) in sets.items():
         p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
-        apart[name] = by_round(p, q, kind)
-        failures += _failures(name, apart[name], p, q, episodes.n_rounds - p.shape[1])
+        apart[name], first = by_round(p, q, kind), episodes.n_rounds - p.shape[1]
+        order = np.argsort(-apart[name], axis=None, kind="stable")[:_N_FAILURES]
+        for at in zip(*map(np.ndarray.tolist, np.unravel_index(order, apart[name].shape)), strict=True):
+            mine, theirs = (tuple(d[at].tolist()) for d in (p, q))
+            nats = float(apart[name][at])
+            failures.append(Failure(name, len(episodes), at[0], first + at[1], nats, mine, theirs))
     return apart, failures
-
-
-def _failures(name: str, nats: Array, p: Array, q: Array, first: int) -> Sequence[Failure]:
-    """The rounds of one set at which two predictions, from round ``first`` on, are the most ``nats`` apart."""
-    order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
-    worst = []
-    for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
-        distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
-        place = name, len(nats), int(episode), first + int(t), float(nats[episode, t])
-        worst.append(Failure(*place, *distributions))
-    return worst
 
 
 BEHAVIOUR = Question(

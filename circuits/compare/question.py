@@ -257,7 +257,7 @@ class Compared:
         found = self.parts["algorithm"]
         return self.reference.name if self.reference else str(found.scores[found.closest].name)
 
-    @property
+    @cached_property
     def is_one(self) -> bool:
         """Whether the two are one machine."""
         return self.reference is not None and self.reference.model.digest() == self.model.model.digest()

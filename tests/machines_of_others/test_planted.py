@@ -6,7 +6,7 @@ import pytest
 
 import interp
 from circuits import compare
-from circuits.compare.question import Effort, Samples, Participant, shared_sizes
+from circuits.compare.question import Effort, Participant, Samples, shared_sizes
 from circuits.compare.update import updates
 from interp.interventions import mediation
 from interp.tasks.experts.algorithms import weighted_majority
