@@ -181,7 +181,7 @@ def _at_inputs(
     algorithms = {key: _carrying(algorithm) for key, algorithm in algorithms.items()}
     first, found = next(iter(algorithms)), []
     own, width = algorithms[first], subject.run(subject.samples.test).latents.shape[-1]
-    for claim in subject.inputs(own):
+    for claim in subject.claims(own):
         of_state = claim.outcome == "state"
         usable = {key: a for key, a in algorithms.items() if claim.variable in a.keys and (a.written or not of_state)}
         if first not in usable:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from interp import tasks
@@ -24,7 +24,6 @@ from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
-from interp.interventions.sites import Site
 from interp.machine import Machine
 from interp.measure import Measure
 from interp.model.rollout import rollout
@@ -157,47 +156,42 @@ class Participant:
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
         """Latents to a variable of the algorithm's state, fitted on the known episodes."""
         known = self.samples.known
-
-        def fitted() -> Decoder:
-            return Decoder.fit(self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE)
-
+        make = partial(Decoder.fit, self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE)
         about = "decoder", algorithm.key, repr(dict(algorithm.parameters)), variable
-        return once(about, self.model, known, make=fitted)
+        return once(about, self.model, known, make=make)
 
-    def writer(self, algorithm: Algorithm, keys: Sequence[str] = ()) -> Writer:
+    def writer(self, algorithm: Algorithm, keys: tuple[str, ...] = ()) -> Writer:
         """Decodes and moves the algorithm's state in the latents, fitted on the known episodes.
 
         Where no carried variable is named, those that the latents hold are decoded.
         """
         known, run = self.samples.known, self.run(self.samples.known)
+        make = partial(Writer.of_state, self.model, run, algorithm, known)
+        if keys:
+            make = partial(Writer.fit, self.model, run, algorithm.run(known), keys, ridge=RIDGE)
+        return once(("writer", keys), self.model, algorithm, known, make=make)
 
-        def fitted() -> Writer:
-            if not keys:
-                return Writer.of_state(self.model, run, algorithm, known)
-            return Writer.fit(self.model, run, algorithm.run(known), tuple(keys), ridge=RIDGE)
+    def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
+        """What the task claims of any model of its kind, at the places that these rounds have.
 
-        return once(("writer", tuple(keys)), self.model, algorithm, known, make=fitted)
-
-    def claims(self) -> list[Claim]:
-        """What the task claims of any model of its kind, at the places that these rounds have."""
-        at = None, *self.run(self.samples.test).layout.labels, *(channel.name for channel in self.model.channels)
-        return _at(Claim.of(self.model), lambda site: site.position in at)
-
-    def inputs(self, algorithm: Algorithm) -> list[Claim]:
-        """What the task claims of the algorithm's inputs, at the tokens of these rounds that say them."""
-        said = [c for c in self.claims() if not c.control and c.variable in algorithm.of_the_inputs]
-        return _at(said, lambda site: site.component == "embed" and site.position is not None)
+        Of an algorithm: what it claims of its inputs, at the tokens that say them.
+        """
+        at = {*self.run(self.samples.test).layout.labels, *(channel.name for channel in self.model.channels)}
+        found = []
+        for claim in Claim.of(self.model):
+            places = tuple(place for place in claim.places if place.site.position in {None, *at})
+            if algorithm is not None:
+                places = tuple(p for p in places if p.site.component == "embed" and p.site.position is not None)
+                if claim.control or claim.variable not in algorithm.of_the_inputs:
+                    continue
+            if places:
+                found.append(replace(claim, places=places))
+        return found
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
         """The tokens at which the task says that an input acts on the state, each once."""
-        sites = [tuple(str(p.site) for p in c.places) for c in self.inputs(algorithm) if c.outcome == "state"]
+        sites = [tuple(str(p.site) for p in c.places) for c in self.claims(algorithm) if c.outcome == "state"]
         return list(dict.fromkeys(sites))
-
-
-def _at(claims: Sequence[Claim], belongs: Callable[[Site], bool]) -> list[Claim]:
-    """The claims at those of their places whose sites belong; without claims that are left with none."""
-    places = [tuple(place for place in claim.places if belongs(place.site)) for claim in claims]
-    return [replace(claim, places=some) for claim, some in zip(claims, places, strict=True) if some]
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
@@ -254,8 +248,9 @@ class Compared:
     @property
     def against(self) -> str:
         """What the model is held against: the reference, or the closest algorithm."""
-        found = self.parts["algorithm"]
-        return self.reference.name if self.reference else str(found.scores[found.closest].name)
+        if self.reference is not None:
+            return self.reference.name
+        return str(self.parts["algorithm"].scores[self.parts["algorithm"].closest].name)
 
     @cached_property
     def is_one(self) -> bool:

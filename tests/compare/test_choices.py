@@ -185,6 +185,7 @@ def test_the_lapse_is_the_share_of_departures_over_chance() -> None:
     made = np.r_[np.zeros(30), np.ones(70)][None]
     assert _lapses(made, 2)[0] == pytest.approx(0.6, abs=1e-3)
     assert _lapses(np.ones((1, 98)), 2)[0] == pytest.approx(0.01, abs=1e-3)
+    assert _lapses(np.ones((1, 18)), 2)[0] == pytest.approx(0.05, abs=1e-3)
 
 
 def test_hostile_choices_are_told() -> None:
@@ -216,6 +217,7 @@ def test_a_player_that_departs_in_one_round_of_five_is_not_named() -> None:
     """Agreement of .8 with an algorithm names it no longer, whatever explains the other rounds."""
     found = judged(UNSEEN["WM .5, one round of five wrong"], EPISODES)
     assert found.measure.word in ("no", "undecided") and found.family is None
+    assert found.telling.estimate != found.agreement.estimate  # of the rounds that tell it from a guess alone
 
 
 def test_what_a_steep_player_tells_apart_is_no_tie_and_rounding_is():

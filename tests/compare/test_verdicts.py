@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from circuits.compare.algorithm import FamilyScore, _decided
-from circuits.compare.behaviour import Agreement, Behaviour, differences
+from circuits.compare.behaviour import Agreement, Behaviour, _alike, differences
 from circuits.compare.circuit import CircuitPart, Needed, Path, _apart
 from circuits.compare.effects import Effect, EffectsPart
 from circuits.compare.fitting import divergence
@@ -121,6 +121,14 @@ def test_behaviour_needs_a_control_and_to_be_clear_of_all_of_it(untrained, word,
     measure = _behaviour(_agreement(), untrained=untrained)
     assert measure.word == word and reason in measure.reason
     assert _behaviour(_agreement(BELOW), untrained=untrained).word == "no"
+
+
+def test_predictions_are_alike_by_half_of_what_the_two_memories_are_worth():
+    """.1 nats apart, where the memories are worth .2 and .6: a quarter of their mean is missed."""
+    nats = {"one": np.full((8, 3), 0.1), "two": np.full((8, 2), 0.1)}
+    own, base = ({name: np.full(8, worth) for name in nats} for worth in (0.2, 0.6))
+    for pair in ((own, base), (base, own)):
+        assert vars(_alike(nats, *pair, seed=0)) == pytest.approx(dict.fromkeys(("estimate", "low", "high"), 0.75))
 
 
 # Algorithm.
