@@ -31,14 +31,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from circuits.compare.question import Compared, Effort, Participant, Question
-from circuits.compare.roles import HAND_ON, READ, Look, Role, looks, match, profile, transformer
+from circuits.compare.roles import HAND_ON, READ, Look, Matched, Role, looks, match, profile, transformer
 from circuits.registry import differentiable
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder
@@ -118,34 +118,30 @@ class CircuitPart:
     """How two models compute.
 
     Attributes:
-        similarity: of what heads read where, under the best matching.
-        composed: of which head reads what which other wrote, under the same matching; None where none of either does.
-        untrained, untrained_composed: those of every untrained copy of the model with the reference; NaN of what no
-            head of it does.
-        roles: the heads matched, weightiest first.
-        by_outcome: similarity and composition for each outcome alone, by what they are in words.
-        needed: the edges that each of the two needs, the model first.
-        shared: the edges that both need; None where those of one are not known.
+        matched: the heads of the two, matched by role; ``untrained``: those of every untrained copy of the model with
+            the reference.
+        needed: the edges that each of the two needs, the model first; ``shared``: those that both need, None where
+            those of one are not known.
+        looks: of each head of the two, what its attention follows, the model first.
     """
 
     model: str
     reference: str
     paths: tuple[Path, ...]
-    similarity: Interval
-    composed: Interval | None
-    untrained: tuple[float, ...]
-    untrained_composed: tuple[float, ...]
-    roles: tuple[Role, ...]
-    by_outcome: dict[str, Interval]
+    matched: Matched
+    untrained: tuple[Matched, ...]
     needed: tuple[Needed, Needed]
     shared: Shared | None
-    looks: tuple[Look, ...]
-    reference_looks: tuple[Look, ...]
+    looks: tuple[tuple[Look, ...], ...]
 
-    def alike(self) -> list[tuple[str, Interval, tuple[float, ...]]]:
+    def alike(self) -> list[tuple[str, Interval, list[float]]]:
         """In words what of the heads is alike, how alike it is, and in every untrained copy."""
-        handed = [] if self.composed is None else [(HAND_ON, self.composed, self.untrained_composed)]
-        return [(READ, self.similarity, self.untrained), *handed]
+        found = {READ: "alike", HAND_ON: "composed"}
+        rows = [
+            (words, getattr(self.matched, name), [getattr(one, name).estimate for one in self.untrained])
+            for words, name in found.items()
+        ]
+        return [row for row in rows if not isnan(row[1].estimate)]
 
     @property
     def measure(self) -> Measure:
@@ -166,9 +162,9 @@ class CircuitPart:
 
     def _doubt(self) -> str:
         """What stands against two circuits' being the same, however alike their heads are; "" where nothing does."""
-        if not any(role.weight and role.reference_weight for role in self.roles):
+        if not any(role.weight and role.reference_weight for role in self.matched.roles):
             return f"{NOTHING}: no head of the two changes anything"
-        name, value = min(self.by_outcome.items(), key=lambda pair: pair[1].low)
+        name, value = min(self.matched.by_outcome.items(), key=lambda pair: pair[1].low)
         if value.low < _ROLES:
             return f"{SPANS}: {name} {value}"
         apart = [(_apart(path.blocked, path.reference_blocked), path) for path in self.paths]
@@ -188,8 +184,9 @@ class CircuitPart:
                 rows.append({**row, "share": share, **numbers, **(fresh if share == "blocked" else {})})
         for name, value, untrained in self.alike():
             rows.append({"name": f"heads {name}", **value.columns("number"), **_range(untrained)})
-        rows += [{"name": f"heads {name}", **value.columns("number")} for name, value in self.by_outcome.items()]
-        for role in self.roles:
+        for name, value in self.matched.by_outcome.items():
+            rows.append({"name": f"heads {name}", **value.columns("number")})
+        for role in self.matched.roles:
             row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "number": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})
         for of in self.needed:
@@ -198,7 +195,7 @@ class CircuitPart:
             null = {"untrained low": self.shared.random_mean, "untrained high": self.shared.random_most}
             what = "under the matching of heads; for untrained read random matchings: mean, most"
             rows.append({"name": "edges shared", "what": what, "number": self.shared.n, **null})
-        for name, found in ((self.model, self.looks), (self.reference, self.reference_looks)):
+        for name, found in zip((self.model, self.reference), self.looks, strict=True):
             for look in found:
                 row = {"model": name, "what": f"{look.head}: {look.variable} at {look.positions}"}
                 follows = look.r2.columns("number") | {"look-alike": look.is_look_alike}
@@ -223,27 +220,15 @@ def circuits(compared: Compared) -> CircuitPart:
     measured = [_mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)]
     controls = [[_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh]
     layout = subject.run(subject.samples.test).layout
+    ends = layout.predict_position, *[layout.update_position] * len(inputs)
+    found = [
+        _path(layout.labels[end], [m[i] for m in measured], [[m[i] for m in several] for several in controls])
+        for i, end in enumerate(ends)
+    ]
     edges = needed(subject, effort), needed(reference, effort)
-    seen = [looks(s, algorithm, m[0], effort) for s, m in zip(compared.pair, measured, strict=True)]
-    return CircuitPart(
-        subject.name,
-        reference.name,
-        tuple(
-            _path(layout.labels[end], [m[i] for m in measured], [[m[i] for m in several] for several in controls])
-            for i in range(len(inputs) + 1)
-            for end in [layout.update_position if i else layout.predict_position]
-        ),
-        matched.alike,
-        matched.composed,
-        tuple(other.alike.estimate for other in null),
-        tuple(nan if other.composed is None else other.composed.estimate for other in null),
-        matched.roles,
-        matched.by_outcome,
-        edges,
-        shared(*edges, matched.roles, profiles[1].heads, effort.seed),
-        tuple(seen[0]),
-        tuple(seen[1]),
-    )
+    seen = tuple(tuple(looks(s, algorithm, m[0], effort)) for s, m in zip(compared.pair, measured, strict=True))
+    both, names = shared(*edges, matched.roles, profiles[1].heads, effort.seed), (subject.name, reference.name)
+    return CircuitPart(*names, tuple(found), matched, tuple(null), edges, both, seen)
 
 
 def _algorithm(reference: Participant) -> Algorithm | None:

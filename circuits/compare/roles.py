@@ -60,7 +60,7 @@ from interp.interventions.sites import Site
 from interp.interventions.swaps import Rows, passed, tile
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
-from interp.statistics import Interval, resample_weights
+from interp.statistics import NO_NUMBER, Interval, resample_weights
 
 Decode = Callable[[Tensor], Tensor]
 LOOKS, LITTLE = 0.5, 0.15
@@ -143,7 +143,7 @@ class Matched:
 
     Attributes:
         alike: the weighted Jaccard index of what matched heads read, and where.
-        composed: that of which head reads what which other wrote, under the same matching; None where no head of either
+        composed: that of which head reads what which other wrote, under the same matching; NaN where no head of either
             hangs on another.
         roles: the pairs of heads, weightiest first.
         by_outcome: both indices for each outcome alone, by what they are in words; without those of outcomes on which
@@ -151,7 +151,7 @@ class Matched:
     """
 
     alike: Interval
-    composed: Interval | None
+    composed: Interval
     roles: tuple[Role, ...]
     by_outcome: dict[str, Interval]
 
@@ -261,7 +261,7 @@ def match(one: Profile, other: Profile, seed: int = 0) -> Matched:
         for side, outcome in enumerate(OUTCOMES)
         if sums[0][1][side] > 0
     }
-    composed = _alike(hung) if hung[0][1].any() else None
+    composed = _alike(hung) if hung[0][1].any() else NO_NUMBER
     return Matched(_alike(read), composed, tuple(roles), by_outcome)
 
 

@@ -1,4 +1,4 @@
-"""Variants of a model for which the right verdict is known: what a comparison is calibrated on.
+"""Variants of a model for which the right answer is known: what a comparison is calibrated on.
 
 >>> import interp
 >>> model = interp.load("wma-handwired", n_experts=3)

@@ -12,7 +12,7 @@ import interp
 from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
 from circuits.compare.question import Compared, Effort, Participant, Samples
-from circuits.compare.roles import Look, Profile, Role, kinds, looks, match, profile, rounds
+from circuits.compare.roles import Look, Matched, Profile, Role, kinds, looks, match, profile, rounds
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.ablation import smallest
@@ -21,7 +21,7 @@ from interp.interventions.sites import Site
 from interp.interventions.swaps import Rows, passed
 from interp.model.transformer import untrained
 from interp.session import session
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER, Interval
 from interp.tasks import experts
 from lab.variants import noisy
 
@@ -88,11 +88,11 @@ def test_a_rotated_circuit_is_the_same_one(turned):
     for path in turned.paths:
         for share in (path.blocked, path.carried, path.reference_blocked, path.reference_carried):
             assert share.estimate == pytest.approx(1, abs=1e-6)
-    assert (turned.similarity.estimate, turned.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
-    assert max(turned.untrained + turned.untrained_composed) < 0.5
-    assert len(turned.untrained) == len(turned.untrained_composed) == 2  # copies of the model alone
-    assert all(role.head == role.reference for role in turned.roles if role.weight > 0.01)
-    assert sum(role.weight for role in turned.roles) == pytest.approx(1)
+    assert (turned.matched.alike.estimate, turned.matched.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
+    assert max(score for *_, several in turned.alike() for score in several) < 0.5
+    assert len(turned.untrained) == 2  # copies of the model alone
+    assert all(role.head == role.reference for role in turned.matched.roles if role.weight > 0.01)
+    assert sum(role.weight for role in turned.matched.roles) == pytest.approx(1)
 
 
 def test_a_result_is_a_table_and_a_measure(turned):
@@ -101,7 +101,7 @@ def test_a_result_is_a_table_and_a_measure(turned):
     heads |= {f"heads {what} alike for the {end}" for what in ("read", "hand on") for end in ("prediction", "update")}
     assert set(frame["name"]) == heads | {"mediated share", "edges needed", "attention R2", "attention carries"}
     row = frame[frame["name"] == "heads read alike"].iloc[0]
-    assert row["number"] == turned.similarity.estimate and row["untrained high"] == max(turned.untrained)
+    assert row["number"] == turned.matched.alike.estimate and row["untrained high"] == max(turned.alike()[0][2])
     assert (measure.word, measure.threshold) == ("yes", 0.5)
 
 
@@ -307,7 +307,7 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
     )
     assert match(_profile([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
     alone = _profile([[1, 0], [0, 1], [0, 0]], 0 * edge)
-    assert match(alone, alone).composed is None and match(alone, alone).alike.estimate == 1
+    assert np.isnan(match(alone, alone).composed.estimate) and match(alone, alone).alike.estimate == 1
 
 
 def test_matching_ignores_the_order_of_heads_and_is_symmetric(hand_profile, samples):
@@ -335,7 +335,7 @@ def test_profiles_of_other_rounds_are_refused(hand_profile):
         match(hand_profile, other)
 
 
-def _part(**changes):
+def _part(composed=Interval(0.7, 0.6, 0.8), both=Shared(2, 0.5, 1)):  # noqa: B008
     path = Path(
         *("latent", "state", "w?", Interval(0.5, 0.4, 0.6), Interval(0.7, 0.65, 0.75)),
         *(Interval(0.2, 0.1, 0.3), Interval(0.25, 0.22, 0.28), (0.8, 0.9), (0.15, 0.35)),
@@ -346,12 +346,14 @@ def _part(**changes):
         Look("1.2", "counts", "p", Interval(0.9, 0.8, 0.95), Interval(0.1, 0.05, 0.16)),
     ]
     needed = Needed("a", 3, 10), Needed("b", 0, 0, reason="hard attention")
-    options = {"similarity": Interval(0.6, 0.55, 0.65), "untrained": (0.2, np.nan, 0.5), "needed": needed}
-    options |= {"composed": Interval(0.7, 0.6, 0.8), "untrained_composed": (0.61, 0.3)}
-    options["by_outcome"] = {"read alike for the update": Interval(0.4, 0.3, 0.45)}
-    options |= {"shared": Shared(2, 0.5, 1), "looks": tuple(looks), "reference_looks": (looks[0],)}
     roles = (Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
-    return CircuitPart("a", "b", (path,), roles=roles, **{**options, **changes})
+    matched = Matched(
+        Interval(0.6, 0.55, 0.65), composed, roles, {"read alike for the update": Interval(0.4, 0.3, 0.45)}
+    )
+    fresh = tuple(
+        Matched(Interval(x, x, x), Interval(y, y, y), (), {}) for x, y in ((0.2, 0.61), (np.nan, np.nan), (0.5, 0.3))
+    )
+    return CircuitPart("a", "b", (path,), matched, fresh, needed, both, (tuple(looks), (looks[0],)))
 
 
 def test_the_table_says_every_measurement_with_its_bounds_and_controls():
@@ -380,8 +382,8 @@ def test_the_table_says_every_measurement_with_its_bounds_and_controls():
     assert list(looks["model"]) == ["a", "a", "a", "b"] and list(looks["look-alike"]) == [True, False, False, True]
     assert list(looks["number"]) == [0.5, 0.49, 0.9, 0.5]
     assert list(frame[frame["name"] == "attention carries"]["number_high"]) == [0.15, 0.15, 0.16, 0.15]
-    assert "edges shared" not in set(_part(shared=None).to_frame()["name"])
-    assert "heads hand on alike" not in set(_part(composed=None).to_frame()["name"])
+    assert "edges shared" not in set(_part(both=None).to_frame()["name"])
+    assert "heads hand on alike" not in set(_part(composed=NO_NUMBER).to_frame()["name"])
 
 
 def numbers(row, name="number"):
@@ -389,7 +391,7 @@ def numbers(row, name="number"):
 
 
 def test_look_alikes_follow_a_variable_and_carry_little():
-    assert [look.head for look in _part().looks if look.is_look_alike] == ["1.0"]
+    assert [look.head for look in _part().looks[0] if look.is_look_alike] == ["1.0"]
 
 
 def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
@@ -415,7 +417,7 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
         [(p.blocked, p.carried) for p in part.paths],
         [(p.reference_blocked, p.reference_carried) for p in part.paths],
     )
-    for subject, found, seen in zip(crossed.pair, shares, (part.looks, part.reference_looks), strict=True):
+    for subject, found, seen in zip(crossed.pair, shares, part.looks, strict=True):
         options = {"rounds": SMALL.at, "n_random": 0, "seed": SMALL.seed}
         decode = subject.decoder(algorithm, "log_weights")
         latents = mediate(subject.model, samples.test, samples.other, "latent",
@@ -424,7 +426,7 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
                         outcome="state", decode=decode, each=False, **options)  # fmt: skip
         assert found == [(result.blocked(), result.carried()) for result in (latents, label)]
         assert list(seen) == looks(subject, algorithm, latents, SMALL)
-    assert len(part.looks) == 12 and len(part.reference_looks) == 12
+    assert [len(several) for several in part.looks] == [12, 12]
     assert part.paths[0].blocked.high < 0.9 < part.paths[0].reference_blocked.low
     assert [(len(call["rounds"]), call["n_random"], call["each"]) for call in crossed.calls] == [
         *[(4, 0, True), (4, 0, False)] * 2,
@@ -438,14 +440,12 @@ def test_heads_are_matched_with_the_references_beside_every_untrained_copy(cross
     every = [*crossed.pair, *crossed.fresh[0]]
     profiles = [profile(s, s.decoder(algorithm, "log_weights"), SMALL) for s in every]
     found = [match(p, profiles[1], SMALL.seed) for p in profiles]
-    assert (part.similarity, part.composed, part.roles) == (found[0].alike, found[0].composed, found[0].roles)
-    assert part.untrained == tuple(matched.alike.estimate for matched in found[2:])
-    assert part.untrained_composed == tuple(matched.composed.estimate for matched in found[2:])
+    assert (part.matched, *part.untrained) == (found[0], *found[2:])
     assert len({matched.alike for matched in found}) == 4
     assert [edges.model for edges in part.needed] == [s.name for s in crossed.pair]
     assert [edges.n for edges in part.needed] == [5, 3]
-    assert part.shared == shared(*part.needed, part.roles, profiles[1].heads, SMALL.seed)
-    assert part.shared != shared(*part.needed, part.roles, profiles[2].heads, SMALL.seed)
+    assert part.shared == shared(*part.needed, part.matched.roles, profiles[1].heads, SMALL.seed)
+    assert part.shared != shared(*part.needed, part.matched.roles, profiles[2].heads, SMALL.seed)
 
 
 def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypatch):
@@ -455,7 +455,7 @@ def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypa
     subject = Participant(handwired(), samples)
     part = circuits(Compared(subject, subject, [Participant(untrained(handwired(), 0), samples)], [], SMALL, {}))
     assert [path.outcome for path in part.paths] == ["prediction", "latents"]
-    assert part.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
+    assert part.matched.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
 
 
 def test_edges_are_looked_for_on_episodes_of_their_own(samples, monkeypatch):

@@ -7,6 +7,7 @@ out here: a change of one must be made here, too.
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from circuits.compare.circuit import CircuitPart, Needed, Path, _apart
 from circuits.compare.effects import Effect, EffectsPart
 from circuits.compare.fitting import divergence
 from circuits.compare.response import Cell, ResponsePart
-from circuits.compare.roles import Role
+from circuits.compare.roles import Matched, Role
 from circuits.compare.state import StatePart, Stitching
 from circuits.compare.update import Rule, Update, UpdatePart, judge
 from interp.measure import AS_WELL, NOT_RUN, NOTHING, SPANS, UNTRAINED
@@ -482,8 +483,12 @@ def _path(share, reference, cause="latent"):
 def _circuit(
     *paths, alike=ALIKE, handed=HANDED, null=(0.1, 0.25), handed_null=(0.05, 0.3), roles=(LOADED, IDLE), by=SURE
 ):
-    found = alike, handed, null, handed_null, roles, {"read alike for the prediction": SURE, "for the update": by}
-    return CircuitPart("a", "b", paths or (_path(ONE, ONE),), *found, (UNKNOWN, UNKNOWN), None, (), ()).measure
+    matched = Matched(alike, handed, roles, {"read alike for the prediction": SURE, "for the update": by})
+    fresh = tuple(
+        Matched(between(x, x), between(y, y), (), {}) for x, y in zip_longest(null, handed_null, fillvalue=math.nan)
+    )
+    paths = paths or (_path(ONE, ONE),)
+    return CircuitPart("a", "b", paths, matched, fresh, (UNKNOWN, UNKNOWN), None, ((), ())).measure
 
 
 @pytest.mark.parametrize(
@@ -491,14 +496,14 @@ def _circuit(
     [
         (ALIKE, HANDED, "yes", "read"),
         (HANDED, ALIKE, "yes", "hand on"),
-        (ALIKE, None, "yes", "read"),
+        (ALIKE, NO_NUMBER, "yes", "read"),
         (between(0.5, 0.6), HANDED, "yes", "read"),
         (between(0.499, 0.6), HANDED, "undecided", "read"),
         (ALIKE, between(0.499, 0.6), "undecided", "hand on"),
         (between(0.4, 0.499), HANDED, "no", "read"),
         (ALIKE, between(0.4, 0.499), "no", "hand on"),
         (between(0.4, 0.6), between(0.41, 0.45), "no", "hand on"),  # the one that is surely less
-        (between(0.4, 0.45), None, "no", "read"),
+        (between(0.4, 0.45), NO_NUMBER, "no", "read"),
     ],
 )
 def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(alike, handed, word, decided_by):
@@ -506,8 +511,8 @@ def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(alik
     assert (measure.word, measure.threshold, measure.about) == (word, 0.5, f"heads {decided_by} alike")
     assert measure.number == (alike if decided_by == "read" else handed)
     assert measure.controls[UNTRAINED].number == (0.25 if decided_by == "read" else 0.3)
-    said = [f"read alike {alike.estimate:.2f}"] + ([] if handed is None else [f"hand on alike {handed.estimate:.2f}"])
-    assert measure.note == f"heads {', '.join(said)}"
+    said = f"heads read alike {alike.estimate:.2f}"
+    assert measure.note == said + ("" if handed is NO_NUMBER else f", hand on alike {handed.estimate:.2f}")
 
 
 @pytest.mark.parametrize(
@@ -520,7 +525,7 @@ def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(alik
         ({"null": ()}, NOT_RUN),
         ({"null": (math.nan,)}, NOT_RUN),
         ({"handed_null": (math.nan, math.nan)}, NOT_RUN),
-        ({"handed": None, "handed_null": (math.nan,)}, ""),
+        ({"handed": NO_NUMBER, "handed_null": (math.nan,)}, ""),
         ({"roles": (IDLE,)}, "no head of the two changes anything"),
         ({"roles": (Role("0.0", "1.0", 0.4, 0.0, 0.0),)}, "no head of the two changes anything"),
     ],
