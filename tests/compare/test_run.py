@@ -15,6 +15,9 @@ from interp.errors import InputError
 from interp.finished import Finished
 from interp.measure import MOST_WORDS, Control, Measure
 from interp.statistics import Interval
+from reports import comparison
+from reports.build import write
+from reports.parts import compared, overview
 from interp.tasks import experts
 from tests.conftest import early
 from tests.test_json import SCHEMA, check
@@ -84,6 +87,30 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
     assert alone == "wma-learned updates its state as wma-handwired."
     alone = replace(found, measures=(away["behaviour"],)).sentence
     assert alone == "wma-learned predicts otherwise than wma-handwired."
+
+
+def test_the_page_shows_every_claim_and_a_part_without_a_picture_is_a_table(found, tmp_path):
+    """A new question needs no edit of the page."""
+    text = comparison.write(found, tmp_path).read_text()
+    assert found.sentence in text and all(measure.claim in text for measure in found)
+    page = comparison.page(replace(found, parts={**found.parts, "new_question": found.effects}))
+    titles = [section.title for section in page.sections]
+    assert titles[1:4] == ["Which algorithm", "Behaviour", "State"] and titles[-2:] == ["Where", "New question"]
+    assert [type(block).__name__ for block in page.sections[-1].blocks][-1] == "Table"
+
+
+def test_a_report_shows_the_claims_and_links_to_the_page(found, tmp_path):
+    """Of either model; without a saved comparison it names the command that makes one."""
+    page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.part())}
+    alone = write("wma-learned", tmp_path, **page).path.read_text()
+    assert "interp compare wma-learned --report" in alone and "<a href=" not in alone.split("<main")[-1]
+    folder = tmp_path / "comparisons" / "one-against-another"
+    found.save(folder)
+    comparison.write(found, folder)
+    for model in ("wma-learned", "wma-handwired"):  # the latter with 4 experts, as in the comparison
+        text = write(model, tmp_path, **page).path.read_text()
+        assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
+        assert found.sentence in text
 
 
 @pytest.mark.parametrize("name", ["algorithm", "state", "update", "effects", "circuit", "where"])
