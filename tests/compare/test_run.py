@@ -15,10 +15,10 @@ from interp.errors import InputError
 from interp.finished import Finished
 from interp.measure import MOST_WORDS, Control, Measure
 from interp.statistics import Interval
+from interp.tasks import experts
 from reports import comparison
 from reports.build import write
 from reports.parts import compared, overview
-from interp.tasks import experts
 from tests.conftest import early
 from tests.test_json import SCHEMA, check
 
