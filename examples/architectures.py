@@ -30,7 +30,7 @@ import interp
 from circuits import compare
 from circuits.compare.behaviour import BEHAVIOUR
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
-from circuits.compare.question import Compared, Samples, Subject, best, shared_sizes
+from circuits.compare.question import Compared, Participant, Samples, shared_sizes
 from circuits.compare.response import edits_of
 from circuits.compare.state import STATE
 from circuits.compare.update import strange
@@ -39,6 +39,7 @@ from interp.evaluation.experts.by_regime import divergence
 from interp.files import write_csv
 from interp.interventions.steps import transition
 from interp.machine import Machine
+from interp.measure import best_of
 from interp.model.transformer import untrained
 from interp.session import once, session
 from interp.statistics import Interval, mean_interval
@@ -89,13 +90,13 @@ class Bench:
 
     def pair(self, one: Machine, other: Machine) -> Compared:
         """Two machines as ``compare.run`` has them, with untrained copies of both."""
-        subjects = [Subject(machine, self.samples) for machine in (one, other)]
+        subjects = [Participant(machine, self.samples) for machine in (one, other)]
         fresh = [once("fresh", machine, make=partial(self._fresh, machine)) for machine in (one, other)]
         return Compared(*subjects, *fresh, self.effort, self.sets)
 
-    def _fresh(self, machine: Machine) -> list[Subject]:
+    def _fresh(self, machine: Machine) -> list[Participant]:
         seeds = range(self.effort.seed, self.effort.seed + self.effort.untrained)
-        return [Subject(untrained(machine, seed), self.samples) for seed in seeds]
+        return [Participant(untrained(machine, seed), self.samples) for seed in seeds]
 
 
 def of_machine(machine: Machine, bench: Bench, n_episodes: int = 400) -> Row:
@@ -132,10 +133,10 @@ def of_pair(one: Machine, other: Machine, bench: Bench) -> Iterator[Row]:
     worst = min(behaviour.plain.cells, key=lambda cell: cell.alike.low)
     ways = [state.best(*names) for names in ((one.name, other.name), (other.name, one.name))]
     way = min(ways, key=lambda stitched: stitched.score.low)
-    fresh = best(behaviour.untrained)
+    fresh = best_of(behaviour.untrained).number
     yield {"measure": "behaviour", "word": words["behaviour"], **columns(behaviour.plain.alike), "untrained": fresh}
     yield {"measure": "response", "at": worst.where, **columns(worst.alike)}
-    at, fresh = f"{way.source} -> {way.target}", state.untrained(way.target)
+    at, fresh = f"{way.source} -> {way.target}", best_of(state.untrained).number
     yield {"measure": "state", "word": words["state"], "at": at, **columns(way.score), "untrained": fresh}
     yield from updates(compared)
 
@@ -144,19 +145,20 @@ def updates(compared: Compared) -> Iterator[Row]:
     """Do the two change their states alike? The worse of one round on and several."""
     effort, algorithm = compared.effort, experts.TASK.algorithm("bayes")
     fresh = compared.untrained[0], compared.reference_untrained[0]
-    moves = strange(pooled_values(algorithm, compared.model.samples), (STATE_KEY,), effort)[STATE_KEY]
-    for manifold, by in (("on", None), ("off", moves)):
+    values = pooled_values(algorithm, compared.model.samples)
+    for manifold in ("on", "off"):
         found = []
         for horizon in (1, effort.horizon):
+            by = None if manifold == "on" else strange(values, (STATE_KEY,), effort, horizon)[STATE_KEY]
             made, blank = ([steps(s, algorithm, effort, horizon, by) for s in two] for two in (compared.pair, fresh))
-            control = best((alike(made[0], blank[1]).estimate, alike(blank[0], made[1]).estimate))
+            control = best_of((alike(made[0], blank[1]).estimate, alike(blank[0], made[1]).estimate)).number
             found.append((alike(*made), control, horizon))
         worst, control, horizon = min(found, key=lambda each: each[0].low)
         yield {"measure": f"update {manifold}", "at": f"{horizon} rounds on", **columns(worst), "untrained": control}
 
 
 def steps(
-    subject: Subject, algorithm: Algorithm, effort: compare.Effort, horizon: int, by: np.ndarray | None
+    subject: Participant, algorithm: Algorithm, effort: compare.Effort, horizon: int, by: np.ndarray | None
 ) -> np.ndarray:
     """By how much the state changes, as a cross-fitted decoder reads it, ``[episode, start, expert]``."""
     writer, samples, made = crossed_writer(subject, algorithm, (STATE_KEY,)), subject.samples, []
@@ -165,7 +167,7 @@ def steps(
     for episodes, rows in ((samples.known, slice(n)), (samples.test, slice(n, None))):
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {STATE_KEY: by[rows]}
-        done = transition(subject.model, episodes, mine, starts=effort.at, horizon=horizon, by=moved)
+        done = transition(subject.model, episodes, mine, starts=effort.before(horizon), horizon=horizon, by=moved)
         made.append(done.after[STATE_KEY] - done.before[STATE_KEY])
     return np.concatenate(made)
 

@@ -46,9 +46,9 @@ def claims(model: HookedLatentTransformer, n_episodes: int, effort: compare.Effo
 
 def judged(found: compare.Comparison) -> Iterator[Row]:
     """The four questions of a comparison, with the numbers that decided."""
-    for question, verdict in found.verdicts.items():
-        what = f"as {found.reference}: {question}"
-        yield {"what": what, "verdict": verdict.word, **interval(verdict.bound), "by": verdict.decided_by}
+    for measure in found:
+        what = f"as {found.reference}: {measure.key}"
+        yield {"what": what, "verdict": measure.word, **interval(measure.number), "by": measure.about}
 
 
 def interval(value: Interval) -> Row:

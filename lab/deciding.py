@@ -23,14 +23,14 @@ import numpy as np
 import pandas as pd
 
 from circuits.compare.effects import effects
-from circuits.compare.question import FULL, QUICK, Effort, Samples, Subject, bounds
+from circuits.compare.question import FULL, QUICK, Effort, Participant, Samples
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
-from circuits.compare.variants import noisy
 from interp.library import load
 from interp.machine import Machine
 from interp.session import session
 from interp.statistics import exact_share
+from lab.variants import noisy
 
 LARGE, N_LARGE, N_SMALL = 7, 4, {True: 12, False: 60}
 """How many times as many episodes a large comparison has; how many large ones; how many small ones, by quick."""
@@ -79,7 +79,7 @@ def _sized(effort: Effort, size: str, seed: int) -> Effort:
 def deciding(model: Machine, effort: Effort) -> pd.DataFrame:
     """A row a number: stitched both ways, with and without the round, worth, step R2, and inputs in what is written."""
     samples = Samples.draw(model, effort, {"n_experts": _N_EXPERTS})
-    own, reference = Subject(model, samples), Subject(_handwired(), samples)
+    own, reference = Participant(model, samples), Participant(_handwired(), samples)
     algorithm = {"wm": reference.task.explains(reference.model)}
     with session():
         state = stitch(own, reference, [], effort)
@@ -93,7 +93,11 @@ def deciding(model: Machine, effort: Effort) -> pd.DataFrame:
     found += [("update", f"{u.manifold} the manifold, {u.horizon} on", u.r2) for u in steps.updates]
     inputs = [e for e in moves.effects if e.what == "input" and e.outcome == "state" and e.score]
     found += [("update", f"input {e.variable}", e.score) for e in inputs if e.score]
-    return pd.DataFrame({"question": q, "number": name, **bounds(score)} for q, name, score in found)
+    ends = {"value": "estimate", "low": "low", "high": "high"}
+    return pd.DataFrame(
+        {"question": q, "number": name, **{column: getattr(score, end) for column, end in ends.items()}}
+        for q, name, score in found
+    )
 
 
 def covered(frame: pd.DataFrame) -> pd.DataFrame:

@@ -109,7 +109,7 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
 
 def _sentence(acts: Sequence[Behaviour]) -> str:
     """Of each model, what it is named to play like most often; all groups that are not named, as one number."""
-    named = [one for one in acts if one.found and one.found.verdict == "named"]
+    named = [one for one in acts if one.found and one.found.family]
     told = []
     for model in dict.fromkeys(one.model for one in named):
         answer, n = Counter(one.answer for one in named if one.model == model).most_common(1)[0]

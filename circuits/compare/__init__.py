@@ -2,23 +2,23 @@
 
     from circuits import compare
     found = compare.run(interp.load("wma-learned"), "wma-handwired")        # or effort=compare.QUICK
-    print(found)                                                            # the algorithm and the four verdicts
+    print(found)                                                            # the algorithm and the four measures
 
 In this room:
 
-* :func:`run` does all of it and gives a :class:`Comparison`, with a :class:`Verdict` on each question that is judged;
-* one file for each question, with what is measured, the rule of its verdict, and every threshold with its reason:
+* :func:`run` does all of it and gives a :class:`Comparison`, a :class:`~interp.measure.Measure` of each claim;
+* one file for each question, with what is measured, the claim that it decides, and every threshold with its reason:
   :mod:`circuits.compare.algorithm` (which algorithm explains a model's predictions, :func:`explain`; the same
   behaviour?), :mod:`circuits.compare.state` (stitching), :mod:`circuits.compare.update` (step R2),
   :mod:`circuits.compare.effects` (graded moves), :mod:`circuits.compare.circuit` (mediated shares, roles, look-alikes),
   :mod:`circuits.compare.where` (what is held where, and where effects travel);
-* :mod:`circuits.compare.variants`: machines for which the right verdict is known.
+* :mod:`circuits.compare.variants`: machines for which the right answer is known.
 
 Not here: the families and the episodes that tell them apart, which belong to each task (``Task.algorithms``).
 """
 
 from circuits.compare.algorithm import AlgorithmPart, FamilyScore, explain
 from circuits.compare.driver import Comparison, run
-from circuits.compare.question import FULL, QUICK, Effort, Verdict
+from circuits.compare.question import FULL, QUICK, Effort
 
-__all__ = ["FULL", "QUICK", "AlgorithmPart", "Comparison", "Effort", "FamilyScore", "Verdict", "explain", "run"]
+__all__ = ["FULL", "QUICK", "AlgorithmPart", "Comparison", "Effort", "FamilyScore", "explain", "run"]

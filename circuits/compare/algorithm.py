@@ -43,7 +43,7 @@ from circuits.compare.fitting import (
     predictor,
     task_of,
 )
-from circuits.compare.question import Compared, Question, above, bounds
+from circuits.compare.question import Compared, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Family, Predicted
@@ -123,7 +123,6 @@ class AlgorithmPart:
         explained: 1 less its divergence over that of the best family without a memory, over all sets.
         ratio: its divergence over that of the runner-up.
         runner_up, baseline: keys of the best other family, and of the best one without a memory.
-        by_set: set to (explained, ratio).
         apart: share of rounds in which its prediction is plainly another (:data:`PLAIN`); None where no family was
             close enough to ask.
         response: the input, lag or round at which its response is least like the model's; None where no input can be
@@ -138,7 +137,6 @@ class AlgorithmPart:
     ratio: Interval
     runner_up: str
     baseline: str
-    by_set: Mapping[str, tuple[Interval, Interval]]
     scores: Mapping[str, FamilyScore]
     settings: Mapping[str, Any] = field(repr=False, default_factory=dict)
     apart: Interval | None = None
@@ -150,9 +148,10 @@ class AlgorithmPart:
         ratio = "{:.2g} % [{:.2g}, {:.2g}]".format(
             *(100 * x for x in (self.ratio.estimate, self.ratio.low, self.ratio.high))
         )
+        response = f"; response to {self.response.where}: {self.response.alike}" if self.response else ""
         return (
             f"{answer} ({made}): explains {self.explained} of the predictions, with {ratio} of the error of the next "
-            f"best, {self.scores[self.runner_up].name}" + (f"; response to {self.response}" if self.response else "")
+            f"best, {self.scores[self.runner_up].name}{response}"
         )
 
     @property
@@ -175,30 +174,13 @@ class AlgorithmPart:
                 if score.key == self.closest:
                     quantities["ratio"] = pooled_ratio(score.divergences, rival, seed, chosen)
                 for quantity, value in quantities.items():
-                    rows.append({"name": quantity, "set": name, "family": score.key, **bounds(value)})
+                    rows.append({"name": quantity, "set": name, "family": score.key, **value.columns("number")})
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values; numbers that do not exist are None."""
-        keys = ("family", "closest", "parameters", "explained", "ratio", "runner_up", "baseline")
-        told = {
-            **{key: getattr(self, key) for key in keys},
-            "by_set": {
-                name: {"explained": explained, "ratio": ratio} for name, (explained, ratio) in self.by_set.items()
-            },
-            "families": [
-                {
-                    "key": score.key,
-                    "name": score.name,
-                    "parameters": score.parameters,
-                    "divergence": float(np.mean([values.mean() for values in score.divergences.values()])),
-                    "memoryless": score.memoryless,
-                }
-                for score in self.scores.values()
-            ],
-            "settings": dict(self.settings),
-        }
-        return json_values(told)
+        """JSON values of the answer; the table holds the numbers of every family."""
+        keys = ("family", "closest", "parameters", "explained", "ratio", "runner_up", "baseline", "settings")
+        return json_values({key: getattr(self, key) for key in keys} | {"name": self.scores[self.closest].name})
 
 
 @checked
@@ -263,7 +245,7 @@ def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPar
     if not found:
         return part
     worst = min(found, key=lambda cell: cell.alike.low)
-    return replace(part, response=worst, family=part.family if above(worst.alike, RESPONDS) == "same" else None)
+    return replace(part, response=worst, family=part.family if worst.alike.low >= RESPONDS else None)
 
 
 def memoryless_divergences(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> Divergences:
@@ -336,9 +318,9 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     group = [score for score in ranked if score.group == ranked[0].group]
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
-    def judged(score: FamilyScore, name: str | None = None) -> tuple[Interval, Interval]:
-        explained = pooled_ratio(score.divergences, base.divergences, seed, name).complement
-        return explained, pooled_ratio(score.divergences, rival.divergences, seed, name)
+    def judged(score: FamilyScore) -> tuple[Interval, Interval]:
+        explained, ratio = (pooled_ratio(score.divergences, other.divergences, seed) for other in (base, rival))
+        return explained.complement, ratio
 
     def explains(score: FamilyScore) -> bool:
         explained, ratio = judged(score)
@@ -359,7 +341,6 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
         ratio=ratio,
         runner_up=rival.key,
         baseline=base.key,
-        by_set={name: judged(closest, name) for name in closest.divergences},
         scores={score.key: score for score in (closest, *ranked)},
         settings=settings,
     )

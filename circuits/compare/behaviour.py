@@ -24,9 +24,10 @@ place, by what it explains (:mod:`circuits.compare.algorithm`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,11 @@ from circuits.compare.fitting import (
     said,
     task_of,
 )
-from circuits.compare.question import Compared, Question, Subject, Verdict, Word, above, best, bounds, controlled
+from circuits.compare.question import Compared, Participant, Question
 from circuits.compare.response import Cell, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Predicted
+from interp.measure import UNTRAINED, Control, Measure, best_of, decisive
 from interp.statistics import NO_NUMBER, Interval
 
 ALIKE = 0.95
@@ -91,20 +93,16 @@ class Agreement:
     apart: Interval
     cells: tuple[Cell, ...] = field(repr=False)
 
-    def judged(self) -> tuple[Word, str, Interval, float]:
-        """The word, what decided it, its number and its threshold: the first one to differ, or the one undecided."""
-        rare = self.apart
-        often: Word = "same" if rare.high <= RARE else "different" if rare.low > OFTEN else "undecided"
-        asked: list[tuple[Word, str, Interval, float]] = [
-            (above(self.alike, ALIKE), "predictions alike", self.alike, ALIKE),
-            (often, f"share of rounds apart by more than {PLAIN} nats", rare, RARE if often != "different" else OFTEN),
-        ]
-        for cell in self.cells:
-            asked.append((above(cell.alike, RESPONSE), f"response to {cell.where}", cell.alike, RESPONSE))
-        for word in ("different", "undecided"):
-            if found := [judged for judged in asked if judged[0] == word]:
-                return found[0]
-        return asked[0]
+    def measure(self, control: Control | None = None) -> Measure:
+        """That two predict the same: on average beside a control, in almost every round, and in every response."""
+        free = Measure("behaviour", "", threshold=RESPONSE, unit="likeness of responses", needs_control=False)
+        average = replace(free, about="predictions alike", number=self.alike, threshold=ALIKE, unit="share of memory")
+        if control is not None:
+            average = replace(average, controls={UNTRAINED: control}, needs_control=True)
+        rounds = replace(free, about="rounds apart", number=self.apart, threshold=RARE, refuted=OFTEN, side="below")
+        rounds = replace(rounds, unit=f"share of rounds {PLAIN} nats apart")
+        responses = [replace(free, about=f"response to {cell.where}", number=cell.alike) for cell in self.cells]
+        return decisive([average, rounds, *responses])
 
 
 @dataclass(frozen=True)
@@ -128,33 +126,23 @@ class Behaviour:
     def to_frame(self) -> pd.DataFrame:
         """One row a number: average, rounds apart and every response, as the two are and with the read-out fitted."""
         rows: list[dict[str, Any]] = []
-        for read, agreement in (("", self.plain), (self.said, self.fitted)):
-            if agreement is None:
-                continue
-            fresh = best(self.untrained) if agreement is self.plain else float("nan")
-            rows.append({"name": "predictions alike", "read-out": read, **bounds(agreement.alike), "untrained": fresh})
-            rows.append({"name": "rounds apart", "read-out": read, **bounds(agreement.apart)})
-            for cell in agreement.cells:
-                rows.append({"name": "response", "read-out": read, **cell.row()})
+        for read, agreement in (("", self.plain), (said(self.read_out), self.fitted)):
+            if agreement is not None:
+                control = best_of(self.untrained).number if agreement is self.plain else nan
+                numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
+                rows += [{"name": name, "read-out": read, **of.columns("number")} for name, of in numbers.items()]
+                rows[-2] |= {"untrained": control}
+                rows += [{"name": "response", "read-out": read, **cell.row()} for cell in agreement.cells]
         return pd.DataFrame(rows)
 
     @property
-    def said(self) -> str:
-        """The read-out in words."""
-        return said(self.read_out)
-
-
-def judge_behaviour(part: Behaviour) -> Verdict:
-    """By the worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
-    word, label, bound, threshold = part.plain.judged()
-    control, note = best(part.untrained), ""
-    if word != "same" and part.fitted is not None and part.fitted.judged()[0] != "different":
-        word, label, bound, threshold = part.fitted.judged()
-        note = f"once its read-out is fitted: {part.said}; alike {part.fitted.alike}, as it is {part.plain.alike}"
-    if label == "predictions alike":
-        word, why = controlled(word, bound, control)
-        note = why or note
-    return Verdict("behaviour", word, note, label, bound, threshold, control)
+    def measure(self) -> Measure:
+        """By the worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
+        control = best_of(self.untrained)
+        if self.fitted is None or self.fitted.measure().word == "no":
+            return self.plain.measure(control)
+        note = f"{said(self.read_out)}; alike {self.fitted.alike}, as it is {self.plain.alike}"
+        return replace(self.fitted.measure(control), condition="with its read-out fitted", note=note)
 
 
 def compare(compared: Compared) -> Behaviour:
@@ -169,14 +157,14 @@ def compare(compared: Compared) -> Behaviour:
         return Behaviour(plain, untrained=_untrained(compared, closest))
     plain, failures = _agreement(compared, model, reference.model)
     fitted, searched = None, dict[str, float]()
-    if plain.judged()[0] != "same" and (read := _read_out(compared)) is not None:
+    if plain.measure().word != "yes" and (read := _read_out(compared)) is not None:
         subject, algorithm, searched = read
         fitted, _ = _agreement(compared, subject, algorithm)
     worst = tuple(sorted(failures, key=lambda failure: -failure.nats)[:_N_FAILURES])
     return Behaviour(plain, fitted, searched, _untrained(compared, reference.model), worst)
 
 
-def _agreement(compared: Compared, subject: Subject, other: Any) -> tuple[Agreement, list[Failure]]:
+def _agreement(compared: Compared, subject: Participant, other: Any) -> tuple[Agreement, list[Failure]]:
     """How far one of the two predicts what the other, or an algorithm, predicts; and the rounds that differ most."""
     sets, seed = compared.sets, compared.effort.seed
     edits = edits_of(subject.task, compared.model.samples.test, compared.effort.edits)
@@ -187,7 +175,7 @@ def _agreement(compared: Compared, subject: Subject, other: Any) -> tuple[Agreem
     return Agreement(alike, plainly(apart, seed), found), failures
 
 
-def _read_out(compared: Compared) -> tuple[Subject, Algorithm, dict[str, float]] | None:
+def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
     """The algorithm of one of the two as the other would read it out: that other one, the algorithm, what was found.
 
     Asked of the reference's algorithm first.
@@ -241,20 +229,19 @@ def differences(
     kind, apart, failures = tasks.get(task_of(sets)).kind, {}, list[Failure]()
     for name, (_, episodes) in sets.items():
         p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
-        apart[name] = by_round(p, q, kind)
-        failures += _failures(name, apart[name], p, q, episodes.n_rounds - p.shape[1])
+        apart[name], first = by_round(p, q, kind), episodes.n_rounds - p.shape[1]
+        order = np.argsort(-apart[name], axis=None, kind="stable")[:_N_FAILURES]
+        for at in zip(*map(np.ndarray.tolist, np.unravel_index(order, apart[name].shape)), strict=True):
+            mine, theirs = (tuple(d[at].tolist()) for d in (p, q))
+            nats = float(apart[name][at])
+            failures.append(Failure(name, len(episodes), at[0], first + at[1], nats, mine, theirs))
     return apart, failures
 
 
-def _failures(name: str, nats: Array, p: Array, q: Array, first: int) -> Sequence[Failure]:
-    """The rounds of one set at which two predictions, from round ``first`` on, are the most ``nats`` apart."""
-    order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
-    worst = []
-    for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
-        distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
-        place = name, len(nats), int(episode), first + int(t), float(nats[episode, t])
-        worst.append(Failure(*place, *distributions))
-    return worst
-
-
-BEHAVIOUR = Question("behaviour", Behaviour, compare, lambda compared: judge_behaviour(compared.parts["behaviour"]))
+BEHAVIOUR = Question(
+    "behaviour",
+    Behaviour,
+    compare,
+    lambda compared: compared.parts["behaviour"].measure,
+    *("It predicts the same as {}", "predicts the same", "predicts otherwise"),
+)

@@ -11,8 +11,7 @@ temperature (of :data:`TEMPERATURES`) and the family's parameters are fitted on 
 left, then the other way round: every loss is *held out*, in nats a round. A player may also *switch* at a round from
 one family to another, which is asked of the best few.
 
-A family is *named* where by 95 % intervals over episodes all of these hold, else the answer is "undecided" (an interval
-lies on both sides) or "none":
+That a family explains the choices needs all of these, each by its 95 % interval over episodes:
 
 - in the rounds where it and the best guess without a memory prefer different outcomes, the player does what the family
   says at least :data:`AGREES` of the time;
@@ -23,11 +22,10 @@ than :data:`WORTH` beyond the best; it is undecided where a larger one may save 
 a memory is worth to this player, the nats a round that the best family saves over the best guess without one: a player
 who departs from its algorithm in one round of ten halves that worth, and with it every difference between families.
 
-A player *chooses as a machine does* ("same") where by its 95 % intervals it does what the machine prefers in at least
-:data:`AGREES` of the rounds where the machine and the best guess without a memory prefer different outcomes, where the
-machine's predictions, through a link of their own, lose less than that guess and than an untrained copy's, and where no
-family saves :data:`LEFT` nats a round beyond them. It is "different" where one of these fails by its own interval,
-and "undecided" otherwise, or without an untrained copy.
+That a player *chooses as a machine does* needs that it does what the machine prefers in at least :data:`AGREES` of the
+rounds where the machine and the best guess without a memory prefer different outcomes, that the machine's predictions,
+through a link of their own, lose less than that guess and than an untrained copy's, and that no family saves
+:data:`LEFT` nats a round beyond them. Without an untrained copy it is undecided.
 
 What this is NOT: evidence of how a player computes. Noise and another algorithm that nobody thought of look alike: a
 player who departs from every family in one round of five is not named.
@@ -37,8 +35,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
-from typing import Any, Literal
+from itertools import permutations, product
+from math import isnan
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,6 +48,7 @@ from interp import tasks
 from interp.algorithm import Family
 from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
+from interp.measure import AS_WELL, NOT_RUN, Measure, decisive
 from interp.statistics import NO_NUMBER, Interval, ratio_interval
 
 Array = NDArray[np.float64]
@@ -72,8 +72,8 @@ _LEAST, _CERTAIN, _TIED, _BISECTIONS = 1e-2, 1e-12, 1e-12, 14
 _SWITCH_SAVES = 0.004
 """Nats a round that a switch must save, fitted to all choices, to be asked at all."""
 SWITCHES = "switches"
-Verdict = Literal["named", "undecided", "none"]
-Alike = Literal["same", "different", "undecided"]
+_ANYTHING = 1e-9
+"""Nats a round from which on something is saved: less is rounding."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,17 @@ class ChoiceScore:
     prefers: NDArray[np.int64] = field(repr=False)
 
 
+def _needed(key: str, telling: Interval, saved: Mapping[str, Interval]) -> list[Measure]:
+    """What any claim about choices needs: agreement in telling rounds, and nats that are saved beside each other guess.
+
+    Where no round tells the two apart, nothing agrees.
+    """
+    agreement = Interval(0.0, 0.0, 0.0) if isnan(telling.high) else telling
+    agrees = Measure(key, "", agreement, AGREES, unit="share of telling rounds", about="agreement", needs_control=False)
+    saves = replace(agrees, threshold=_ANYTHING, unit="nats a round", is_share=False)
+    return [agrees, *(replace(saves, number=nats, about=f"saved beside {name}") for name, nats in saved.items())]
+
+
 @dataclass(frozen=True)
 class Beside:
     """Whether a player chooses as a machine does.
@@ -118,18 +129,21 @@ class Beside:
             than those of an untrained copy, NaN without one; ``left``: nats a round that the best family saves.
     """
 
-    verdict: Alike
     telling: Interval
     over_floor: Interval
     over_untrained: Interval
     left: Interval
 
-    def __str__(self) -> str:
-        return (
-            f"{self.verdict} (in {self.telling} of the telling rounds; {self.over_floor} nats a round less than the "
-            f"best guess without a memory, {self.over_untrained} less than an untrained copy; the best family saves "
-            f"{self.left})"
-        )
+    @property
+    def measure(self) -> Measure:
+        """That the player chooses as the machine does: by what it needs, the first that fails."""
+        saved = {"the best guess without a memory": self.over_floor, "an untrained copy": self.over_untrained}
+        parts = _needed("beside", self.telling, saved)
+        if isnan(self.over_untrained.low):
+            parts[-1] = replace(parts[-1], unless={"undecided": f"{NOT_RUN}: give an untrained copy's predictions"})
+        last = replace(parts[1], number=self.left, threshold=LEFT, side="below", about="saved by the best family")
+        said = {"yes": "chooses as the machine does", "no": "chooses otherwise than the machine"}
+        return decisive([*parts, last], claim="The player chooses as the machine does", **said)
 
 
 @dataclass(frozen=True)
@@ -137,21 +151,21 @@ class ChoicePart:
     """Which algorithm explains a player's choices.
 
     Attributes:
-        verdict: "named", "undecided" or "none"; ``family``: the key where it is named, else None.
-        closest: the family that loses least, whether or not it is named; ``parameters``: what was found of it.
+        closest: the family that loses least, whether or not it explains; ``parameters``: what was found of it;
+            ``alone``: whether no other family of its group could be meant as well.
         intervals: 95 % profile likelihood intervals of its real parameters, each with the others held where they are
             and the link refitted.
         nats: its held-out loss a round; ``floor_nats``: that of ``floor``, the best guess without a memory.
         agreement: share of rounds in which the player does what it prefers; ``telling``: of those in which ``floor``
             prefers another outcome.
-        lead: nats a round that it loses less than ``runner_up``, the best family of another group that has a memory.
+        lead: nats a round that it loses less than ``runner_up``, the best family of another group that has a memory;
+            ``over_floor``: than ``floor``.
         scores: every family by key, the best first.
         beside: of each machine that it was held against, whether the player chooses as it does.
     """
 
-    verdict: Verdict
-    family: str | None
     closest: str
+    alone: bool
     parameters: Mapping[str, float]
     intervals: Mapping[str, Interval]
     nats: Interval
@@ -160,18 +174,34 @@ class ChoicePart:
     agreement: Interval
     telling: Interval
     lead: Interval
+    over_floor: Interval
     runner_up: str
     scores: Mapping[str, ChoiceScore] = field(repr=False)
     beside: Mapping[str, Beside] = field(default_factory=dict)
 
     @property
+    def measure(self) -> Measure:
+        """That the closest family explains the choices: by what that needs, the first that fails."""
+        name, floor = self.scores[self.closest].name, "the best guess without a memory"
+        saved = {floor: self.over_floor, self.scores[self.runner_up].name: self.lead}
+        unless = {} if self.alone else {"yes": f"another family of its group {AS_WELL}"}
+        said = {"yes": f"chooses by {name}", "no": "chooses by no known algorithm"}
+        parts = _needed("algorithm", self.telling, saved)
+        return decisive(parts, claim=f"{name} explains the choices", unless=unless, **said)
+
+    @property
+    def family(self) -> str | None:
+        """The key of the family that explains the choices; None where none does for sure."""
+        return self.closest if self.measure.word == "yes" else None
+
+    @property
     def answer(self) -> str:
-        """The verdict in a few words."""
-        if self.verdict == "named":
+        """Which algorithm it is, in a few words."""
+        if self.family:
             return self.scores[self.closest].name
         if self.scores[self.closest].memoryless:
             return f"none with a memory; closest {self.scores[self.floor].name}"
-        return f"{self.verdict}; closest {self.scores[self.closest].name}"
+        return f"{'none' if self.measure.word == 'no' else 'undecided'}; closest {self.scores[self.closest].name}"
 
     def __str__(self) -> str:
         made = ", ".join(f"{name} {self.intervals.get(name, value)}" for name, value in self.parameters.items())
@@ -289,6 +319,12 @@ class _Game:
             )
             self._kept[key] = found
         return self._kept[key]
+
+    def within(self, rounds: slice, fold: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The known choices of a fold in some rounds, ``[episode, round]``."""
+        use = np.zeros_like(self.known)
+        use[fold, rounds] = self.known[fold, rounds]
+        return use
 
     def loss(self, family: Family, use: NDArray[np.bool_]) -> Callable[[Mapping[str, float]], float]:
         """The least loss of a member over links, nats a round where ``use [episode, round]``."""
@@ -417,31 +453,25 @@ def _switched(
     None where there are too few rounds, or where a switch saves no :data:`_SWITCH_SAVES` of ``least``, what one family
     loses.
     """
-    simple = [one for one in scores if one.size <= 1 and one.key in families]
+    simple = [families[one.key] for one in scores if one.size <= 1 and one.key in families]
+    everything = np.ones(len(game.choices), bool)
     if len(simple) < 2 or game.choices.shape[1] < 10:
         return []
-    everything = np.ones(len(game.choices), bool)
-    *_, total = _best_switch(game, simple, families, everything)
-    if total / game.n_rounds > least - _SWITCH_SAVES:
+    if _best_switch(game, simple, everything)[0] / game.n_rounds > least - _SWITCH_SAVES:
         return []
-    found: dict[int, tuple[Any, ...]] = {}
     losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
-    for which, fold in enumerate((*game.folds, everything)):
-        first, second, at, _ = _best_switch(game, simple, families, fold)
+    for fold in (*game.folds, everything):
+        _, at, *two = _best_switch(game, simple, fold)
         parts = []
-        for family, rounds in ((first, slice(None, at)), (second, slice(at, None))):
-            use = np.zeros_like(game.known)
-            use[:, rounds] = True
-            use &= game.known & fold[:, None]
+        for family, rounds in zip(two, (slice(None, at), slice(at, None)), strict=True):
+            use = game.within(rounds, fold)
             parameters = _fitted(game, family, use)
             p = game.predicted(family, parameters)
             link = _linked(p, game.choices, use)[1]
             parts.append((family, parameters, link))
-            if which < 2:
-                losses[~fold, rounds] = _losses(p, link, game.choices)[~fold, rounds]
-                prefers[~fold, rounds] = _preferred(p, link)[~fold, rounds]
-        found[which] = (at, parts)
-    at, ((first, before, link), (second, after, _)) = found[2]
+            losses[~fold, rounds] = _losses(p, link, game.choices)[~fold, rounds]
+            prefers[~fold, rounds] = _preferred(p, link)[~fold, rounds]
+    (first, before, link), (second, after, _) = parts
     searched = {"round": float(at + game.first_asked + 1)}
     searched |= {f"{name} before": value for name, value in before.items()}
     searched |= {f"{name} after": value for name, value in after.items()}
@@ -451,37 +481,25 @@ def _switched(
     return [ChoiceScore(SWITCHES, name, group, False, size, searched, link, lost, prefers)]
 
 
-def _best_switch(
-    game: _Game, simple: Sequence[ChoiceScore], families: Mapping[str, Family], fold: NDArray[np.bool_]
-) -> tuple[Family, Family, int, float]:
-    """Two families, the first round of the second one, and what they lose, the least on a fold.
+def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:
+    """What two families lose, the least on a fold, the first round of the second one, and the two.
 
-    The first is fitted to the first third of the rounds, the second to the last.
-
-    No part is shorter than 5 rounds.
+    The first is fitted to the first third of the rounds, the second to the last. No part is shorter than 5 rounds.
     """
-    n = game.choices.shape[1]
-    by_round = {}
-    for half in (slice(None, n // 3), slice(-(n // 3), None)):
-        use = np.zeros_like(game.known)
-        use[:, half] = True
-        use &= game.known & fold[:, None]
-        for one in simple:
-            p = game.predicted(families[one.key], _best_of_grid(game, families[one.key], use)[1])
-            lost = _losses(p, _linked(p, game.choices, use)[1], game.choices) * game.known
-            by_round[one.key, half.start is None] = lost[fold].sum(0)
+    n, lost = game.choices.shape[1], []
+    for part in (slice(None, n // 3), slice(-(n // 3), None)):
+        use, by_family = game.within(part, fold), {}
+        for family in simple:
+            p = game.predicted(family, _best_of_grid(game, family, use)[1])
+            nats = (_losses(p, _linked(p, game.choices, use)[1], game.choices) * game.known)[fold].sum(0)
+            by_family[family.key] = np.concatenate([[0.0], np.cumsum(nats)])
+        lost.append(by_family)
     found = []
-    for first in simple:
-        for second in simple:
-            if first.key != second.key:
-                before = np.concatenate([[0.0], np.cumsum(by_round[first.key, True])])
-                after = by_round[second.key, False].sum() - np.concatenate(
-                    [[0.0], np.cumsum(by_round[second.key, False])]
-                )
-                total = (before + after)[5 : n - 4]
-                found.append((float(total.min()), int(total.argmin()) + 5, first.key, second.key))
-    least, at, first_key, second_key = min(found)
-    return families[first_key], families[second_key], at, least
+    for first, second in permutations(simple, 2):
+        before, after = lost[0][first.key], lost[1][second.key]
+        total = (before + after[-1] - after)[5 : n - 4]
+        found.append((float(total.min()), int(total.argmin()) + 5, first, second))
+    return min(found, key=lambda one: (*one[:2], one[2].key, one[3].key))
 
 
 # What it comes to.
@@ -500,27 +518,26 @@ def _decided(game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, 
     closest, alone = _simplest(group, less, less(best, floor).estimate)
     others = [one for one in ranked if one.group != closest.group]
     rival = next((one for one in others if not one.memoryless), others[0])
-    lead, over_floor = less(closest, rival), less(closest, floor)
+    # A guess without a memory saves nothing beside itself.
+    lead, over_floor = less(closest, rival), less(closest, closest if closest.memoryless else floor)
 
     def agreeing(use: NDArray[np.bool_]) -> Interval:
         counted = use & game.known & (closest.prefers >= 0)
         right = counted & (closest.prefers == game.choices)
         return ratio_interval(right.sum(1), counted.sum(1), seed=seed)
 
-    telling = agreeing(closest.prefers != floor.prefers)
-    verdict = _verdict(closest.memoryless, alone, telling, lead, over_floor)
     return ChoicePart(
-        verdict=verdict,
-        family=closest.key if verdict == "named" else None,
         closest=closest.key,
+        alone=alone,
         parameters=closest.searched,
         intervals=_profiles(game, families[closest.key], closest) if closest.key in families else {},
         nats=ratio_interval(closest.losses, rounds, seed=seed),
         floor=floor.key,
         floor_nats=ratio_interval(floor.losses, rounds, seed=seed),
         agreement=agreeing(game.rounds),
-        telling=telling,
+        telling=agreeing(closest.prefers != floor.prefers),
         lead=lead,
+        over_floor=over_floor,
         runner_up=rival.key,
         scores={one.key: one for one in ranked},
     )
@@ -540,16 +557,6 @@ def _simplest(
     return closest, all(simpler + larger)
 
 
-def _verdict(memoryless: bool, alone: bool, telling: Interval, lead: Interval, over_floor: Interval) -> Verdict:
-    """The rule: "named" where all hold by their intervals, "none" where one fails by its own.
-
-    ``alone``: no other family of the group could be meant as well.
-    """
-    if memoryless or over_floor.high <= 0 or lead.high <= 0 or not telling.high >= AGREES:
-        return "none"
-    return "named" if alone and telling.low >= AGREES and lead.low > 0 and over_floor.low > 0 else "undecided"
-
-
 def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, seed: int) -> Beside:
     """A player beside a machine with predictions ``trained [episode, asked round, outcome]``, ``blank`` untrained."""
     rounds, floor = game.known.sum(1).astype(float), part.scores[part.floor]
@@ -562,15 +569,7 @@ def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, 
         over_untrained = ratio_interval(_held_out(game, lambda use: blank)[0] - lost, rounds, seed=seed)
     over_floor = ratio_interval(floor.losses - lost, rounds, seed=seed)
     left = ratio_interval(lost - best, rounds, seed=seed)
-    return Beside(_alike(telling, over_floor, over_untrained, left), telling, over_floor, over_untrained, left)
-
-
-def _alike(telling: Interval, over_floor: Interval, over_untrained: Interval, left: Interval) -> Alike:
-    """The rule: "same" where all hold by their intervals, "different" where one fails by its own."""
-    if over_floor.high <= 0 or over_untrained.high <= 0 or left.low > LEFT or not telling.high >= AGREES:
-        return "different"
-    saves = over_floor.low > 0 and over_untrained.low > 0
-    return "same" if saves and telling.low >= AGREES and left.high <= LEFT else "undecided"
+    return Beside(telling, over_floor, over_untrained, left)
 
 
 _CHI2 = 3.841 / 2

@@ -4,7 +4,7 @@ Four things are measured in both models on the same episodes, each beside untrai
 
 * **roles**: how well the heads of one can be matched to heads of the other (:mod:`circuits.compare.roles`): by what
   they read at every position and what that is worth, and by which head reads what which other wrote; beside the best
-  match that an untrained model of either shape makes with the reference;
+  match that an untrained copy of the model makes with the reference;
 * **paths**: which share of an effect passes through attention patterns (:mod:`interp.interventions.mediation`): of the
   latents on the prediction, through the patterns where it is read; and of each input that the task says to act on the
   state, on the state that is left, through the patterns where the update is read;
@@ -16,9 +16,9 @@ Four things are measured in both models on the same episodes, each beside untrai
 * **look-alikes**: heads whose attention follows the algorithm's state, with what they carry
   (:mod:`circuits.compare.roles`).
 
-The verdict, in words "same roles", is by the roles: "same" where heads do alike things in alike places and hand them on
-alike, more so than untrained models, and no path differs by much; "different" where either is unlike. A path alone
-makes nothing different: which share passes through patterns is no sign of training. Of 60 untrained copies of
+The claim is decided by the roles: it is true where heads do alike things in alike places and hand them on alike, clear
+of untrained copies of the model, and no path differs by much; it is false where either is unlike. A path alone makes
+nothing false: which share passes through patterns is no sign of training. Of 60 untrained copies of
 ``wma-learned`` it is -.26 to .93 (latents to prediction), of the handwired machine -.08 to 1.08, so that trained models
 lie among them (.29 and 1), and no few copies could tell.
 
@@ -30,25 +30,26 @@ that does with two heads what the other does with one is not the same in this.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, bounds
-from circuits.compare.roles import HAND_ON, LITTLE, LOOKS, READ, Look, Role, looks, match, profile, rounds, transformer
+from circuits.compare.question import Compared, Effort, Participant, Question
+from circuits.compare.roles import HAND_ON, READ, Look, Matched, Role, looks, match, profile, transformer
 from circuits.registry import differentiable
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder
 from interp.display import lacks
 from interp.errors import InputError
-from interp.files import json_values
 from interp.interventions.ablation import CircuitScorer, smallest
 from interp.interventions.attribution import attribute
 from interp.interventions.mediation import MediationResult, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.machine import Machine
+from interp.measure import NOTHING, SPANS, UNTRAINED, Measure, best_of, decisive
 from interp.statistics import Interval
 
 _SHARE = 0.25
@@ -60,7 +61,6 @@ those of P end at .85 and .01, of ``wma-learned`` at .29 and .004; to its other 
 at .16 and .40. A head in two halves is undecided: .6 of what is handed on, a third for its outcome."""
 TOLERANCE = 0.1
 """How far from 1 the faithfulness of the edges that are needed may be."""
-NO_CONTROL = "no control: no untrained model could be measured"
 _N_EPISODES, _N_RANDOM = 16, 200
 """Episodes that edges are scored on; random matchings of heads."""
 _CONTROL_ROUNDS = 3
@@ -118,70 +118,90 @@ class CircuitPart:
     """How two models compute.
 
     Attributes:
-        similarity: of what heads read where, under the best matching.
-        composed: of which head reads what which other wrote, under the same matching; None where none of either does.
-        untrained, untrained_composed: those of every untrained model, of either shape, with the reference: what no
-            training gives.
-        roles: the heads matched, weightiest first.
-        by_outcome: similarity and composition for each outcome alone, by what they are in words.
-        needed: the edges that each of the two needs, the model first.
-        shared: the edges that both need; None where those of one are not known.
+        matched: the heads of the two, matched by role; ``untrained``: those of every untrained copy of the model with
+            the reference.
+        needed: the edges that each of the two needs, the model first; ``shared``: those that both need, None where
+            those of one are not known.
+        looks: of each head of the two, what its attention follows, the model first.
     """
 
     model: str
     reference: str
     paths: tuple[Path, ...]
-    similarity: Interval
-    composed: Interval | None
-    untrained: tuple[float, ...]
-    untrained_composed: tuple[float, ...]
-    roles: tuple[Role, ...]
-    by_outcome: dict[str, Interval]
+    matched: Matched
+    untrained: tuple[Matched, ...]
     needed: tuple[Needed, Needed]
     shared: Shared | None
-    looks: tuple[Look, ...]
-    reference_looks: tuple[Look, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
+    looks: tuple[tuple[Look, ...], ...]
 
-    def alike(self) -> list[tuple[str, Interval, tuple[float, ...]]]:
-        """In words what of the heads is alike, how alike it is, and in every untrained model."""
-        handed = [] if self.composed is None else [(HAND_ON, self.composed, self.untrained_composed)]
-        return [(READ, self.similarity, self.untrained), *handed]
+    def alike(self) -> list[tuple[str, Interval, list[float]]]:
+        """In words what of the heads is alike, how alike it is, and in every untrained copy."""
+        found = {READ: "alike", HAND_ON: "composed"}
+        rows = [
+            (words, getattr(self.matched, name), [getattr(one, name).estimate for one in self.untrained])
+            for words, name in found.items()
+        ]
+        return [row for row in rows if not isnan(row[1].estimate)]
+
+    @property
+    def measure(self) -> Measure:
+        """By how alike heads are in what they read, and in what they hand on; the less alike of the two decides.
+
+        However alike these are, "yes" is forbidden by heads that change nothing, by an outcome for which heads are
+        less alike, and by paths whose shares may differ.
+        """
+        said = ", ".join(f"{words} {value.estimate:.2f}" for words, value, _ in self.alike())
+        claim = Measure("circuit", "", threshold=_ROLES, unit="similarity of roles", note=f"heads {said}")
+        if doubt := self._doubt():
+            claim = replace(claim, unless={"yes": doubt})
+        parts = [
+            replace(claim, about=f"heads {words}", number=value, controls={UNTRAINED: best_of(untrained)})
+            for words, value, untrained in sorted(self.alike(), key=lambda row: row[1].low)
+        ]
+        return decisive(parts)
+
+    def _doubt(self) -> str:
+        """What stands against two circuits' being the same, however alike their heads are; "" where nothing does."""
+        if not any(role.weight and role.reference_weight for role in self.matched.roles):
+            return f"{NOTHING}: no head of the two changes anything"
+        name, value = min(self.matched.by_outcome.items(), key=lambda pair: pair[1].low)
+        if value.low < _ROLES:
+            return f"{SPANS}: {name} {value}"
+        apart = [(_apart(path.blocked, path.reference_blocked), path) for path in self.paths]
+        gap, path = max(apart, key=lambda pair: pair[0].high)
+        share = f"share of the effect of {path.cause} on the {path.outcome} carried by attention at {path.at}"
+        return f"{SPANS}: {share}: difference {gap}" if gap.high > _SHARE else ""
 
     def to_frame(self) -> pd.DataFrame:
         """One row a measurement: shares of paths, similarities, each pair of heads, each head's R2 and share."""
-        rows = [row for path in self.paths for row in _path_rows(path)]
+        rows: list[dict[str, Any]] = []
+        for path in self.paths:
+            row: dict[str, Any] = {"name": "mediated share", "what": f"{path.cause} -> {path.outcome}", "at": path.at}
+            fresh = _range(path.untrained) | _range(path.reference_untrained, "reference ")
+            for share in ("blocked", "carried"):
+                mine, theirs = getattr(path, share), getattr(path, f"reference_{share}")
+                numbers = mine.columns("number") | theirs.columns("reference")
+                rows.append({**row, "share": share, **numbers, **(fresh if share == "blocked" else {})})
         for name, value, untrained in self.alike():
-            low, high = _range(untrained)
-            null = {"untrained low": low, "untrained high": high, "above untrained": bool(value.low > high)}
-            rows.append({"name": f"heads {name}", **bounds(value), **null})
-        rows += [{"name": f"heads {name}", **bounds(value)} for name, value in self.by_outcome.items()]
-        for role in self.roles:
-            row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "value": role.similarity}
+            rows.append({"name": f"heads {name}", **value.columns("number"), **_range(untrained)})
+        for name, value in self.matched.by_outcome.items():
+            rows.append({"name": f"heads {name}", **value.columns("number")})
+        for role in self.matched.roles:
+            row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "number": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})
         for of in self.needed:
-            rows.append({"name": "edges needed", "model": of.model, "what": of.reason or f"of {of.of}", "value": of.n})
+            rows.append({"name": "edges needed", "model": of.model, "what": of.reason or f"of {of.of}", "number": of.n})
         if self.shared is not None:
             null = {"untrained low": self.shared.random_mean, "untrained high": self.shared.random_most}
             what = "under the matching of heads; for untrained read random matchings: mean, most"
-            rows.append({"name": "edges shared", "what": what, "value": self.shared.n, **null})
-        for name, found in ((self.model, self.looks), (self.reference, self.reference_looks)):
+            rows.append({"name": "edges shared", "what": what, "number": self.shared.n, **null})
+        for name, found in zip((self.model, self.reference), self.looks, strict=True):
             for look in found:
                 row = {"model": name, "what": f"{look.head}: {look.variable} at {look.positions}"}
-                rows.append({"name": "attention R2", **row, **bounds(look.r2), "look-alike": look.is_look_alike})
-                rows.append({"name": "attention carries", **row, **bounds(look.carried)})
+                follows = look.r2.columns("number") | {"look-alike": look.is_look_alike}
+                rows.append({"name": "attention R2", **row, **follows})
+                rows.append({"name": "attention carries", **row, **look.carried.columns("number")})
         return pd.DataFrame(rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values; numbers that do not exist are None."""
-        kept = json_values(self.to_frame().to_dict("records"))
-        return {
-            "model": self.model,
-            "reference": self.reference,
-            "measurements": [{key: value for key, value in row.items() if value is not None} for row in kept],
-            "untrained": json_values(self.untrained),
-            "settings": self.settings,
-        }
 
 
 def circuits(compared: Compared) -> CircuitPart:
@@ -190,49 +210,34 @@ def circuits(compared: Compared) -> CircuitPart:
     fresh = compared.untrained, compared.reference_untrained
     algorithm = _algorithm(reference)
     state = _state(reference, algorithm)
-    every = (subject, reference, *fresh[0], *fresh[1])
+    every = (subject, reference, *fresh[0])
     decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
     profiles = [profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
     matched = match(profiles[0], profiles[1], effort.seed)
     null = [match(other, profiles[1], effort.seed) for other in profiles[2:]]
-    claimed = _inputs(reference, algorithm)
-    inputs = [cause for cause in _inputs(subject, algorithm) if cause in claimed]
+    claimed, own = ([] if algorithm is None else s.causes(algorithm) for s in (reference, subject))
+    inputs = [list(cause) for cause in own if cause in claimed]
     measured = [_mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)]
     controls = [[_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh]
     layout = subject.run(subject.samples.test).layout
+    ends = layout.predict_position, *[layout.update_position] * len(inputs)
+    found = [
+        _path(layout.labels[end], [m[i] for m in measured], [[m[i] for m in several] for several in controls])
+        for i, end in enumerate(ends)
+    ]
     edges = needed(subject, effort), needed(reference, effort)
-    seen = [looks(s, algorithm, m[0], effort) for s, m in zip(compared.pair, measured, strict=True)]
-    looked = {"rounds": effort.at, "untrained_rounds": effort.at[::_CONTROL_ROUNDS], "roles_rounds": rounds(effort)}
-    rules = {"state": state, "ablation": "mean", "looks": LOOKS, "little": LITTLE, "seed": effort.seed}
-    return CircuitPart(
-        subject.name,
-        reference.name,
-        tuple(
-            _path(layout.labels[end], [m[i] for m in measured], [[m[i] for m in several] for several in controls])
-            for i in range(len(inputs) + 1)
-            for end in [layout.update_position if i else layout.predict_position]
-        ),
-        matched.alike,
-        matched.composed,
-        tuple(other.alike.estimate for other in null),
-        tuple(float("nan") if other.composed is None else other.composed.estimate for other in null),
-        matched.roles,
-        matched.by_outcome,
-        edges,
-        shared(*edges, matched.roles, profiles[1].heads, effort.seed),
-        tuple(seen[0]),
-        tuple(seen[1]),
-        looked | rules,
-    )
+    seen = tuple(tuple(looks(s, algorithm, m[0], effort)) for s, m in zip(compared.pair, measured, strict=True))
+    both, names = shared(*edges, matched.roles, profiles[1].heads, effort.seed), (subject.name, reference.name)
+    return CircuitPart(*names, tuple(found), matched, tuple(null), edges, both, seen)
 
 
-def _algorithm(reference: Subject) -> Algorithm | None:
+def _algorithm(reference: Participant) -> Algorithm | None:
     """The algorithm that the reference is held against; None where the task registers none."""
     task = reference.task
     return task.explains(reference.model) if task.algorithms.hypothesis or task.algorithms.records() else None
 
 
-def _state(subject: Subject, algorithm: Algorithm | None) -> str:
+def _state(subject: Participant, algorithm: Algorithm | None) -> str:
     """The first carried variable that differs between episodes; none where nothing is carried."""
     if algorithm is None or not algorithm.state:
         return ""
@@ -241,7 +246,7 @@ def _state(subject: Subject, algorithm: Algorithm | None) -> str:
 
 
 def _mediated(
-    subject: Subject, decode: Decoder | None, inputs: Sequence[list[str]], effort: Effort, *, fresh: bool = False
+    subject: Participant, decode: Decoder | None, inputs: Sequence[list[str]], effort: Effort, *, fresh: bool = False
 ) -> list[MediationResult]:
     """Latents to prediction, then each input to the state that is left, all through patterns.
 
@@ -260,11 +265,6 @@ def _mediated(
     return found + [mediate(model, test, other, cause, written, **options) for cause in inputs]
 
 
-def _inputs(subject: Subject, algorithm: Algorithm | None) -> list[list[str]]:
-    """The tokens at which the task says that an input acts on the state; none without an algorithm."""
-    return [] if algorithm is None else [list(several) for several in subject.causes(algorithm)]
-
-
 def _path(at: str, pair: Sequence[MediationResult], fresh: Sequence[Sequence[MediationResult]]) -> Path:
     """One path, from its results in the two models and in the fresh models of each shape."""
     mine, theirs = pair
@@ -273,24 +273,13 @@ def _path(at: str, pair: Sequence[MediationResult], fresh: Sequence[Sequence[Med
     return Path(" + ".join(mine.cause), mine.outcome, at, *shares, untrained, reference_untrained)
 
 
-def _path_rows(path: Path) -> list[dict[str, Any]]:
-    what = {"name": "mediated share", "what": f"{path.cause} -> {path.outcome}", "at": path.at}
-    names = [f"{whose}untrained {end}" for whose in ("", "reference ") for end in ("low", "high")]
-    fresh = dict(zip(names, (*_range(path.untrained), *_range(path.reference_untrained)), strict=True))
-    blocked, held = bounds(path.blocked), bounds(path.reference_blocked, "reference ")
-    return [
-        {**what, "share": "blocked", **blocked, **held, **fresh},
-        {**what, "share": "carried", **bounds(path.carried), **bounds(path.reference_carried, "reference ")},
-    ]
+def _range(values: Sequence[float], prefix: str = "") -> dict[str, float]:
+    """The smallest and the largest of the untrained as columns; a control without a number is neither."""
+    known = [value for value in values if np.isfinite(value)] or [nan]
+    return {f"{prefix}untrained low": min(known), f"{prefix}untrained high": max(known)}
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    """The smallest and the largest; a control that does not exist is no number, and is neither more nor less."""
-    known = [value for value in values if np.isfinite(value)] or [float("nan")]
-    return min(known), max(known)
-
-
-def needed(subject: Subject, effort: Effort) -> Needed:
+def needed(subject: Participant, effort: Effort) -> Needed:
     """The fewest best-scored edges that do what the whole model does, at the last round that is looked at."""
     task, t = subject.task, effort.at[-1]
     try:
@@ -335,43 +324,6 @@ def _common(mine: Needed, other: frozenset[tuple[str, str]], matched: Mapping[st
     return sum((renamed(s), renamed(d)) in other for s, d in mine.edges)
 
 
-def judge_circuit(part: CircuitPart) -> Verdict:
-    """From how alike heads are in what they read, and in what they hand on; the less alike of the two decides.
-
-    "same" also needs that they are alike for each outcome, and is forbidden by paths that differ, by heads that change
-    nothing and by untrained models that are as alike. Without any of these, nothing is said.
-    """
-    name, worst, untrained = min(part.alike(), key=lambda row: row[1].low)
-    null = max((value for value in untrained if np.isfinite(value)), default=float("nan"))
-    word, doubt = above(worst, _ROLES), _doubt(part)
-    if doubt and (word == "same" or doubt == NO_CONTROL):
-        word = "undecided"
-    said = ", ".join(f"{words} {value.estimate:.2f}" for words, value, _ in part.alike())
-    note = "" if word == "same" else "; ".join(filter(None, [f"heads {said}", doubt if word == "undecided" else ""]))
-    return Verdict("circuit", word, note, f"heads {name}", worst, _ROLES, null)
-
-
-def _doubt(part: CircuitPart) -> str:
-    """What stands against two circuits' being called the same, however alike their heads are; "" where nothing does."""
-    for _, value, untrained in part.alike():
-        known = [control for control in untrained if np.isfinite(control)]
-        if not known:
-            return NO_CONTROL
-        if max(known) >= value.low:
-            return "untrained models are as alike"
-    if not any(role.weight and role.reference_weight for role in part.roles):
-        return "no head of the two changes anything"
-    name, value = min(part.by_outcome.items(), key=lambda pair: pair[1].low)
-    if value.low < _ROLES:
-        return f"{name} {value}"
-    apart = [(_apart(path.blocked, path.reference_blocked), path) for path in part.paths]
-    gap, path = max(apart, key=lambda pair: pair[0].high)
-    if gap.high > _SHARE:
-        share = f"share of the effect of {path.cause} on the {path.outcome} carried by attention at {path.at}"
-        return f"{share}: difference {gap}"
-    return ""
-
-
 def _apart(a: Interval, b: Interval) -> Interval:
     """The distance of two numbers, each with its own interval."""
     gap = a.estimate - b.estimate
@@ -392,7 +344,10 @@ CIRCUIT = Question(
     "circuit",
     CircuitPart,
     circuits,
-    lambda compared: judge_circuit(compared.parts["circuit"]),
+    lambda compared: compared.parts["circuit"].measure,
+    "Its heads have the same roles as those of {}",
+    "has heads of the same roles",
+    "divides the work of its heads differently",
     of_two=True,
     lacks=_lacks,
 )

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
-from circuits.compare.question import Samples, Subject
+from circuits.compare.question import Participant, Samples
 from interp.algorithm import Algorithm
 from interp.decoder import RIDGE, Decoder
 from interp.interventions.moves import Writer
@@ -68,7 +68,7 @@ def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
     return Interval(1 - ratio, 1 - ratio * exp(half), 1 - ratio * exp(-half))
 
 
-def pooled(subject: Subject) -> Rollout:
+def pooled(subject: Participant) -> Rollout:
     """The subject's rollouts of the known episodes and of the test episodes as one."""
     known, test = (subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test))
 
@@ -131,7 +131,7 @@ class CrossFitted(Decoder):
         return parts[torch.cat(rows).argsort().to(parts.device)]
 
 
-def crossed_decoder(subject: Subject, algorithm: Algorithm, variable: str) -> CrossFitted:
+def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -> CrossFitted:
     """Latents to a variable of the algorithm's state, for the pool, cross-fitted."""
 
     def fitted() -> CrossFitted:
@@ -144,7 +144,7 @@ def crossed_decoder(subject: Subject, algorithm: Algorithm, variable: str) -> Cr
     return once(("crossed decoder", variable), subject.model, algorithm, subject.samples.known, make=fitted)
 
 
-def crossed_writer(subject: Subject, algorithm: Algorithm, keys: tuple[str, ...]) -> Writer:
+def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> Writer:
     """A writer of ``keys`` for the pool, cross-fitted."""
 
     def fitted() -> Writer:

@@ -1,4 +1,4 @@
-"""Compare a model with a reference: one call, the questions in order, a verdict on each that is judged.
+"""Compare a model with a reference: one call, the questions in order, a measure of each that decides a claim.
 
 :data:`QUESTIONS` is the list of everything that a comparison asks. A new question is a :class:`Question` in a file of
 its own and an entry here.
@@ -10,12 +10,11 @@ import copy
 import inspect
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -23,32 +22,20 @@ from circuits.compare.algorithm import ALGORITHM
 from circuits.compare.behaviour import BEHAVIOUR, Failure
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.effects import EFFECTS
-from circuits.compare.question import (
-    FULL,
-    Compared,
-    Effort,
-    NotApplicable,
-    Samples,
-    Subject,
-    Verdict,
-    bounds,
-    in_words,
-    shared_sizes,
-)
+from circuits.compare.question import FULL, Compared, Effort, Participant, Samples, shared_sizes
 from circuits.compare.response import RESPONSE
-from circuits.compare.sentence import in_a_sentence
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
 from circuits.compare.where import WHERE
 from circuits.registry import RECORDS, handwired
 from interp import tasks
 from interp.checks import checked
-from interp.display import Tabled, table_html
 from interp.errors import require
 from interp.files import folder_to_write, json_values, write_csv, write_json
 from interp.finished import Finished
 from interp.library import handwired_models, load
 from interp.machine import Machine
+from interp.measure import Measure, Measured, sentence
 from interp.model.transformer import untrained
 from interp.progress import bar
 from interp.provenance import provenance
@@ -60,27 +47,28 @@ _GROWN = 1e4
 """Latents beyond this have squares that drown everything else, or overflow."""
 _HALVINGS = 12
 """How often the weights of an untrained copy are halved before it is given up."""
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON."""
 
 
-@dataclass(frozen=True)
-class Comparison(Tabled):
+@dataclass(frozen=True, repr=False)
+class Comparison(Measured):
     """A model held against a reference, or against algorithms alone.
 
-    Every part is an attribute, too, by the key of its question: ``algorithm``, ``state``, ``update``, ``effects``,
-    ``circuit`` and ``where``; None for what is asked only of two models where there is no reference, and a
-    :class:`~circuits.compare.question.NotApplicable` for what one of the two lacks, such as attention heads.
+    Every part is an attribute, too, by the key of its question: ``algorithm``, ``behaviour``, ``state``, ``response``,
+    ``update``, ``effects``, ``circuit`` and ``where``; None for what is asked only of two models where there is no
+    reference, and for what one of the two lacks, such as attention heads.
 
     Attributes:
         reference: its name; "" where there is none.
-        parts, verdicts: by the key of their question.
+        parts: by the key of their question.
+        measures: of "behaviour", "state", "update" and "circuit"; without a reference of the first and the third.
     """
 
     model: str
     reference: str
     parts: Mapping[str, Any]
-    verdicts: dict[str, Verdict]
+    measures: tuple[Measure, ...]
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
@@ -88,30 +76,16 @@ class Comparison(Tabled):
             return self.parts.get(name)
         raise AttributeError(f"a comparison has no {name!r}; its parts are {', '.join(q.key for q in QUESTIONS)}")
 
-    def __str__(self) -> str:
-        against = f" against {self.reference}" if self.reference else ""
-        lines = [f"{self.model}{against}", f"algorithm: {self.algorithm}", *map(str, self.verdicts.values())]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return f"{self.sentence}\n\n{self.summary().to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        return table_html(self.sentence.removesuffix("."), self.summary())
-
     @property
     def sentence(self) -> str:
-        """What the verdicts say together."""
-        name = self.algorithm.scores[self.algorithm.closest].name
-        answers = {key: (verdict.word, verdict.note) for key, verdict in self.verdicts.items()}
-        if not self.reference:
-            return in_a_sentence(self.model, name, answers)
-        predicts = (
-            f"like {'the ' * name.startswith('Bayes')}{name}"
-            if self.algorithm.family
-            else f"of the known algorithms, {name} comes closest"
-        )
-        return in_a_sentence(self.model, self.reference, answers, predicts)
+        """What the measures say together; the first phrase names what the model is held against."""
+        against = self.reference or self.algorithm.scores[self.algorithm.closest].name
+        measures = list(self.measures)
+        decided = [i for word in ("yes", "no") for i, one in enumerate(measures) if one.word == word]
+        for i in decided[:1]:
+            yes, no = f"{measures[i].yes.removesuffix(' alike')} as {against}", f"{measures[i].no} than {against}"
+            measures[i] = replace(measures[i], yes=yes, no=no)
+        return sentence(self.model, measures)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -119,63 +93,31 @@ class Comparison(Tabled):
         return tuple(self.behaviour.failures)
 
     @cached_property
-    def frames(self) -> dict[str, pd.DataFrame]:
-        """The table of each part that has one, by the part's key; their intervals are drawn once."""
-        return {key: part.to_frame() for key, part in self.parts.items() if hasattr(part, "to_frame")}
-
-    def table(self) -> pd.DataFrame:
-        """The verdicts, one row each."""
-        return pd.DataFrame(
-            {
-                "question": v.question,
-                "verdict": v.word,
-                "note": v.note,
-                "decided by": v.decided_by,
-                **bounds(v.bound),
-                "threshold": v.threshold,
-                "untrained": v.control,
-            }
-            for v in self.verdicts.values()
-        )
-
-    def summary(self) -> pd.DataFrame:
-        """The verdicts as text, for a terminal."""
-        return pd.DataFrame(
-            {
-                "same": in_words(v.question),
-                "verdict": v.word + (f" ({v.note})" if v.note else ""),
-                "decided by": v.decided_by,
-                "value": str(v.bound) if v.decided_by else "",
-                "threshold": str(v.threshold) if v.decided_by else "",
-                "untrained": "" if np.isnan(v.control) else f"{v.control:.3g}",
-            }
-            for v in self.verdicts.values()
-        )
-
-    def to_frame(self) -> pd.DataFrame:
-        """Every measurement of every part, one row each."""
-        return pd.concat([frame.assign(part=key) for key, frame in self.frames.items()], ignore_index=True)
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Every number of each part, by the part's key; their intervals are drawn once."""
+        return {key: part.to_frame() for key, part in self.parts.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that do not exist are None."""
-        return {
+        told = {
             "format": FORMAT,
             "model": self.model,
             "reference": self.reference,
             "sentence": self.sentence,
-            "verdicts": json_values(self.table().to_dict("records")),
+            "measures": [one.to_dict() for one in self.measures],
             "algorithm": self.algorithm.to_dict(),
-            "parts": {key: json_values(frame.to_dict("records")) for key, frame in self.frames.items()},
-            "failures": json_values(self.failures),
-            "settings": json_values(self.settings),
+            "tables": {key: table.to_dict("records") for key, table in self.tables.items()},
+            "failures": self.failures,
+            "settings": self.settings,
         }
+        return dict(json_values(told))
 
     @checked
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``comparison.json``, ``verdicts.csv`` and a CSV for each part."""
+        """Write ``comparison.json``, ``measures.csv`` and a CSV for each part."""
         paths = [write_json(Path(folder) / "comparison.json", self.to_dict())]
-        for name, frame in {"verdicts": self.table(), **self.frames}.items():
-            paths.append(write_csv(Path(folder) / f"{name}.csv", frame))
+        for name, table in {"measures": self.to_frame(), **self.tables}.items():
+            paths.append(write_csv(Path(folder) / f"{name}.csv", table))
         return paths
 
 
@@ -192,8 +134,8 @@ def run(
 
     Args:
         reference: another model of the task, or the name of one (a handwired one is built in sizes that the model
-            serves, and at the rates of the model's own episodes); None: against algorithms alone, which gives verdicts
-            on behaviour and update.
+            serves, and at the rates of the model's own episodes); None: against algorithms alone, which decides
+            behaviour and update.
         effort: episodes, rounds (at most as many as the task says anything new in), untrained models and seed;
             :data:`~circuits.compare.QUICK` does a quarter.
         folder: where finished parts are kept until all are, so that a run that was killed goes on; None keeps none.
@@ -217,22 +159,17 @@ def run(
         asked = [question for question in QUESTIONS if other is not None or not question.of_two]
         with bar(f"comparing {compared.model.name}", len(asked)) as done:
             for question in asked:
-                compute = partial(question.compute, compared)
-                lacking = question.asked(compared)
-                compared.parts[question.key] = lacking or finished.part(question.key, question.kind, compute)
+                if not question.lacking(compared):
+                    compute = partial(question.compute, compared)
+                    compared.parts[question.key] = finished.part(question.key, question.kind, compute)
                 done(1)
-        verdicts = {
-            question.key: part.verdict(question.key) if isinstance(part, NotApplicable) else question.judge(compared)
-            for question in asked
-            if question.judge is not None
-            for part in [compared.parts[question.key]]
-        }
+        measures = tuple(question.measure(compared) for question in asked if question.judge is not None)
     finished.clear()
     return Comparison(
         model=compared.model.name,
         reference="" if other is None else other.name,
         parts=compared.parts,
-        verdicts=verdicts,
+        measures=measures,
         settings={**settings, "cpu_seconds": round(time.process_time() - started, 1)},
     )
 
@@ -240,9 +177,9 @@ def run(
 def _compared(model: Machine, other: Machine | None, effort: Effort, sizes: dict[str, int]) -> Compared:
     """The models, their untrained copies and the episodes on which they are compared."""
     samples = Samples.draw(model, effort, sizes)
-    subject, peer = Subject(model, samples), None
+    subject, peer = Participant(model, samples), None
     if other is not None:
-        peer = Subject(other, samples, f"{subject.name} (reference)" if other.name == subject.name else "")
+        peer = Participant(other, samples, f"{subject.name} (reference)" if other.name == subject.name else "")
     built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
     return Compared(
         model=subject,
@@ -254,10 +191,10 @@ def _compared(model: Machine, other: Machine | None, effort: Effort, sizes: dict
     )
 
 
-def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Subject]:
+def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Participant]:
     """Untrained copies. One that grows without bound, as unbounded attention lets some, gets smaller weights."""
     for i in range(effort.untrained):
-        subject = Subject(untrained(model, effort.seed + i), samples)
+        subject = Participant(untrained(model, effort.seed + i), samples)
         for _ in range(_HALVINGS):
             runs = [subject.run(episodes) for episodes in (samples.known, samples.test)]
             if all(run.latents.abs().max() < _GROWN and run.predictions.isfinite().all() for run in runs):
@@ -267,7 +204,7 @@ def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Subj
             with torch.no_grad():
                 for weight in bounded.parameters():  # type: ignore[attr-defined]
                     weight.mul_(0.5)
-            subject = Subject(bounded, samples)
+            subject = Participant(bounded, samples)
 
 
 def _loaded(model: Machine, reference: Machine | str | None, arguments: Mapping[str, Any]) -> Machine | None:

@@ -14,7 +14,7 @@ it is not, the rival has no score for this move.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,16 @@ import torch
 
 from circuits.compare.crossfit import chosen, crossed_decoder, scored
 from circuits.compare.fitting import Array
-from circuits.compare.question import Effort, Question, Subject, bounds
+from circuits.compare.question import Effort, Participant, Question
 from interp.algorithm import NEXT, Algorithm
-from interp.decoder import RIDGE, Affine
+from interp.decoder import Affine
 from interp.display import lacks
 from interp.interventions.counterfactual import InterchangeResult, score_difference
 from interp.interventions.interchange import Claim, interchange
 from interp.interventions.moves import Writer, move
 from interp.interventions.swaps import Place
-from interp.statistics import Interval
+from interp.measure import best_of
+from interp.statistics import NO_NUMBER, Interval
 
 _SAME_STATE = 0.99
 """R2 from which on a rival's state counts as a linear map of the one that is moved."""
@@ -45,11 +46,10 @@ class Effect:
         variable, what: which variable, and which change: "all", "one" (its first element), "+ k", or "input".
         outcome: "prediction" or "state".
         algorithm: key of the one whose counterfactual is asked for.
-        score, slope: with intervals over episodes; None where the algorithm wants no effect.
-        difference: score less that under the rival, None without one.
-        placebo, untrained: score of the orthogonal move, NaN where the state fills all that is carried; largest score
-            in an untrained model.
-        by_magnitude: score and slope of small to large wanted effects.
+        score, slope: with intervals over episodes; NaN where the algorithm wants no effect.
+        difference: score less that under the rival, NaN without one.
+        placebo, untrained: score of the orthogonal move, NaN where the state fills all that is carried; score in an
+            untrained copy.
     """
 
     variable: str
@@ -57,12 +57,11 @@ class Effect:
     where: str
     outcome: str
     algorithm: str
-    score: Interval | None
-    slope: Interval | None
-    difference: Interval | None
+    score: Interval
+    slope: Interval
+    difference: Interval
     placebo: float
     untrained: float
-    by_magnitude: pd.DataFrame = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -71,17 +70,18 @@ class EffectsPart:
 
     effects: tuple[Effect, ...]
     missing: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a move and an algorithm."""
-        rows = []
+        intervals = {"score": "number", "slope": "slope", "difference": "difference"}
+        rows: list[dict[str, Any]] = []
         for e in self.effects:
-            said = {key: getattr(e, key) for key in ("variable", "what", "where", "outcome", "algorithm")}
-            numbers = bounds(e.score) | bounds(e.slope, "slope ") | bounds(e.difference, "difference ")
-            rows.append({"name": "graded effect", **said, **numbers, "placebo": e.placebo, "untrained": e.untrained})
+            row: dict[str, Any] = {"name": "graded effect"}
+            for key, value in vars(e).items():
+                row |= value.columns(intervals[key]) if key in intervals else {key: value}
+            rows.append(row)
         if self.missing:
-            rows.append({"name": "graded effect", "what": "input", "where": self.missing, **bounds(None)})
+            rows.append({"name": "graded effect", "what": "input", "where": self.missing})
         return pd.DataFrame(rows)
 
 
@@ -95,42 +95,37 @@ class _Move:
 
 
 def effects(
-    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> EffectsPart:
     """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
     moves = (_in_latents, _at_inputs) if next(iter(algorithms.values())).state else (_at_inputs,)
-    found = [effect for moved in moves for effect in moved(subject, algorithms, untrained, effort)]
-    settings = {"rounds": effort.at, "ridge": RIDGE, "seed": effort.seed}
-    return EffectsPart(tuple(found), lacks(subject.model, "embed"), settings)
+    found = [effect for moved in moves for effect in moved(subject, algorithms, untrained[:1], effort)]
+    return EffectsPart(tuple(found), lacks(subject.model, "embed"))
 
 
 def _in_latents(
-    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> list[Effect]:
     test, own = subject.samples.test, next(iter(algorithms.values()))
-    writer = subject.writer(own)
-    controls = [(u, u.writer(own, tuple(writer.shapes))) for u in untrained[:1]]
+    writer, found = subject.writer(own), []
 
-    def result(s: Subject, algorithm: Algorithm, w: Writer, m: _Move, wants: Any = None) -> InterchangeResult:
+    def result(s: Participant, algorithm: Algorithm, w: Writer, m: _Move, wants: Any = None) -> InterchangeResult:
         return move(s.model, test, algorithm, m.variable, w, rounds=effort.at, by=m.change, wants=wants)
 
-    found = []
     for m in _moves(own, writer, subject, effort):
         results = {}
         for key, algorithm in algorithms.items():
             wants = None if algorithm is own else _stated(own, algorithm, m, subject, effort)
             if algorithm is own or wants is not None:
                 results[key] = result(subject, algorithm, writer, m, wants)
-        first = next(iter(results.values()))
-        placebo = float("nan")
-        if not writer.fills:
-            placebo = result(subject, own, writer.placebo(effort.seed), m).score().estimate
-        fresh = max((result(u, own, w, m).score().estimate for u, w in controls), default=float("nan"))
-        found += _graded(results, first, (m.variable, m.what, "latent", "prediction"), effort, placebo, fresh)
+        placebo = [] if writer.fills else [result(subject, own, writer.placebo(effort.seed), m)]
+        fresh = [result(u, own, u.writer(own, tuple(writer.shapes)), m) for u in untrained]
+        where = (m.variable, m.what, "latent", "prediction")
+        found += _graded(results, next(iter(results)), where, effort, placebo, fresh)
     return found
 
 
-def _moves(algorithm: Algorithm, writer: Writer, subject: Subject, effort: Effort) -> list[_Move]:
+def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort) -> list[_Move]:
     """All elements to those of other episodes and the first one alone; what does not differ, by a quarter of its range.
 
     Only states that could occur: a count cannot exceed the number of rounds.
@@ -151,18 +146,17 @@ def _moves(algorithm: Algorithm, writer: Writer, subject: Subject, effort: Effor
     return found
 
 
-def _stated(own: Algorithm, rival: Algorithm, m: _Move, subject: Subject, effort: Effort) -> dict[str, Array] | None:
+def _stated(
+    own: Algorithm, rival: Algorithm, m: _Move, subject: Participant, effort: Effort
+) -> dict[str, Array] | None:
     """What the rival's state changes by, where it is a linear map of the moved state; None where it is none."""
     if not rival.state:
         return {}
     mine, theirs = (a.run(subject.samples.known) for a in (own, rival))
-    x = np.concatenate([_flat(mine[key]) for key in own.state], -1)
-    change = np.concatenate(
-        [
-            _flat(m.change if key == m.variable else np.zeros((*m.change.shape[:2], *mine[key].shape[2:])))
-            for key in own.state
-        ],
-        -1,
+    zero = {key: np.zeros((*m.change.shape[:2], *mine[key].shape[2:])) for key in own.state}
+    x, change = (
+        np.concatenate([_flat(values[key]) for key in own.state], -1)
+        for values in (mine, {**zero, m.variable: m.change})
     )
     wants = {}
     for key in rival.state:
@@ -181,56 +175,44 @@ def _stated(own: Algorithm, rival: Algorithm, m: _Move, subject: Subject, effort
 
 
 def _at_inputs(
-    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> list[Effect]:
     """Inputs of the round from other episodes, where the task's claims say that they stand."""
     algorithms = {key: _carrying(algorithm) for key, algorithm in algorithms.items()}
-    own = next(iter(algorithms.values()))
-    found = []
-    for claim in subject.inputs(own):
-        usable, places = {k: a for k, a in algorithms.items() if claim.variable in a.keys}, claim.places
-        if claim.outcome == "state":
-            usable = {key: algorithm for key, algorithm in usable.items() if algorithm.written}
-        if own not in usable.values():
+    first, found = next(iter(algorithms)), []
+    own, width = algorithms[first], subject.run(subject.samples.test).latents.shape[-1]
+    for claim in subject.claims(own):
+        of_state = claim.outcome == "state"
+        usable = {key: a for key, a in algorithms.items() if claim.variable in a.keys and (a.written or not of_state)}
+        if first not in usable:
             continue
-        results = {key: interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
-        width = subject.run(subject.samples.test).latents.shape[-1]
-        apart = [p for p in (place.placebo(width, effort.seed) for place in places) if p]
-        placebo = interchanged(subject, own, claim, apart, effort).score().estimate if apart else float("nan")
-        fresh = max(
-            (interchanged(u, own, claim, places, effort).score().estimate for u in untrained[:1]), default=float("nan")
-        )
-        where = " + ".join(str(place.site) for place in places)
-        first = next(r for k, r in results.items() if usable[k] is own)
-        effects = _graded(results, first, (claim.variable, "input", where, claim.outcome), effort, placebo, fresh)
-        if claim.outcome == "state":
-            effects = [
-                replace(
-                    effect, score=_of_pool(subject, usable[effect.algorithm], claim, results[effect.algorithm], effort)
-                )
-                for effect in effects
-            ]
-        found += effects
+        results = {key: interchanged(subject, a, claim, claim.places, effort) for key, a in usable.items()}
+        apart = [p for p in (place.placebo(width, effort.seed) for place in claim.places) if p]
+        placebo = [interchanged(subject, own, claim, apart, effort)] if apart else []
+        fresh = [interchanged(u, own, claim, claim.places, effort) for u in untrained]
+        where = (claim.variable, "input", " + ".join(str(place.site) for place in claim.places), claim.outcome)
+        for effect in _graded(results, first, where, effort, placebo, fresh):
+            key = effect.algorithm
+            score = _of_pool(subject, usable[key], claim, results[key], effort) if of_state else effect.score
+            found.append(replace(effect, score=score))
     return found
 
 
 def _of_pool(
-    s: Subject, algorithm: Algorithm, claim: Claim, of_test: InterchangeResult, effort: Effort
-) -> Interval | None:
-    """The score with the known episodes, too, each with the one before it as its source; None without any effect."""
+    s: Participant, algorithm: Algorithm, claim: Claim, of_test: InterchangeResult, effort: Effort
+) -> Interval:
+    """The score with the known episodes, too, each with the one before it as its source."""
     known, run = s.samples.known, s.run(s.samples.known)
     before = np.roll(np.arange(len(known)), 1)
-    decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
     of_known = interchange(
         *(s.model, known, known.select(before), algorithm, claim.variable, claim.places),
         outcome="state",
         rounds=effort.at,
-        decode=decode,
+        decode=crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known))),
         runs=(run, chosen(run, before)),
     )
     effect, wanted = (np.concatenate([getattr(r, key) for r in (of_known, of_test)]) for key in ("effect", "wanted"))
-    missed, asked = (np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted))
-    return scored(missed, asked) if asked.any() else None
+    return scored(*(np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted)))
 
 
 def _carrying(algorithm: Algorithm) -> Algorithm:
@@ -241,7 +223,7 @@ def _carrying(algorithm: Algorithm) -> Algorithm:
 
 
 def interchanged(
-    s: Subject, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort, *, exact: bool = False
+    s: Participant, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort, *, exact: bool = False
 ) -> InterchangeResult:
     """A claim's variable set to that of other episodes at ``places``.
 
@@ -258,37 +240,29 @@ def interchanged(
 
 def _graded(
     results: Mapping[str, InterchangeResult],
-    first: InterchangeResult,
+    own: str,
     moved: tuple[str, str, str, str],
     effort: Effort,
-    placebo: float,
-    untrained: float,
+    placebo: Sequence[InterchangeResult],
+    untrained: Sequence[InterchangeResult],
 ) -> list[Effect]:
-    """An effect under each algorithm; the first one's beside its difference from each rival's best.
+    """An effect under each algorithm; that of ``own`` beside its difference from the best rival's.
 
     A rival whose state has another size, such as the rounds that a window holds, has no difference that can be paired.
     ``moved`` is the variable, what is done to it, where, and the outcome.
     """
+    first, difference = results[own], NO_NUMBER
+    rivals = [r for key, r in results.items() if key != own and r.effect.shape == first.effect.shape]
+    if rivals and first.wanted.any():
+        difference = min((score_difference(first, r, effort.seed) for r in rivals), key=lambda d: d.estimate)
+    controls = (best_of(result.score().estimate for result in several).number for several in (placebo, untrained))
+    beside = dict(zip(("placebo", "untrained"), controls, strict=True))
+    variable, what, where, outcome = moved
     found = []
-    rivals = [r for r in results.values() if r is not first and r.effect.shape == first.effect.shape]
     for key, result in results.items():
-        wants = bool((result.wanted**2).sum())
-        difference = None
-        if result is first and rivals and wants:
-            difference = min((score_difference(result, r, effort.seed) for r in rivals), key=lambda d: d.estimate)
-        asked = int((np.abs(result.wanted).max(-1) > 0).sum())
-        found.append(
-            Effect(
-                *moved,
-                key,
-                result.score(effort.seed) if wants else None,
-                result.slope(effort.seed) if wants else None,
-                difference,
-                placebo,
-                untrained,
-                result.by_magnitude(min(4, asked)) if asked else pd.DataFrame(),
-            )
-        )
+        score, slope = result.score(effort.seed), result.slope(effort.seed)
+        less = difference if key == own else NO_NUMBER
+        found.append(Effect(variable, what, where, outcome, key, score, slope, less, **beside))
     return found
 
 

@@ -66,16 +66,16 @@ class Behaviour:
 
     @property
     def answer(self) -> str:
-        """The verdict in a few words."""
+        """Which algorithm it is, in a few words."""
         return self.found.answer if self.found else f"undecided; fewer than {FEWEST} instances"
 
     def to_frame(self) -> pd.DataFrame:
         """One row."""
         row: dict[str, Any] = {"model": self.model, "condition": self.condition, "regime": self.regime, "n": self.n}
-        row |= {"verdict": "undecided", "plays_like": self.answer}
+        row |= {"word": "undecided", "plays_like": self.answer}
         if self.found:
             found, link = self.found, self.found.scores[self.found.closest].link
-            row |= {"verdict": found.verdict, "closest": found.closest, "runner_up": found.runner_up}
+            row |= {"word": found.measure.word, "closest": found.closest, "runner_up": found.runner_up}
             row |= {"parameters": ", ".join(f"{k} {found.intervals.get(k, v)}" for k, v in found.parameters.items())}
             row |= {"lapse": link.lapse, "temperature": link.temperature}
             for name in ("nats", "floor_nats", "lead", "agreement", "telling"):
@@ -89,7 +89,7 @@ class Behaviour:
         rows = []
         for name, one in (self.found.beside if self.found else {}).items():
             row: dict[str, Any] = {"model": self.model, "condition": self.condition, "regime": self.regime}
-            row |= {"n": self.n, "machine": name, "verdict": one.verdict}
+            row |= {"n": self.n, "machine": name, "word": one.measure.word}
             for part in ("telling", "over_floor", "over_untrained", "left"):
                 row |= getattr(one, part).columns(part)
             rows.append(row)

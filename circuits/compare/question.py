@@ -3,23 +3,19 @@
 A comparison fits maps and decoders on some episodes ("known"), scores them on others ("test"), and takes the values
 that variables are set to from a third batch ("other"). All models read the same three.
 
-A :class:`Question` computes a part of the comparison and may judge it. A :class:`Verdict` is decided by one number (the
-*bound*) against a threshold: "same" where the number's 95 % interval lies above it, "different" where it lies below,
-"undecided" where it holds it, or where an untrained model does as well; "not applicable" where one of the two lacks
-what is asked about, such as attention heads. The rule, its thresholds and their reasons stand in the file of the
-question. Thresholds were chosen on known machines (``lab/known``); those that are ``held_out`` there test
-them.
+A :class:`Question` computes a part of the comparison and may decide a claim, such as "holds the same state", as a
+:class:`~interp.measure.Measure`: by one number with its 95 % interval, a threshold, and the same number of untrained
+copies put in the model's place. It is "not applicable" where one of the two lacks what the claim is about, such as
+attention heads. Thresholds and their reasons stand in the file of the question. They were chosen on known machines
+(``lab/known``); machines that are held out there test them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal
-
-import numpy as np
-import pandas as pd
+from functools import cached_property, partial
+from typing import Any
 
 from interp import tasks
 from interp.algorithm import Algorithm
@@ -28,15 +24,16 @@ from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
-from interp.interventions.sites import Site
 from interp.machine import Machine
+from interp.measure import Measure
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.session import once
-from interp.statistics import NO_NUMBER, Interval
+from interp.statistics import Interval
 from interp.task import Task
 
-Word = Literal["same", "different", "undecided", "not applicable"]
+CERTAIN = Interval(1.0, 1.0, 1.0)
+_ONE = "the two are one machine: their digests are the same"
 
 
 @dataclass(frozen=True)
@@ -96,6 +93,16 @@ class Effort:
         first, last = self.rounds // 6, self.rounds - self.horizon
         return [first + round((last - first) * i / max(self.starts - 1, 1)) for i in range(self.starts)]
 
+    def before(self, on: int) -> list[int]:
+        """The same rounds, the last ones earlier where the state ``on`` rounds later would lie after the last round.
+
+        Decoders are fitted on the states before each round, which the state after the last one is not among.
+
+        >>> Effort().at[-2:], Effort().before(5)[-2:], Effort().before(1)[-2:]
+        ([22, 25], [22, 24], [22, 25])
+        """
+        return [min(t, self.rounds - 1 - on) for t in self.at]
+
 
 FULL = Effort()
 QUICK = Effort(known=48, test=24, rounds=20, starts=4, battery=12, scored=48, edits=240, untrained=2)
@@ -122,7 +129,7 @@ class Samples:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class Participant:
     """A model with the episodes of a comparison; in a session it is run once on each batch.
 
     ``label`` is what it is called where its own name would not do.
@@ -149,47 +156,42 @@ class Subject:
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
         """Latents to a variable of the algorithm's state, fitted on the known episodes."""
         known = self.samples.known
-
-        def fitted() -> Decoder:
-            return Decoder.fit(self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE)
-
+        make = partial(Decoder.fit, self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE)
         about = "decoder", algorithm.key, repr(dict(algorithm.parameters)), variable
-        return once(about, self.model, known, make=fitted)
+        return once(about, self.model, known, make=make)
 
-    def writer(self, algorithm: Algorithm, keys: Sequence[str] = ()) -> Writer:
+    def writer(self, algorithm: Algorithm, keys: tuple[str, ...] = ()) -> Writer:
         """Decodes and moves the algorithm's state in the latents, fitted on the known episodes.
 
         Where no carried variable is named, those that the latents hold are decoded.
         """
         known, run = self.samples.known, self.run(self.samples.known)
+        make = partial(Writer.of_state, self.model, run, algorithm, known)
+        if keys:
+            make = partial(Writer.fit, self.model, run, algorithm.run(known), keys, ridge=RIDGE)
+        return once(("writer", keys), self.model, algorithm, known, make=make)
 
-        def fitted() -> Writer:
-            if not keys:
-                return Writer.of_state(self.model, run, algorithm, known)
-            return Writer.fit(self.model, run, algorithm.run(known), tuple(keys), ridge=RIDGE)
+    def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
+        """What the task claims of any model of its kind, at the places that these rounds have.
 
-        return once(("writer", tuple(keys)), self.model, algorithm, known, make=fitted)
-
-    def claims(self) -> list[Claim]:
-        """What the task claims of any model of its kind, at the places that these rounds have."""
-        at = None, *self.run(self.samples.test).layout.labels, *(channel.name for channel in self.model.channels)
-        return _at(Claim.of(self.model), lambda site: site.position in at)
-
-    def inputs(self, algorithm: Algorithm) -> list[Claim]:
-        """What the task claims of the algorithm's inputs, at the tokens of these rounds that say them."""
-        said = [c for c in self.claims() if not c.control and c.variable in algorithm.of_the_inputs]
-        return _at(said, lambda site: site.component == "embed" and site.position is not None)
+        Of an algorithm: what it claims of its inputs, at the tokens that say them.
+        """
+        at = {*self.run(self.samples.test).layout.labels, *(channel.name for channel in self.model.channels)}
+        found = []
+        for claim in Claim.of(self.model):
+            places = tuple(place for place in claim.places if place.site.position in {None, *at})
+            if algorithm is not None:
+                places = tuple(p for p in places if p.site.component == "embed" and p.site.position is not None)
+                if claim.control or claim.variable not in algorithm.of_the_inputs:
+                    continue
+            if places:
+                found.append(replace(claim, places=places))
+        return found
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
         """The tokens at which the task says that an input acts on the state, each once."""
-        sites = [tuple(str(p.site) for p in c.places) for c in self.inputs(algorithm) if c.outcome == "state"]
+        sites = [tuple(str(p.site) for p in c.places) for c in self.claims(algorithm) if c.outcome == "state"]
         return list(dict.fromkeys(sites))
-
-
-def _at(claims: Sequence[Claim], belongs: Callable[[Site], bool]) -> list[Claim]:
-    """The claims at those of their places whose sites belong; without claims that are left with none."""
-    places = [tuple(place for place in claim.places if belongs(place.site)) for claim in claims]
-    return [replace(claim, places=some) for claim, some in zip(claims, places, strict=True) if some]
 
 
 def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
@@ -218,67 +220,6 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
     return sizes
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """An answer and what decided it.
-
-    Attributes:
-        question: "behaviour", "state", "update" or "circuit" (in words: "roles").
-        note: what goes with it, such as "if a is also given the round number".
-        decided_by: what was measured, in words.
-        bound: the number that decided, with its interval.
-        threshold: what it was held against.
-        control: the best of the untrained models at the same; NaN where there is none.
-    """
-
-    question: str
-    word: Word
-    note: str
-    decided_by: str
-    bound: Interval
-    threshold: float
-    control: float = float("nan")
-
-    def __str__(self) -> str:
-        said = f"{in_words(self.question)}: {self.word}" + (f" ({self.note})" if self.note else "")
-        return f"{said}; {self.decided_by} {self.bound}, threshold {self.threshold}" if self.decided_by else said
-
-
-def in_words(question: str) -> str:
-    """What is the same or not, as tables and pages say it: of two circuits no more is asked than roles of their parts.
-
-    >>> in_words("state"), in_words("circuit")
-    ('state', 'roles')
-    """
-    return {"circuit": "roles"}.get(question, question)
-
-
-def at_most(decided_by: str) -> bool:
-    """Whether what decided a verdict must stay below its threshold: a share of rounds that are apart."""
-    return decided_by.startswith("share of rounds")
-
-
-def above(value: Interval, threshold: float) -> Word:
-    """ "same" where the whole interval reaches the threshold, "different" where none of it does."""
-    if value.low >= threshold:
-        return "same"
-    return "different" if value.high < threshold else "undecided"
-
-
-def best(scores: Iterable[float]) -> float:
-    """The largest score of the controls; those that overflowed have none. NaN where no control has any."""
-    return max((score for score in scores if np.isfinite(score)), default=float("nan"))
-
-
-def controlled(word: Word, value: Interval, control: float) -> tuple[Word, str]:
-    """The word, and why it is "undecided" where it cannot stand: "same" needs a control, and to be above it."""
-    if word == "same" and np.isnan(control):
-        return "undecided", "there is no untrained control"
-    if word == "same" and control >= value.low:
-        return "undecided", "an untrained model does as well"
-    return word, ""
-
-
 @dataclass(frozen=True, eq=False)
 class Compared:
     """A model and what it is held against.
@@ -290,19 +231,31 @@ class Compared:
         parts: what was computed so far, by the key of its question.
     """
 
-    model: Subject
-    reference: Subject | None
-    untrained: Sequence[Subject]
-    reference_untrained: Sequence[Subject]
+    model: Participant
+    reference: Participant | None
+    untrained: Sequence[Participant]
+    reference_untrained: Sequence[Participant]
     effort: Effort
     sets: Mapping[str, tuple[Any, Any]]
     parts: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def pair(self) -> tuple[Subject, Subject]:
+    def pair(self) -> tuple[Participant, Participant]:
         """The model and its reference, for questions that are asked of two."""
         assert self.reference is not None
         return self.model, self.reference
+
+    @property
+    def against(self) -> str:
+        """What the model is held against: the reference, or the closest algorithm."""
+        if self.reference is not None:
+            return self.reference.name
+        return str(self.parts["algorithm"].scores[self.parts["algorithm"].closest].name)
+
+    @cached_property
+    def is_one(self) -> bool:
+        """Whether the two are one machine."""
+        return self.reference is not None and self.reference.model.digest() == self.model.model.digest()
 
     @cached_property
     def candidates(self) -> Mapping[str, Algorithm]:
@@ -315,13 +268,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Question:
-    """A part of every comparison, and the rule that judges it. Everything about one stands in one file.
+    """A part of every comparison, and the claim that it decides. Everything about one stands in one file.
 
     Attributes:
-        key: names the part, its table and its verdict.
-        kind: the dataclass that holds the part; its ``to_frame()`` is the table, where it has one.
+        key: names the part, its table and its measure.
+        kind: the dataclass that holds the part; its ``to_frame()`` is the table.
         compute: makes the part.
-        judge: gives the verdict when all parts are computed; None where the part is only measured.
+        judge: gives the number that decides when all parts are computed; None where the part is only measured.
+        claim, yes, no: what is claimed, with the reference as ``{}``, and what a sentence says of the model.
         of_two: whether it is asked only where there is a reference.
         lacks: a sentence where a machine has not what the question asks about; empty where it has.
     """
@@ -329,38 +283,24 @@ class Question:
     key: str
     kind: type
     compute: Callable[[Compared], Any]
-    judge: Callable[[Compared], Verdict] | None = None
+    judge: Callable[[Compared], Measure] | None = None
+    claim: str = ""
+    yes: str = ""
+    no: str = ""
     of_two: bool = False
     lacks: Callable[[Machine], str] = lambda machine: ""
 
-    def asked(self, compared: Compared) -> NotApplicable | None:
-        """Why it cannot be asked of these models; None where it can."""
+    def lacking(self, compared: Compared) -> str:
+        """Why it cannot be asked of these models; empty where it can."""
         of = compared.pair if self.of_two else (compared.model,)
-        reasons = [reason for subject in of if (reason := self.lacks(subject.model))]
-        return NotApplicable("; ".join(dict.fromkeys(reasons))) if reasons else None
+        reasons = [self.lacks(one.model).removeprefix("not applicable: ") for one in of]
+        return "; ".join(dict.fromkeys(filter(None, reasons)))
 
-
-@dataclass(frozen=True)
-class NotApplicable:
-    """What stands in the place of a part that a machine has not got, with the sentence that says what it lacks."""
-
-    reason: str
-
-    @property
-    def note(self) -> str:
-        """What is lacking, for verdicts, whose word says the rest."""
-        return self.reason.replace("not applicable: ", "")
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row: no number, and why."""
-        return pd.DataFrame([{"name": "not applicable", "what": self.note, **bounds(None)}])
-
-    def verdict(self, question: str) -> Verdict:
-        """The verdict on the question that cannot be asked."""
-        return Verdict(question, "not applicable", self.note, "", NO_NUMBER, float("nan"))
-
-
-def bounds(value: Interval | None, prefix: str = "") -> dict[str, float]:
-    """An interval as three columns of a table: value, low, high; NaN where there is none."""
-    numbers = (float("nan"),) * 3 if value is None else (value.estimate, value.low, value.high)
-    return {f"{prefix}{name}": number for name, number in zip(("value", "low", "high"), numbers, strict=True)}
+    def measure(self, compared: Compared) -> Measure:
+        """The claim and what decides it. Of two models with one digest it is true without any measurement."""
+        assert self.judge is not None
+        lacking, claim = self.lacking(compared), self.claim.format(compared.against)
+        found = Measure(self.key, "", lacking=lacking) if lacking else self.judge(compared)
+        if compared.is_one and not lacking:
+            found = Measure(self.key, "", CERTAIN, found.threshold, unit=found.unit, needs_control=False, note=_ONE)
+        return replace(found, key=self.key, claim=claim, yes=self.yes, no=self.no, rests_on=(self.key,))

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from circuits.compare.fitting import Array, distributions, predictor
-from circuits.compare.question import Compared, Question, Subject, bounds
+from circuits.compare.question import Compared, Participant, Question
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.interventions.moves import Writer
@@ -92,11 +92,6 @@ class Edits:
         return cls(episodes, tuple(name for name, *_ in ways), tuple(parts))
 
     @property
-    def first_asked(self) -> int:
-        """The first round whose prediction the task asks for."""
-        return tasks.of(self.episodes).data.first_asked
-
-    @property
     def of_each(self) -> Int[np.ndarray, "edit 3"]:
         """Kind, round and episode of every change, in order."""
         told = [(kind, t, row) for kind, t, rows, _ in self.parts for row in rows]
@@ -147,7 +142,7 @@ def _of_machine(model: Machine, edits: Edits) -> Array:
     return np.concatenate(made)
 
 
-def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
+def mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
     """The change of every later prediction when the decoded state is moved as the algorithm's changes with each edit.
 
     Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere. The latents of the clean run
@@ -210,13 +205,10 @@ class Cell:
         """Input and time, in words."""
         return f"{self.what}, {self.when}"
 
-    def __str__(self) -> str:
-        return f"{self.where}: {self.alike}"
-
     def row(self) -> dict[str, Any]:
         """Columns of a table."""
         sizes = {"response": self.size, "reference response": self.reference_size}
-        return {"what": self.what, "when": self.when, **bounds(self.alike), **sizes}
+        return {"what": self.what, "when": self.when, **self.alike.columns("number"), **sizes}
 
 
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:
@@ -228,7 +220,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
         return ()
     told, n_rounds, n = edits.of_each, ours.shape[1], len(edits.episodes)
     lag, asked = np.arange(n_rounds) - told[:, 1:2], ~np.isnan(ours + theirs).any(-1)
-    asked &= (lag >= 0) & (np.arange(n_rounds) >= edits.first_asked)
+    asked &= (lag >= 0) & (np.arange(n_rounds) >= tasks.of(edits.episodes).data.first_asked)
     sums = [np.where(asked, part.sum(-1), 0.0) for part in (ours * theirs, ours**2, theirs**2)]
     unit = 1.0 if tasks.of(edits.episodes).kind == "classes" else (sums[1] + sums[2]).sum() / (2 * asked.sum())
     notices = NOTICED**2 * unit
@@ -291,7 +283,7 @@ def through_state(compared: Compared) -> ResponsePart:
         return ResponsePart()
     writer = subject.writer(algorithm)
 
-    def found(of: Subject, moves: Writer) -> tuple[Cell, ...]:
+    def found(of: Participant, moves: Writer) -> tuple[Cell, ...]:
         return cells(edits, responses(of.model, edits), mediated(of, algorithm, moves, edits), _THERE)
 
     fresh = [found(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]

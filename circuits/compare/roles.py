@@ -39,7 +39,6 @@ on by the first; what MLPs do by themselves is not looked at.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +52,7 @@ from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from circuits.compare.fitting import Array
-from circuits.compare.question import Effort, Subject
+from circuits.compare.question import Effort, Participant
 from interp.algorithm import Algorithm
 from interp.errors import require
 from interp.interventions.mediation import MediationResult
@@ -61,7 +60,7 @@ from interp.interventions.sites import Site
 from interp.interventions.swaps import Rows, passed, tile
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
-from interp.statistics import Interval, resample_weights
+from interp.statistics import NO_NUMBER, Interval, resample_weights
 
 Decode = Callable[[Tensor], Tensor]
 LOOKS, LITTLE = 0.5, 0.15
@@ -144,7 +143,7 @@ class Matched:
 
     Attributes:
         alike: the weighted Jaccard index of what matched heads read, and where.
-        composed: that of which head reads what which other wrote, under the same matching; None where no head of either
+        composed: that of which head reads what which other wrote, under the same matching; NaN where no head of either
             hangs on another.
         roles: the pairs of heads, weightiest first.
         by_outcome: both indices for each outcome alone, by what they are in words; without those of outcomes on which
@@ -152,17 +151,17 @@ class Matched:
     """
 
     alike: Interval
-    composed: Interval | None
+    composed: Interval
     roles: tuple[Role, ...]
     by_outcome: dict[str, Interval]
 
 
-def transformer(subject: Subject) -> HookedLatentTransformer:
+def transformer(subject: Participant) -> HookedLatentTransformer:
     """The subject's model, which is one where the question about circuits is asked."""
     return cast(HookedLatentTransformer, subject.model)
 
 
-def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
+def profile(subject: Participant, decode: Decode | None, effort: Effort) -> Profile:
     """The profile of a model on the test episodes.
 
     ``decode`` reads the carried state from the latents; None stands for the latents themselves.
@@ -262,7 +261,7 @@ def match(one: Profile, other: Profile, seed: int = 0) -> Matched:
         for side, outcome in enumerate(OUTCOMES)
         if sums[0][1][side] > 0
     }
-    composed = _alike(hung) if hung[0][1].any() else None
+    composed = _alike(hung) if hung[0][1].any() else NO_NUMBER
     return Matched(_alike(read), composed, tuple(roles), by_outcome)
 
 
@@ -450,13 +449,14 @@ class Look:
         return self.r2.estimate >= LOOKS and self.carried.high <= LITTLE
 
 
-def looks(subject: Subject, algorithm: Algorithm | None, mediated: MediationResult, effort: Effort) -> list[Look]:
+def looks(subject: Participant, algorithm: Algorithm | None, mediated: MediationResult, effort: Effort) -> list[Look]:
     """For every head, the algorithm's variable that its attention at the prediction follows best; the strongest first.
 
     ``mediated`` holds the effect of the latents on the prediction through every head's pattern at that position.
     """
     run, config = subject.run(subject.samples.test), transformer(subject).config
-    groups = _groups(run.layout)
+    before = {kind: [i for i in at if i < run.layout.predict_position] for kind, at in kinds(run.layout).items()}
+    groups = {kind: at for kind, at in before.items() if len(at) > 1}
     variables = _variables(subject, algorithm, effort, set(map(len, groups.values()))) if algorithm else {}
     if not variables:
         return []
@@ -479,17 +479,7 @@ def looks(subject: Subject, algorithm: Algorithm | None, mediated: MediationResu
     return sorted(found, key=lambda look: -look.r2.estimate)
 
 
-def _groups(layout: RoundLayout) -> dict[str, list[int]]:
-    """Positions up to the prediction by the prefix that their labels share, two or more of them."""
-    groups = defaultdict(list)
-    for i, label in enumerate(layout.labels[: layout.predict_position]):
-        prefix, _, number = label.rpartition("_")
-        if prefix and number.isdigit():
-            groups[prefix].append(i)
-    return {prefix: at for prefix, at in groups.items() if len(at) > 1}
-
-
-def _variables(subject: Subject, algorithm: Algorithm, effort: Effort, sizes: set[int]) -> dict[str, Array]:
+def _variables(subject: Participant, algorithm: Algorithm, effort: Effort, sizes: set[int]) -> dict[str, Array]:
     """Variables before the update with one axis of a group's size, ``[episode x round, element]``."""
     values, given = algorithm.run(subject.samples.test), algorithm.of_the_inputs
     found = {}

@@ -16,9 +16,10 @@ memory is worth, JS(cut, own) in nats, stands beside the score: a memory that is
 Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
 it can be *supplied* beside the latents: with the "round", the map has an offset of its own at every round.
 
-Controls, with the round supplied and scored on the test episodes alone: the map fitted to the latents of other episodes
-("shuffled"), and the latents of untrained copies of both models. These score high (they hold what they were fed, which
-a good map can add up): "same" needs a score above theirs in either direction. The verdict on (a, b) is that on (b, a).
+The claim is decided by the worse direction. Its control puts untrained copies in the model's place, with the round
+supplied and scored on the test episodes alone: of each copy the worse direction counts, and of all the best copy. One
+direction alone scores high (a copy holds what it was fed, which a good map can add up). Beside them stands a map that
+is fitted to the latents of other episodes ("shuffled").
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from torch import Tensor
 
 from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
-from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, best, bounds, controlled
-from interp.algorithm import Predicted
+from circuits.compare.question import Effort, Participant, Question
 from interp.decoder import RIDGE, Affine, is_wide, penalised
 from interp.interventions.sites import row_widths
 from interp.interventions.steps import run_on
+from interp.measure import NOTHING, UNTRAINED, Measure, best_of
 from interp.session import once
 from interp.statistics import Interval
 
@@ -56,7 +57,7 @@ class Stitching:
 
     Attributes:
         supplied: what was given beside the latents: () or ("round",).
-        control: "" for the models themselves, "shuffled", or "untrained".
+        control: "" for the models themselves, "shuffled", or :data:`~interp.measure.UNTRAINED`.
     """
 
     source: str
@@ -97,7 +98,6 @@ class StatePart:
     stitchings: tuple[Stitching, ...]
     worth: dict[str, Interval]
     trajectories: tuple[Trajectory, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def best(self, source: str, target: str) -> Stitching:
         """The best stitching; the one that also supplies the round only where this adds .01 or more."""
@@ -105,48 +105,80 @@ class StatePart:
         plain, helped = sorted(both, key=lambda s: len(s.supplied))
         return helped if helped.score.estimate > plain.score.estimate + 0.01 else plain
 
-    def untrained(self, target: str) -> float:
-        """The best score of an untrained model's latents in the target, the round supplied."""
-        return best(s.score.estimate for s in self.stitchings if s.target == target and s.control == "untrained")
+    @property
+    def untrained(self) -> tuple[float, ...]:
+        """The worse direction of every untrained copy in the model's place."""
+        copies: dict[str, list[float]] = {}
+        for s in self.stitchings:
+            if s.control == UNTRAINED:
+                copies.setdefault(s.target if s.source == self.reference else s.source, []).append(s.score.estimate)
+        return tuple(float(np.fmin.reduce(scores)) for scores in copies.values())
+
+    @property
+    def measure(self) -> Measure:
+        """By the worse direction of stitching, with what had to be supplied, beside untrained copies' worse ones."""
+        ways = self.best(self.model, self.reference), self.best(self.reference, self.model)
+        worst = min(ways, key=lambda s: (s.score.low, s.source))
+        helped = [s.target for s in ways if s.supplied]
+        little = any(worth.low < _WORTH for worth in self.worth.values())
+        return Measure(
+            "state",
+            "",
+            worst.score,
+            _STITCHED,
+            unit="share of the memory's worth",
+            controls={UNTRAINED: best_of(self.untrained)},
+            about=f"stitched {worst.source} -> {worst.target}",
+            condition="given the round number" if helped else "",
+            unless={"yes": f"{NOTHING}: a memory is worth less than {_WORTH} nats a round"} if little else {},
+            note=f"the round is given to {' and '.join(helped)}" if helped else "",
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """One row a stitching, and one a model's memory."""
         rows: list[dict[str, Any]] = []
         for s in self.stitchings:
             ends = {"source": s.source, "target": s.target, "supplied": " + ".join(s.supplied)}
-            rows.append({"name": "stitching", **ends, "control": s.control, **bounds(s.score)})
+            rows.append({"name": "stitching", **ends, "control": s.control, **s.score.columns("number")})
         for name, worth in self.worth.items():
-            rows.append({"name": "worth of memory, nats", "target": name, **bounds(worth)})
+            rows.append({"name": "worth of memory, nats", "target": name, **worth.columns("number")})
         return pd.DataFrame(rows)
 
 
-def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], effort: Effort) -> StatePart:
-    """Both directions, with and without the round, beside shuffled maps and untrained models' latents."""
+def stitch(model: Participant, reference: Participant, untrained: Sequence[Participant], effort: Effort) -> StatePart:
+    """Both directions, with and without the round, beside shuffled maps and untrained copies of the model."""
     found, worth, ways = [], {}, []
-    everything, test = slice(None), slice(len(subject.samples.known), None)
-    for source, target in ((subject, reference), (reference, subject)):
-        own = _own(target, effort)
-        initial = pooled(target).latents[:, :1].expand(-1, len(effort.at), -1, -1)
-        cut = _missed(target, initial, own, effort, everything)
+    everything, test = slice(None), slice(len(model.samples.known), None)
+    for source, target in ((model, reference), (reference, model)):
+        own, cut = _own(target, effort), _cut(target, effort, everything)
         scale = np.var(own) if target.task.kind == "mean" else 1.0  # a mean has units: a share of its variance
         worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut))).complement
         ridge = _penalty(source, target, own, cut, effort)
-        cases = [(source, source.name, (), "", everything), (source, source.name, _HELP, "", everything)]
-        cases.append((source, source.name, _HELP, "shuffled", test))  # with all the help that there is
-        cases += [(control, f"{control.name} {i}", _HELP, "untrained", test) for i, control in enumerate(untrained)]
-        for giver, name, supplied, control, episodes in cases:
-            mapped = _stitched(giver, target, effort, supplied, ridge, shuffled=control == "shuffled")
+        for supplied, control, episodes in (((), "", everything), (_HELP, "", everything), (_HELP, "shuffled", test)):
+            mapped = _stitched(source, target, effort, supplied, ridge, shuffled=bool(control))
             missed = _missed(target, mapped[episodes], own, effort, episodes)
             score = scored(missed.sum(1), cut[episodes].sum(1))
-            found.append(Stitching(name, target.name, supplied, control, score))
+            found.append(Stitching(source.name, target.name, supplied, control, score))
             if supplied and not control:
                 ways.append(_trajectory(source, target, mapped, effort))
-    settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_folds": N_FOLDS}
-    settings["n_episodes"] = effort.known + effort.test
-    return StatePart(subject.name, reference.name, tuple(found), worth, tuple(ways), settings)
+        for i, copy in enumerate(untrained):
+            giver, taker = (copy, target) if source is model else (source, copy)
+            mapped = _stitched(giver, taker, effort, _HELP, ridge)[test]
+            without = cut[test] if taker is target else _cut(copy, effort, test)
+            missed = _missed(taker, mapped, _own(taker, effort), effort, test)
+            names = [f"{one.name} {i}" if one is copy else one.name for one in (giver, taker)]
+            score = scored(missed.sum(1), without.sum(1))
+            found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, score))
+    return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))
 
 
-def _penalty(source: Subject, target: Subject, own: Array, cut: Array, effort: Effort) -> float:
+def _cut(target: Participant, effort: Effort, episodes: slice) -> Array:
+    """How far the target diverges from itself with its initial latents put in, ``[episode, start]``."""
+    initial = pooled(target).latents[episodes, :1].expand(-1, len(effort.at), -1, -1)
+    return _missed(target, initial, _own(target, effort), effort, episodes)
+
+
+def _penalty(source: Participant, target: Participant, own: Array, cut: Array, effort: Effort) -> float:
     """The penalty of the maps of one direction, for its controls, too: :data:`RIDGE`, or none where that adds .01.
 
     A machine that is not handwired can vary only where its state is written, too, and then needs none. Where latents
@@ -163,21 +195,25 @@ def _penalty(source: Subject, target: Subject, own: Array, cut: Array, effort: E
     return 0.0 if lost[0.0] < lost[RIDGE] - 0.01 * cut.sum() else RIDGE
 
 
-def _own(target: Subject, effort: Effort) -> Array:
+def _own(target: Participant, effort: Effort) -> Array:
     """The target's distributions by itself, ``[episode of the pool, start, horizon, outcome]``."""
     predictions = pooled(target).predictions
     return np.stack([_distribution(target, predictions[:, t : t + effort.horizon]) for t in effort.at], 1)
 
 
-def _missed(target: Subject, latents: Tensor, own: Array, effort: Effort, episodes: slice) -> Array:
-    """How far the target diverges from itself with ``latents`` put in, in some episodes, ``[episode, start]``."""
+def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, episodes: slice) -> Array:
+    """How far the target diverges from itself with ``latents`` put in, in some episodes, ``[episode, start]``.
+
+    The mean over the rounds run on.
+    """
     predicted = _run(target, latents, effort.at, effort.horizon, episodes)
-    return _divergence(predicted, own[episodes], target.task.kind)
+    p, q = (x.reshape(-1, *x.shape[2:]) for x in (predicted, own[episodes]))
+    return divergence(p, q, target.task.kind).reshape(predicted.shape[:2])
 
 
 def _stitched(
-    source: Subject,
-    target: Subject,
+    source: Participant,
+    target: Participant,
     effort: Effort,
     supplied: tuple[str, ...],
     ridge: float,
@@ -200,7 +236,7 @@ def _stitched(
     return torch.where(_held(target, mapped), mapped, goal[:, effort.at].to(mapped))
 
 
-def _held(target: Subject, latents: Tensor) -> Tensor:
+def _held(target: Participant, latents: Tensor) -> Tensor:
     """Where the target's rows hold anything, ``[latent, d_model]``: not where narrow rows are padded.
 
     How far a growing channel is written says what round it is and is no memory: the target keeps its own.
@@ -209,7 +245,7 @@ def _held(target: Subject, latents: Tensor) -> Tensor:
     return torch.arange(latents.shape[-1], device=latents.device) < widths.unsqueeze(-1)
 
 
-def _trajectory(source: Subject, target: Subject, mapped: Tensor, effort: Effort) -> Trajectory:
+def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort: Effort) -> Trajectory:
     """The first test episode, from the first start to its end."""
     run, first, at = pooled(target), effort.at[0], len(target.samples.known)
     episode = slice(at, at + 1)
@@ -248,13 +284,13 @@ def _mapped(
     return moved @ features.T @ weights + middle
 
 
-def _run(target: Subject, latents: Tensor, starts: Sequence[int], horizon: int, episodes: slice) -> Array:
+def _run(target: Participant, latents: Tensor, starts: Sequence[int], horizon: int, episodes: slice) -> Array:
     """The target's distributions from latents put into some of the pool, ``[episode, start, horizon, outcome]``."""
     predictions, _ = run_on(target.model, chosen(pooled(target), episodes), starts, horizon, latents)
     return _distribution(target, predictions)
 
 
-def _distribution(target: Subject, predictions: Tensor) -> Array:
+def _distribution(target: Participant, predictions: Tensor) -> Array:
     layout = target.run(target.samples.test).layout
     p = distributions(layout, predictions)
     if layout.kind != "classes":
@@ -263,36 +299,11 @@ def _distribution(target: Subject, predictions: Tensor) -> Array:
     return p / p.sum(-1, keepdims=True)
 
 
-def _divergence(p: Array, q: Array, kind: Predicted) -> Array:
-    """Mean over the rounds run on, ``[episode, start]``."""
-    shape = p.shape[:2]
-    return divergence(p.reshape(-1, *p.shape[2:]), q.reshape(-1, *q.shape[2:]), kind).reshape(shape)
-
-
-def judge_state(part: StatePart) -> Verdict:
-    """By the worse direction of stitching, with what had to be supplied; each is held against its own control."""
-    ways = [part.best(part.model, part.reference), part.best(part.reference, part.model)]
-    ways.sort(key=lambda s: (s.score.low, s.source))
-    worst, word, note = ways[0], above(ways[0].score, _STITCHED), ""
-    for way in ways:
-        held, doubt = controlled(word, way.score, part.untrained(way.target))
-        if doubt:
-            worst, word, note = way, held, doubt
-    if word == "same" and any(w.low < _WORTH for w in part.worth.values()):
-        word, note = "undecided", f"a memory is worth less than {_WORTH} nats a round"
-    elif word == "same":
-        needed = [s.target for s in ways if s.supplied]
-        given = f"if {' and '.join(needed)} {'is' if len(needed) == 1 else 'are'} also given the round number"
-        note = given if needed else ""
-    label = f"stitched {worst.source} -> {worst.target}"
-    return Verdict("state", word, note, label, worst.score, _STITCHED, part.untrained(worst.target))
-
-
-def _part(compared: Compared) -> StatePart:
-    """Beside as many untrained copies of the one as of the other, as many as asked for or one more."""
-    half = (compared.effort.untrained + 1) // 2
-    fresh = [*compared.untrained[:half], *compared.reference_untrained[:half]]
-    return stitch(*compared.pair, fresh, compared.effort)
-
-
-STATE = Question("state", StatePart, _part, lambda compared: judge_state(compared.parts["state"]), of_two=True)
+STATE = Question(
+    "state",
+    StatePart,
+    lambda compared: stitch(*compared.pair, compared.untrained, compared.effort),
+    lambda compared: compared.parts["state"].measure,
+    *("It holds the same state as {}", "holds the same state", "holds another state"),
+    of_two=True,
+)

@@ -10,18 +10,19 @@ Which update it is, is then asked without a policy: families of updates (those o
 makes of the decoded state on some episodes, and scored on others. For Q-learning this gives the effective rate and
 discount, and whether the next values enter by their maximum, a soft one or their mean.
 
-The verdict is decided by the worst step R2 of the reference's state, on and off the manifold, one round on and several,
-by the worst score of a round's input in what the round writes (:mod:`circuits.compare.effects`), and by the worst
-response to an input, against a move of the state (:mod:`circuits.compare.response`). Steps off the manifold alone make
-no "different": a move can also lead to where the machine's own code of its state has no meaning. Nothing is "same"
-while another update, as fitted, says nearly all of what the reference's does not say of the steps: a table that fades
-by .98 a round has a step R2 above the threshold.
+The claim needs three numbers: the worst step R2 of the reference's state, on and off the manifold, one round on and
+several (its control is that of an untrained copy, its own worst step); the worst score of a round's input in what the
+round writes (:mod:`circuits.compare.effects`); and the worst response to an input, against a move of the state
+(:mod:`circuits.compare.response`). Steps off the manifold alone make no "no": a move can also lead to where the
+machine's own code of its state has no meaning. Nothing is "yes" while another update, as fitted, says nearly all of
+what the reference's does not say of the steps: a table that fades by .98 a round has a step R2 above the threshold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,12 @@ from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, said, search
-from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, best, bounds, controlled
+from circuits.compare.question import Compared, Effort, Participant, Question
 from circuits.compare.response import ResponsePart
 from interp.algorithm import Algorithm, Family, Values
-from interp.decoder import RIDGE
 from interp.interventions.moves import Writer
 from interp.interventions.steps import StepResult, Transition, transition
+from interp.measure import AS_WELL, SPANS, UNTRAINED, Control, Measure, Word, best_of, decisive
 from interp.statistics import Interval, ratio_interval
 
 ON, OFF = "on", "off"
@@ -90,11 +91,6 @@ class Rule:
     r2: Interval
     left: Interval
 
-    @property
-    def said(self) -> str:
-        """The parameters in words."""
-        return said(self.parameters)
-
 
 @dataclass(frozen=True)
 class UpdatePart:
@@ -102,7 +98,6 @@ class UpdatePart:
 
     updates: tuple[Update, ...]
     rules: tuple[Rule, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def of(self, algorithm: str) -> list[Update]:
         """Those of one algorithm's state."""
@@ -113,19 +108,18 @@ class UpdatePart:
         rows: list[dict[str, Any]] = []
         for u in self.updates:
             held = {"state": " + ".join(u.state), "not decodable": " + ".join(u.missing), "decoded R2": u.decoded}
-            step = {"manifold": u.manifold, "horizon": u.horizon, **bounds(u.r2)}
-            fresh = max(u.untrained, default=float("nan"))
+            step = {"manifold": u.manifold, "horizon": u.horizon, **u.r2.columns("number")}
             row = {"name": "step R2", "model": u.model, "algorithm": u.algorithm}
-            rows.append({**row, **held, **step, "untrained": fresh})
+            rows.append({**row, **held, **step, "untrained": best_of(u.untrained).number})
         for rule in self.rules:
-            row = {"name": "fitted update", "algorithm": rule.key, "parameters": rule.said}
+            row = {"name": "fitted update", "algorithm": rule.key, "parameters": said(rule.parameters)}
             held = {"state": " + ".join(rule.state), "manifold": ON, "horizon": 1}
-            rows.append({**row, **held, **bounds(rule.r2), **bounds(rule.left, "left ")})
+            rows.append({**row, **held, **rule.r2.columns("number"), **rule.left.columns("left")})
         return pd.DataFrame(rows)
 
 
 def updates(
-    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> UpdatePart:
     """Step R2 of the state of every algorithm that carries one, and the updates that fit the last one's state."""
     found = [
@@ -134,12 +128,11 @@ def updates(
         if algorithm.state
         for update in _updates(subject, key, algorithm, untrained, effort)
     ]
-    settings = {"starts": effort.at, "ridge": RIDGE, "strange": _STRANGE, "seed": effort.seed}
     reference = [algorithm for algorithm in algorithms.values() if algorithm.state][-1:]
-    return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)), settings)
+    return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)))
 
 
-def _rules(subject: Subject, algorithm: Algorithm, effort: Effort) -> list[Rule]:
+def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[Rule]:
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
@@ -175,14 +168,15 @@ def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 
 
 def _updates(
-    subject: Subject, key: str, algorithm: Algorithm, untrained: Sequence[Subject], effort: Effort
+    subject: Participant, key: str, algorithm: Algorithm, untrained: Sequence[Participant], effort: Effort
 ) -> Iterable[Update]:
     own = subject.writer(algorithm)
     keys, decoded = tuple(own.shapes), _decoded(own, subject, algorithm)
     missing = tuple(key for key in algorithm.state if key not in keys)
-    moves = strange(pooled_values(algorithm, subject.samples), keys, effort)
-    for manifold, by in ((ON, None), (OFF, moves)):
+    values = pooled_values(algorithm, subject.samples)
+    for manifold in (ON, OFF):
         for horizon in (1, effort.horizon):
+            by = None if manifold == ON else strange(values, keys, effort, horizon)
             r2 = scored(*missed_steps(subject, algorithm, keys, effort, horizon, by))
             fresh = (scored(*missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
             controls = tuple(score.estimate for score in fresh)
@@ -190,7 +184,7 @@ def _updates(
 
 
 def missed_steps(
-    subject: Subject,
+    subject: Participant,
     algorithm: Algorithm,
     keys: tuple[str, ...],
     effort: Effort,
@@ -211,14 +205,17 @@ def missed_steps(
     for episodes, rows in [(samples.known, slice(n))] * known + [(samples.test, slice(n, None))]:
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {key: change[rows] for key, change in by.items()}
-        found = transition(subject.model, episodes, mine, starts=effort.at, horizon=horizon, by=moved).under(algorithm)
+        starts = effort.before(horizon)
+        found = transition(subject.model, episodes, mine, starts=starts, horizon=horizon, by=moved).under(algorithm)
         sums.append((found.missed.sum(1), found.varied.sum(1)))
     missed, varied = (np.concatenate(parts) for parts in zip(*sums, strict=True))
     return missed, varied
 
 
-def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Array]:
-    """Changes of the decoded state that lead off the manifold: each element by its own random amount.
+def strange(values: Values, keys: Sequence[str], effort: Effort, horizon: int) -> dict[str, Array]:
+    """Changes of the decoded state, ``horizon`` rounds before it is read, that lead off the manifold.
+
+    Each element is moved by its own random amount.
 
     No element leaves the range that it has over all rounds and episodes: a variance stays one. Of a set, whose elements
     are 0 or 1, each one changes with probability :data:`_CHANGED`. A variable that does not vary between episodes, such
@@ -227,20 +224,19 @@ def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Ar
     rng, changes = np.random.default_rng([effort.seed, 7]), {}
     for key in keys:
         held = np.asarray(values[key], dtype=np.float64)
+        here, low, high = held[:, effort.before(horizon)], held.min((0, 1)), held.max((0, 1))
         if np.isin(held, (0.0, 1.0)).all():
-            here = held[:, effort.at]
             changes[key] = np.where(rng.random(here.shape) < _CHANGED, 1 - 2 * here, 0.0)
             continue
-        spread = held[:, effort.at].std(0, keepdims=True)
+        spread = here.std(0, keepdims=True)
         if not spread.any():
             spread = np.full_like(spread, np.ptp(held) / 8)
-        here, low, high = held[:, effort.at], held.min((0, 1)), held.max((0, 1))
         noise = rng.standard_normal(here.shape)
         changes[key] = np.clip(here + _STRANGE * spread * noise, low, high) - here
     return changes
 
 
-def _decoded(writer: Writer, subject: Subject, algorithm: Algorithm) -> float:
+def _decoded(writer: Writer, subject: Participant, algorithm: Algorithm) -> float:
     """R2 of the decoder on the test episodes, of the variable that it reads worst."""
     run, values = subject.run(subject.samples.test), algorithm.run(subject.samples.test)
     read = writer.read(run.latents[:, :-1])
@@ -251,58 +247,54 @@ def _decoded(writer: Writer, subject: Subject, algorithm: Algorithm) -> float:
     return float(min(scores))
 
 
-def judge_update(part: UpdatePart, effects: EffectsPart, algorithm: str, response: ResponsePart) -> Verdict:
-    """From the step R2 of ``algorithm``'s state, the scores of inputs in what a round writes, and the responses."""
-    by_writing = _by_writing(part, effects, algorithm)
-    cell = min(response.cells, key=lambda cell: cell.alike.low, default=None)
-    if by_writing.word == "different" or cell is None:
-        return by_writing
-    sure = min(response.cells, key=lambda cell: cell.alike.high)
-    cell = sure if sure.alike.high < RESPONDS else cell
-    by_response = above(cell.alike, RESPONDS)
-    if by_response == "same" or (by_response, by_writing.word) == ("undecided", "undecided"):
-        return by_writing
-    label = f"response to {cell.where}, against the move of the state"
-    return Verdict("update", by_response, "", label, cell.alike, RESPONDS, response.untrained)
+def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: ResponsePart) -> Measure:
+    """By the step R2 of ``algorithm``'s state, the scores of inputs in what a round writes, and the responses."""
+    claims = [_of_steps(part, part.of(algorithm))]
+    graded = [
+        (e.score, e)
+        for e in effects.effects
+        if (e.algorithm, e.what, e.outcome) == (algorithm, "input", "state") and not isnan(e.score.estimate)
+    ]
+    if graded:
+        score, weakest = min(graded, key=lambda pair: pair[0].low)
+        about, controls = f"{weakest.variable} in what a round writes", {UNTRAINED: best_of([weakest.untrained])}
+        claims.append(Measure("update", "", score, _GRADED, unit="score", controls=controls, about=about))
+    if response.cells:
+        cell = min(response.cells, key=lambda cell: cell.alike.low)
+        sure = min(response.cells, key=lambda cell: cell.alike.high)
+        cell = sure if sure.alike.high < RESPONDS else cell
+        about = f"response to {cell.where}, against the move of the state"
+        controls = {UNTRAINED: Control(response.untrained, counts=False)}
+        claim = Measure("update", "", cell.alike, RESPONDS, unit="likeness of responses", controls=controls)
+        claims.append(replace(claim, about=about, needs_control=False))
+    return decisive(claims)
 
 
-def _by_writing(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdict:
-    steps = part.of(algorithm)
+def _of_steps(part: UpdatePart, steps: Sequence[Update]) -> Measure:
+    """By the worst step; each untrained copy's number is that of its own worst step."""
     worst = min(steps, key=lambda u: u.r2.low)
-    control = best([score for u in steps for score in u.untrained])
-    word, note = controlled(above(worst.r2, _STEPPED), worst.r2, control)
-    if word == "different" and all(above(u.r2, _STEPPED) == "same" for u in steps if u.manifold == ON):
-        word, note = "undecided", "only states that no episode reaches are updated otherwise"
-    label = f"step R2 of {' + '.join(worst.state)}, {worst.manifold} the manifold, {worst.horizon} rounds on"
-    by_step = Verdict("update", word, note, label, worst.r2, _STEPPED, control)
-    if word == "same" and (rival := _rival(part, steps)) is not None:
-        word = "undecided"
-        note = f"{rival.name} ({rival.said}) leaves {rival.left} of what it leaves of the model's steps"
-        by_step = replace(by_step, word=word, note=note)
-    written = [e for e in effects.effects if e.algorithm == algorithm and e.what == "input" and e.outcome == "state"]
-    graded = [(e, e.score) for e in written if e.score is not None]
-    if not graded:
-        return by_step
-    weakest, score = min(graded, key=lambda pair: pair[1].low)
-    by_input, note = controlled(above(score, _GRADED), score, weakest.untrained)
-    if by_input == "same" or word == "different":
-        return by_step
-    label = f"score of {weakest.variable} in what a round writes"
-    return Verdict("update", by_input, note, label, score, _GRADED, weakest.untrained)
-
-
-def _rival(part: UpdatePart, steps: Sequence[Update]) -> Rule | None:
-    """A fitted update that says nearly all of what the algorithm's does not say, however little that is."""
     plain = next(u for u in steps if u.manifold == ON and u.horizon == 1)
-    if plain.r2.estimate >= NEARLY_ALL or not part.rules:
-        return None
-    best_fitted = part.rules[0]
-    return best_fitted if best_fitted.left.high <= RATIO else None
+    unless: dict[Word, str] = {}
+    if all(u.r2.low >= _STEPPED for u in steps if u.manifold == ON):
+        unless["no"] = f"{SPANS}: only states that no episode reaches are updated otherwise"
+    if part.rules and plain.r2.estimate < NEARLY_ALL and (rival := part.rules[0]).left.high <= RATIO:
+        unless["yes"] = f"{rival.name} ({said(rival.parameters)}) {AS_WELL}: it leaves {rival.left} of the steps' rest"
+    state, far = " + ".join(worst.state), "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
+    return Measure(
+        "update",
+        "",
+        worst.r2,
+        _STEPPED,
+        unit="step R2",
+        controls={UNTRAINED: best_of(np.fmin.reduce([u.untrained for u in steps]))},
+        about=f"{state}, {far}, from states that {'occur' if worst.manifold == ON else 'no episode reaches'}",
+        unless=unless,
+    )
 
 
-def _judged(compared: Compared) -> Verdict:
+def _judged(compared: Compared) -> Measure:
     parts = compared.parts
-    return judge_update(parts["update"], parts["effects"], list(compared.candidates)[-1], parts["response"])
+    return judge(parts["update"], parts["effects"], list(compared.candidates)[-1], parts["response"])
 
 
 UPDATE = Question(
@@ -310,4 +302,5 @@ UPDATE = Question(
     UpdatePart,
     lambda compared: updates(compared.model, compared.candidates, compared.untrained, compared.effort),
     _judged,
+    *("It updates its state as {} does", "updates its state alike", "updates its state otherwise"),
 )

@@ -1,4 +1,4 @@
-"""Variants of a model for which the right verdict is known: what a comparison is calibrated on.
+"""Variants of a model for which the right answer is known: what a comparison is calibrated on.
 
 >>> import interp
 >>> model = interp.load("wma-handwired", n_experts=3)
@@ -11,24 +11,16 @@ True
 
 from __future__ import annotations
 
-import copy
-import hashlib
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp import tasks
 from interp.errors import require
 from interp.model.components import Block
 from interp.model.config import LatentTransformerConfig
-from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-
-N_EPISODES, N_ROUNDS = 32, 30
-"""On so many episodes the spread of a model's latents is measured."""
 
 
 def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
@@ -38,7 +30,7 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
     coordinates, which keeps mean and norm. Predictions are the same but for rounding; hard attention that rests on
     exact ties could lose them.
     """
-    return _moved(model, rotation(model, seed), "rotated", f"rotated, seed {seed}")
+    return moved(model, rotation(model, seed), "rotated", f"rotated, seed {seed}")
 
 
 def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]) -> HookedLatentTransformer:
@@ -58,36 +50,7 @@ def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"])
     """
     require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
     columns = columns_without(lost)
-    return _moved(model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out")
-
-
-def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
-    """The model with ``n`` more coordinates in its residual stream, which nothing reads or writes: they stay 0.
-
-    Raises:
-        InputError: a model with LayerNorm, whose scale the new coordinates would change.
-    """
-    require(n >= 1, f"n must be an integer >= 1, got {n}")
-    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
-    d_model = model.config.d_model
-    return _moved(model, torch.eye(d_model, d_model + n).to(model.W_E), "wider", f"{n} coordinates added")
-
-
-def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTransformer:
-    """A handwired model that holds ``factor`` times its state, and whatever else lies along the same directions.
-
-    Every weight that reads them takes the factor out again, so it computes the same; a power of two rounds nothing.
-
-    Raises:
-        InputError: a factor of 0, or a model with LayerNorm or without an exact state readout.
-    """
-    require(factor != 0, "factor must be a number other than 0, got 0")
-    require(model.is_handwired, f"{model.name!r} is a learned model; give a handwired one, whose state is known")
-    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
-    held = torch.linalg.pinv(model.state_map) @ model.state_map
-    whole = torch.eye(len(held)).to(held)
-    columns, back = whole + (factor - 1) * held, whole + (1 / factor - 1) * held
-    return _moved(model, columns, "rescaled", f"state times {factor:g}", back)
+    return moved(model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out")
 
 
 def columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
@@ -96,7 +59,7 @@ def columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_mod
     return rows[int((sizes > 1e-9 * sizes.max()).sum()) :].T
 
 
-def _moved(
+def moved(
     model: HookedLatentTransformer,
     columns: Float[Tensor, "d_model new"],
     suffix: str,
@@ -107,14 +70,14 @@ def _moved(
 
     ``back`` is the transpose where it is None, as for orthonormal columns.
     """
-    config = replace(_renamed(model.config, suffix, edit), d_model=columns.shape[1])
+    config = replace(renamed(model.config, suffix, edit), d_model=columns.shape[1])
     back = columns.T if back is None else back
-    moved = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
+    other = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
     own = dict(model.named_parameters())
     with torch.no_grad():
-        for name, parameter in moved.named_parameters():
+        for name, parameter in other.named_parameters():
             parameter.copy_(_in_columns(name, own[name], columns, back))
-    return moved.train(model.training)
+    return other.train(model.training)
 
 
 _READS = ("W_Q", "W_K", "W_V", "W_in", "W_U", "W_write")
@@ -142,7 +105,7 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
     d_model = config.d_model + (0 if has_norm else n)
     named = config.head_names and tuple((*row, *(f"distractor {i + 1}" for i in range(n))) for row in config.head_names)
     larger = replace(
-        _renamed(config, "distractors", f"{n} distractors a layer, seed {seed}"),
+        renamed(config, "distractors", f"{n} distractors a layer, seed {seed}"),
         d_model=d_model,
         n_heads=config.n_heads + n,
         d_mlp=config.d_mlp and config.d_mlp + n,
@@ -163,26 +126,7 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
     return grown.eval()
 
 
-def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLatentTransformer:
-    """The model with Gaussian noise on every update, ``sd`` times the spread of its own latents.
-
-    The noise has the covariance of the latents over episodes and rounds, so it stays among the directions in which they
-    vary. It is added by a permanent hook at ``hook_update``: :func:`interp.rollout` and every intervention meet it, and
-    replaying a rollout, whose latents hold it, does not add it again. It is drawn from ``seed`` and what the model is
-    given, so that a run can be repeated, and that a round with an activation edited gets the noise of the plain one.
-    """
-    require(sd >= 0, f"sd must be a number >= 0, got {sd}")
-    task, worse = tasks.of(model), copy.deepcopy(model)
-    latents = rollout(model, task.sample_for(model, N_EPISODES, N_ROUNDS, seed)).latents[:, 1:].flatten(0, 2).double()
-    values, vectors = torch.linalg.eigh(torch.cov(latents.T))
-    noise = _Noise(sd * values.clamp_min(0).sqrt() * vectors, seed)
-    worse.register_forward_pre_hook(noise.see)
-    worse.hook_update.add_hook(noise.add, is_permanent=True)
-    worse.config = _renamed(model.config, "noisy", f"noise of {sd:g} in the latents, seed {seed}")
-    return worse
-
-
-def _renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
+def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
     """The configuration of an edited model, which cannot be built again by name."""
     origin = dict(config.origin)
     return replace(config, name=f"{config.name}-{suffix}", origin={**origin, "edits": [*origin.get("edits", []), edit]})
@@ -213,21 +157,3 @@ def _distract(block: Block, config: LatentTransformerConfig, generator: torch.Ge
         fill(mlp.W_in[:old, config.d_mlp :], old)
         if writes:
             fill(mlp.W_out[config.d_mlp :, old:], 1)
-
-
-class _Noise:
-    """Noise ``scale @ normal`` on updates, drawn from a seed and what the model was last given: tokens and latents."""
-
-    def __init__(self, scale: Float[Tensor, "d_model d_model"], seed: int) -> None:
-        self.scale, self.seed, self.given = scale, seed, b""
-
-    def see(self, model: HookedLatentTransformer, given: tuple[Tensor, ...]) -> None:
-        sha = hashlib.sha256(str(self.seed).encode())
-        for tensor in given[:2]:
-            sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        self.given = sha.digest()[:7]
-
-    def add(self, update: Float[Tensor, "batch d_model"], hook: Any) -> Tensor:
-        generator = torch.Generator().manual_seed(int.from_bytes(self.given, "little"))
-        drawn = torch.randn(update.shape, generator=generator, dtype=torch.float64)
-        return update + (drawn @ self.scale.T).to(update)

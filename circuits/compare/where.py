@@ -15,14 +15,14 @@ What this is NOT: a proof that the best claimed site is the best there is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from circuits.compare.effects import interchanged
-from circuits.compare.question import Compared, Effort, Question, Subject, bounds
+from circuits.compare.question import Compared, Effort, Participant, Question
 from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import Algorithm
@@ -71,7 +71,6 @@ class WherePart:
     held: tuple[Held, ...]
     maps: tuple[tuple[str, EffectMap], ...]
     missing: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a variable and a model; then one a cell of every map."""
@@ -79,16 +78,16 @@ class WherePart:
         for h in self.held:
             said = {key: getattr(h, key) for key in ("variable", "outcome", "model", "where")}
             fresh = {"untrained": h.untrained, "untrained, its best site": h.untrained_best}
-            rows.append({"name": "held", **said, "sites tried": h.n_sites, **bounds(h.score), **fresh})
+            rows.append({"name": "held", **said, "sites tried": h.n_sites, **h.score.columns("number"), **fresh})
         for model, m in self.maps:
             what = {"name": "effect carried", "variable": " + ".join(m.cause), "outcome": m.outcome, "model": model}
             rows += [
-                {**what, "where": f"{point}@{label}" if label else point, "value": share}
+                {**what, "where": f"{point}@{label}" if label else point, "number": share}
                 for point, shares in zip(m.points, m.shares, strict=True)
                 for label, share in zip(m.positions, shares, strict=True)
                 if np.isfinite(share)
             ]
-        rows += [{"name": "effect carried", "where": reason, **bounds(None)} for reason in self.missing]
+        rows += [{"name": "effect carried", "where": reason} for reason in self.missing]
         return pd.DataFrame(rows)
 
 
@@ -105,7 +104,7 @@ def where(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
         if not _unmapped(s.model):
             maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
     missing = tuple(filter(None, (_unmapped(s.model) for s in compared.pair)))
-    return WherePart(tuple(held), tuple(maps), missing, {"rounds": effort.at, "map_rounds": effort.at[::_MAP_ROUNDS]})
+    return WherePart(tuple(held), tuple(maps), missing)
 
 
 def _unmapped(machine: Machine) -> str:
@@ -113,10 +112,12 @@ def _unmapped(machine: Machine) -> str:
     return f"not applicable: {machine.name} has no points but what it carries" if len(machine.points) == 1 else ""
 
 
-def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Effort) -> list[Held]:
+def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], effort: Effort) -> list[Held]:
     """The best site of every variable that this model is claimed to hold."""
     claims: dict[tuple[str, str], list[Claim]] = {}
-    for claim in _claims(s):
+    # The ground truth of a circuit that can be built by name; else what the task says.
+    is_built = "circuit" in s.model.origin and not s.model.origin.get("edits")
+    for claim in wired(from_origin(s.model.origin)) if is_built else s.claims():
         if not claim.control and claim.variable in algorithm.keys:
             claims.setdefault((claim.variable, claim.outcome), []).append(claim)
     found = []
@@ -141,13 +142,7 @@ def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Ef
     return found
 
 
-def _claims(s: Subject) -> Sequence[Claim]:
-    """The ground truth of a circuit that can be built by name; else what the task says."""
-    origin = s.model.origin
-    return wired(from_origin(origin)) if "circuit" in origin and not origin.get("edits") else s.claims()
-
-
-def _map(s: Subject, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:
+def _map(s: Participant, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:
     test, other, rounds = s.samples.test, s.samples.other, effort.at[::_MAP_ROUNDS]
     fitted = outcome == "state" and not s.model.is_handwired
     decode = s.decoder(algorithm, algorithm.memory) if fitted else None

@@ -14,36 +14,6 @@ from interp.files import folder_to_write, write_csv
 from interp.library import handwired_models, models
 
 
-def told(found: Any) -> dict[str, Any]:
-    """A comparison as JSON values: docs/schema.json says which; None for numbers that do not exist."""
-    verdicts = [
-        {**{key.replace(" ", "_"): value for key, value in row.items()}, "same_where": _same_where(row["decided by"])}
-        for row in found.table().to_dict("records")
-    ]
-    part = found.algorithm
-    explained = {"value": part.explained.estimate, "low": part.explained.low, "high": part.explained.high}
-    algorithm = {
-        "named": None if part.family is None else part.scores[part.closest].name,
-        "closest": part.closest,
-        "parameters": dict(part.parameters),
-        **explained,
-        "next_best": part.runner_up,
-        "error_of_next_best": {"value": part.ratio.estimate, "low": part.ratio.low, "high": part.ratio.high},
-    }
-    settings = dict(found.settings)
-    facts = {"model": found.model, "reference": found.reference, "sentence": found.sentence, "settings": settings}
-    return {**facts, "verdicts": verdicts, "algorithm": algorithm}
-
-
-def _same_where(decided_by: str) -> str | None:
-    """On which side of its threshold a number says "same"."""
-    from circuits.compare.question import at_most
-
-    if not decided_by:
-        return None
-    return "at most" if at_most(decided_by) else "at least"
-
-
 def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) -> None:
     """What the players of some traces choose like, and whether as ``machines`` do."""
     from circuits.compare.players import behaviour, behaviour_tables
@@ -58,7 +28,7 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
     for one in acts:
         say.line(str(one))
         for name, beside in one.found.beside.items() if one.found else ():
-            say.line(f"{one.model}, {one.condition}, {one.regime}, as {name} chooses: {beside}")
+            say.line(f"{one.model}, {one.condition}, {one.regime}, as {name} chooses: {beside.measure}")
     tables = {name: table for name, table in behaviour_tables(acts).items() if len(table)}
     if "machines" in tables:
         say.table(joined(tables["machines"]), "Do players choose as a model does?", "machines")
@@ -121,12 +91,10 @@ def compare(
     say.line(f"{found.model}: {found.algorithm}")
     if of_reference:
         say.line(f"{found.reference} has {', '.join(f'{name}={value}' for name, value in of_reference.items())}")
-    from interp.foreign import rich_table
-
-    title = f"{found.model} against {found.reference or 'algorithms'}"
     say.line(found.sentence)
-    say.table(found.table(), title, "verdicts", drawn=[rich_table(title, found.summary(), title_justify="left")])
-    say.facts(**told(found))
+    say.table(found.to_frame(), f"{found.model} against {found.reference or 'algorithms'}", "measures")
+    kept = ("model", "reference", "sentence", "measures", "algorithm", "settings")
+    say.facts(**{key: value for key, value in found.to_dict().items() if key in kept})
     written = found.save(folder)
     if report:
         from reports.comparison import write

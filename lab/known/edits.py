@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.compare.variants import widened
 from interp.errors import require
 from interp.model.transformer import HookedLatentTransformer
+from lab.variants import widened
 
 Edit = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(state before the round, state that the circuit makes of it, memory ``[batch, number]``) to the state that is left

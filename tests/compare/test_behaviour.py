@@ -27,12 +27,10 @@ def test_behaviour_is_symmetric(monkeypatch):
     only(monkeypatch, "algorithm", "behaviour")
     louder, quieter = (interp.load("wma-handwired", n_experts=4, log_gamma=gain) for gain in (0.5, 0.35))
     there, back = (compare.run(*pair, effort=SMALL) for pair in ((louder, quieter), (quieter, louder)))
-    one, other = there.verdicts["behaviour"], back.verdicts["behaviour"]
-    assert 0.8 < one.bound.estimate < 0.99
-    assert (one.word, one.decided_by, one.threshold) == (other.word, other.decided_by, other.threshold)
-    assert [one.bound.estimate, one.bound.low, one.bound.high] == pytest.approx(
-        [other.bound.estimate, other.bound.low, other.bound.high], abs=1e-9
-    )
+    one, other = there["behaviour"], back["behaviour"]
+    assert 0.8 < one.number.estimate < 0.99
+    assert (one.word, one.about, one.threshold) == (other.word, other.about, other.threshold)
+    assert vars(one.number) == pytest.approx(vars(other.number), abs=1e-9)
 
 
 def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatch):
@@ -41,5 +39,6 @@ def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatc
     handwired = interp.load("reachability-handwired", n_nodes=16, n_edges=24)
     spread = by_algorithm.machine(breadth_first(0.6), handwired.layout)
     for pair in ((spread, handwired), (handwired, spread)):
-        verdict = compare.run(*pair, effort=replace(SMALL, rounds=5, starts=1, horizon=1)).verdicts["behaviour"]
-        assert verdict.word == "same" and verdict.note.startswith("once its read-out is fitted: spread 0.")
+        measure = compare.run(*pair, effort=replace(SMALL, rounds=5, starts=1, horizon=1))["behaviour"]
+        assert (measure.word, measure.condition) == ("yes", "with its read-out fitted")
+        assert measure.note.startswith("spread 0.")

@@ -15,12 +15,12 @@ from circuits.compare.choices import (
     LEFT,
     UNKNOWN,
     WORTH,
+    Beside,
+    ChoicePart,
     Link,
-    _alike,
     _lapses,
     _preferred,
     _simplest,
-    _verdict,
     explain_choices,
 )
 from circuits.compare.fitting import predictor
@@ -32,31 +32,39 @@ from tests.llm.players import SEEN, UNSEEN, Player, choices, is_right, judged
 
 EPISODES = sample(10, 60, 4, regime="flat", seed=7)
 OFTEN = Interval(0.9, AGREES + 0.01, 0.95)
+NONE = Interval(float("nan"), float("nan"), float("nan"))
 MORE, LESS, PERHAPS = Interval(0.1, 0.05, 0.2), Interval(-0.1, -0.2, -0.05), Interval(0.0, -0.1, 0.1)
 
 
 @pytest.mark.parametrize(
-    ("memoryless", "alone", "telling", "lead", "floor", "verdict"),
+    ("alone", "telling", "lead", "floor", "word"),
     [
-        (False, True, OFTEN, MORE, MORE, "named"),
-        (True, True, OFTEN, MORE, MORE, "none"),
-        (False, False, OFTEN, MORE, MORE, "undecided"),
-        (False, True, Interval(0.8, 0.7, AGREES - 0.01), MORE, MORE, "none"),
-        (False, True, Interval(0.9, AGREES - 0.01, 0.95), MORE, MORE, "undecided"),
-        (False, True, OFTEN, PERHAPS, MORE, "undecided"),
-        (False, True, OFTEN, LESS, MORE, "none"),
-        (False, True, OFTEN, MORE, PERHAPS, "undecided"),
-        (False, True, OFTEN, MORE, LESS, "none"),
-        (False, True, OFTEN, MORE, Interval(-0.1, -0.2, 0.0), "none"),
-        (False, True, OFTEN, Interval(-0.1, -0.2, 0.0), MORE, "none"),
-        (False, True, Interval(0.8, 0.7, AGREES), MORE, MORE, "undecided"),
-        (False, True, Interval(0.9, AGREES, 0.95), MORE, MORE, "named"),
-        (False, True, OFTEN, Interval(0.1, 0.0, 0.2), MORE, "undecided"),
-        (False, True, OFTEN, MORE, Interval(0.1, 0.0, 0.2), "undecided"),
+        (True, OFTEN, MORE, MORE, "yes"),
+        (False, OFTEN, MORE, MORE, "undecided"),
+        (False, OFTEN, MORE, LESS, "no"),
+        (True, Interval(0.8, 0.7, AGREES - 0.01), MORE, MORE, "no"),
+        (True, Interval(0.9, AGREES - 0.01, 0.95), MORE, MORE, "undecided"),
+        (True, OFTEN, PERHAPS, MORE, "undecided"),
+        (True, OFTEN, LESS, MORE, "no"),
+        (True, OFTEN, MORE, PERHAPS, "undecided"),
+        (True, OFTEN, MORE, LESS, "no"),
+        (True, OFTEN, MORE, Interval(-0.1, -0.2, 0.0), "no"),
+        (True, OFTEN, Interval(-0.1, -0.2, 0.0), MORE, "no"),
+        (True, Interval(0.8, 0.7, AGREES), MORE, MORE, "undecided"),
+        (True, Interval(0.9, AGREES, 0.95), MORE, MORE, "yes"),
+        (True, OFTEN, Interval(0.1, 0.0, 0.2), MORE, "undecided"),
+        (True, OFTEN, MORE, Interval(0.1, 0.0, 0.2), "undecided"),
+        (True, NONE, MORE, MORE, "no"),
     ],
 )
-def test_the_rule(memoryless: bool, alone: bool, telling: Any, lead: Any, floor: Any, verdict: str) -> None:
-    assert _verdict(memoryless, alone, telling, lead, floor) == verdict
+def test_what_explains_choices(alone: bool, telling: Any, lead: Any, floor: Any, word: str) -> None:
+    scores = {key: SimpleNamespace(name=key.title(), memoryless=False) for key in ("one", "other")}
+    given = {"telling": telling, "lead": lead, "over_floor": floor, "runner_up": "other", "scores": scores}
+    rest = dict.fromkeys(("parameters", "intervals", "nats", "floor", "floor_nats", "agreement"))
+    found = ChoicePart(closest="one", alone=alone, **given, **rest)
+    assert (found.measure.word, found.family) == (word, "one" if word == "yes" else None)
+    assert not alone or word != "undecided" or found.measure.reason == "the interval spans the threshold"
+    assert {"yes": "One", "no": "none; closest One"}.get(word, "undecided; closest One") == found.answer
 
 
 MEMORY = 0.2
@@ -107,34 +115,34 @@ def test_a_larger_family_is_not_meant_where_the_best_alone_is_surely_better_than
 
 
 LITTLE, MUCH = Interval(0.0, -0.01, LEFT), Interval(0.1, LEFT + 0.01, 0.2)
-NONE = Interval(float("nan"), float("nan"), float("nan"))
 
 
 @pytest.mark.parametrize(
-    ("telling", "floor", "untrained", "left", "verdict"),
+    ("telling", "floor", "untrained", "left", "word"),
     [
-        (OFTEN, MORE, MORE, LITTLE, "same"),
-        (Interval(0.9, AGREES, 0.95), MORE, MORE, LITTLE, "same"),
+        (OFTEN, MORE, MORE, LITTLE, "yes"),
+        (Interval(0.9, AGREES, 0.95), MORE, MORE, LITTLE, "yes"),
         (Interval(0.9, AGREES - 0.01, 0.95), MORE, MORE, LITTLE, "undecided"),
         (Interval(0.8, 0.7, AGREES), MORE, MORE, LITTLE, "undecided"),
-        (Interval(0.8, 0.7, AGREES - 0.01), MORE, MORE, LITTLE, "different"),
-        (NONE, MORE, MORE, LITTLE, "different"),
+        (Interval(0.8, 0.7, AGREES - 0.01), MORE, MORE, LITTLE, "no"),
+        (NONE, MORE, MORE, LITTLE, "no"),
         (OFTEN, PERHAPS, MORE, LITTLE, "undecided"),
-        (OFTEN, LESS, MORE, LITTLE, "different"),
+        (OFTEN, LESS, MORE, LITTLE, "no"),
         (OFTEN, Interval(0.1, 0.0, 0.2), MORE, LITTLE, "undecided"),
-        (OFTEN, Interval(-0.1, -0.2, 0.0), MORE, LITTLE, "different"),
+        (OFTEN, Interval(-0.1, -0.2, 0.0), MORE, LITTLE, "no"),
         (OFTEN, MORE, PERHAPS, LITTLE, "undecided"),
-        (OFTEN, MORE, LESS, LITTLE, "different"),
+        (OFTEN, MORE, LESS, LITTLE, "no"),
         (OFTEN, MORE, Interval(0.1, 0.0, 0.2), LITTLE, "undecided"),
-        (OFTEN, MORE, Interval(-0.1, -0.2, 0.0), LITTLE, "different"),
+        (OFTEN, MORE, Interval(-0.1, -0.2, 0.0), LITTLE, "no"),
         (OFTEN, MORE, NONE, LITTLE, "undecided"),
-        (OFTEN, MORE, MORE, MUCH, "different"),
+        (OFTEN, MORE, MORE, MUCH, "no"),
         (OFTEN, MORE, MORE, Interval(0.1, LEFT, 0.2), "undecided"),
         (OFTEN, MORE, MORE, Interval(0.1, -0.1, LEFT + 0.01), "undecided"),
     ],
 )
-def test_the_rule_beside_a_machine(telling: Any, floor: Any, untrained: Any, left: Any, verdict: str) -> None:
-    assert _alike(telling, floor, untrained, left) == verdict
+def test_whether_a_player_chooses_as_a_machine(telling: Any, floor: Any, untrained: Any, left: Any, word: str) -> None:
+    found = Beside(telling, floor, untrained, left).measure
+    assert found.word == word and found.reason.startswith("a control was not run: give" if untrained is NONE else "")
 
 
 def test_a_player_is_held_against_a_machine() -> None:
@@ -147,10 +155,10 @@ def test_a_player_is_held_against_a_machine() -> None:
     likeliest = (bayes[..., 1] > 0.5).astype(float)
     both = {"with": (bayes, blank), "without": (bayes, None)}
     found = explain_choices(EPISODES, likeliest, families=asked, beside=both).beside
-    assert found["with"].verdict == "same" and found["with"].telling.low > 0.9, str(found["with"])
-    assert found["without"].verdict == "undecided" and np.isnan(found["without"].over_untrained.low)
+    assert found["with"].measure.word == "yes" and found["with"].telling.low > 0.9, str(found["with"])
+    assert found["without"].measure.word == "undecided" and np.isnan(found["without"].over_untrained.low)
     found = explain_choices(EPISODES, choices(SEEN["majority"], EPISODES), families=asked, beside=both).beside
-    assert found["with"].verdict == "different"
+    assert found["with"].measure.word == "no"
     with pytest.raises(InputError, match="probabilities that sum to 1"):
         explain_choices(EPISODES, likeliest, families=asked, beside={"odd": (2 * bayes, None)})
     with pytest.raises(InputError, match="'none' has no predictions"):
@@ -177,6 +185,7 @@ def test_the_lapse_is_the_share_of_departures_over_chance() -> None:
     made = np.r_[np.zeros(30), np.ones(70)][None]
     assert _lapses(made, 2)[0] == pytest.approx(0.6, abs=1e-3)
     assert _lapses(np.ones((1, 98)), 2)[0] == pytest.approx(0.01, abs=1e-3)
+    assert _lapses(np.ones((1, 18)), 2)[0] == pytest.approx(0.05, abs=1e-3)
 
 
 def test_hostile_choices_are_told() -> None:
@@ -207,7 +216,8 @@ def test_players_are_named_rightly_or_none(name: str) -> None:
 def test_a_player_that_departs_in_one_round_of_five_is_not_named() -> None:
     """Agreement of .8 with an algorithm names it no longer, whatever explains the other rounds."""
     found = judged(UNSEEN["WM .5, one round of five wrong"], EPISODES)
-    assert found.verdict in ("none", "undecided") and found.family is None
+    assert found.measure.word in ("no", "undecided") and found.family is None
+    assert found.telling.estimate != found.agreement.estimate  # of the rounds that tell it from a guess alone
 
 
 def test_what_a_steep_player_tells_apart_is_no_tie_and_rounding_is():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,9 +11,9 @@ import pytest
 import interp
 from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
-from circuits.compare.question import Compared, Effort, Samples, Subject
-from circuits.compare.roles import Look, Profile, Role, kinds, looks, match, profile, rounds
-from circuits.compare.variants import noisy, rotated, with_distractors
+from circuits.compare.question import Compared, Effort, Participant, Samples
+from circuits.compare.roles import Look, Matched, Profile, Role, kinds, looks, match, profile, rounds
+from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.ablation import smallest
 from interp.interventions.mediation import mediate, paths
@@ -22,8 +21,9 @@ from interp.interventions.sites import Site
 from interp.interventions.swaps import Rows, passed
 from interp.model.transformer import untrained
 from interp.session import session
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER, Interval
 from interp.tasks import experts
+from lab.variants import noisy
 
 SMALL = Effort(known=16, test=12, rounds=14, starts=4, horizon=2, battery=12, untrained=2)
 
@@ -38,8 +38,8 @@ def samples():
 
 
 def compared(model, reference, samples):
-    fresh = [[Subject(untrained(m, i), samples) for i in range(n)] for m, n in ((model, 2), (reference, 1))]
-    return circuits(Compared(Subject(model, samples), Subject(reference, samples), *fresh, SMALL, {}))
+    fresh = [[Participant(untrained(m, i), samples) for i in range(n)] for m, n in ((model, 2), (reference, 1))]
+    return circuits(Compared(Participant(model, samples), Participant(reference, samples), *fresh, SMALL, {}))
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +54,14 @@ class Crossed:
     """
 
     def __init__(self, samples):
-        class Claiming(Subject):
+        class Claiming(Participant):
             def causes(self, algorithm):
                 return [("embed@v_1",), *super().causes(algorithm)]
 
         models = handwired(variant="P", eta=3.0), with_distractors(handwired(eta=60.0), 1, 0)
-        self.pair = Claiming(models[0], samples), Subject(models[1], samples)
+        self.pair = Claiming(models[0], samples), Participant(models[1], samples)
         self.fresh = [
-            [Subject(untrained(m, i), samples) for i in range(n)] for m, n in zip(models, (2, 1), strict=True)
+            [Participant(untrained(m, i), samples) for i in range(n)] for m, n in zip(models, (2, 1), strict=True)
         ]
         self.calls = []
         with session(), pytest.MonkeyPatch.context() as patch:
@@ -76,7 +76,7 @@ def crossed(samples):
 
 @pytest.fixture(scope="module")
 def hand_profile(samples):
-    return profile(Subject(handwired(), samples), None, SMALL)
+    return profile(Participant(handwired(), samples), None, SMALL)
 
 
 def test_a_rotated_circuit_is_the_same_one(turned):
@@ -88,28 +88,28 @@ def test_a_rotated_circuit_is_the_same_one(turned):
     for path in turned.paths:
         for share in (path.blocked, path.carried, path.reference_blocked, path.reference_carried):
             assert share.estimate == pytest.approx(1, abs=1e-6)
-    assert (turned.similarity.estimate, turned.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
-    assert max(turned.untrained + turned.untrained_composed) < 0.5
-    assert len(turned.untrained) == len(turned.untrained_composed) == 3
-    assert all(role.head == role.reference for role in turned.roles if role.weight > 0.01)
-    assert sum(role.weight for role in turned.roles) == pytest.approx(1)
+    assert (turned.matched.alike.estimate, turned.matched.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
+    assert max(score for *_, several in turned.alike() for score in several) < 0.5
+    assert len(turned.untrained) == 2  # copies of the model alone
+    assert all(role.head == role.reference for role in turned.matched.roles if role.weight > 0.01)
+    assert sum(role.weight for role in turned.matched.roles) == pytest.approx(1)
 
 
-def test_results_are_tables_and_json(turned):
-    frame = turned.to_frame()
+def test_a_result_is_a_table_and_a_measure(turned):
+    frame, measure = turned.to_frame(), turned.measure
     heads = {"heads read alike", "heads hand on alike", "role"}
     heads |= {f"heads {what} alike for the {end}" for what in ("read", "hand on") for end in ("prediction", "update")}
     assert set(frame["name"]) == heads | {"mediated share", "edges needed", "attention R2", "attention carries"}
-    assert json.loads(json.dumps(turned.to_dict(), allow_nan=False))["model"] == "wma-handwired-rotated"
     row = frame[frame["name"] == "heads read alike"].iloc[0]
-    assert row["value"] == turned.similarity.estimate and row["untrained high"] == max(turned.untrained)
+    assert row["number"] == turned.matched.alike.estimate and row["untrained high"] == max(turned.alike()[0][2])
+    assert (measure.word, measure.threshold) == ("yes", 0.5)
 
 
 def test_edges_are_needed_and_shared_as_heads_are_matched(samples, monkeypatch):
     """A softmax form shares all that it needs with itself, heads in another order count the same, others nothing."""
     tolerances = []
     monkeypatch.setattr(circuit, "smallest", lambda *args: (tolerances.append(args[-1]), smallest(*args))[1])
-    mine = needed(Subject(handwired(eta=60.0), samples), SMALL)
+    mine = needed(Participant(handwired(eta=60.0), samples), SMALL)
     assert tolerances == [0.1]  # of the faithfulness of the edges that are needed
     assert 0 < mine.n < mine.of / 4 and mine.reason == ""
     heads = [f"{layer}.{head}" for layer in range(3) for head in range(3)]
@@ -121,7 +121,7 @@ def test_edges_are_needed_and_shared_as_heads_are_matched(samples, monkeypatch):
     other = Needed("other", mine.n, mine.of, tuple(renamed))
     crossed = [Role(head, swap.get(head, head), 1.0, 1.0, 1.0) for head in heads]
     assert shared(mine, other, crossed, heads, 0).n == mine.n > shared(mine, other, same, heads, 0).n
-    edited = needed(Subject(rotated(handwired(), 1), samples), SMALL)
+    edited = needed(Participant(rotated(handwired(), 1), samples), SMALL)
     assert "hard attention" in edited.reason and shared(mine, edited, same, heads, 0) is None
 
 
@@ -132,13 +132,13 @@ def _swapped(end, swap):
 
 def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(samples):
     """Heads that nobody reads have no weight; R and P read much the same, in another order of heads."""
-    hand, state = Subject(handwired(), samples), lambda s: s.model.read_state
+    hand, state = Participant(handwired(), samples), lambda s: s.model.read_state
     one = profile(hand, state(hand), SMALL)
-    more = Subject(with_distractors(handwired(), 2, 1), samples)
+    more = Participant(with_distractors(handwired(), 2, 1), samples)
     matched = match(profile(more, state(more), SMALL), one)
     assert (matched.alike.estimate, matched.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
     assert all(role.weight == 0 for role in matched.roles if "distractor" in role.head)
-    other = Subject(handwired(variant="P"), samples)
+    other = Participant(handwired(variant="P"), samples)
     matched = match(profile(other, state(other), SMALL), one)
     assert 0.5 < matched.alike.low <= matched.alike.estimate < 0.9
     assert matched.composed.high < 0.45
@@ -162,7 +162,7 @@ def test_a_profile_says_what_a_head_reads_where(hand_profile):
 
 def test_what_heads_hand_on_is_who_reads_whom(samples):
     """In R the latent's fetcher hands on to the prediction, the label's to the update; that is all that varies."""
-    hand_profile = profile(Subject(handwired(), samples), handwired().read_state, SMALL)
+    hand_profile = profile(Participant(handwired(), samples), handwired().read_state, SMALL)
     handed = hand_profile.composed(np.full((1, SMALL.test), 1 / SMALL.test))[0].sum(0)
     edges = {
         (hand_profile.heads[i], hand_profile.heads[j]): handed[i, j]
@@ -179,7 +179,7 @@ class Direct:
     def __init__(self):
         model = interp.load("wma-learned")
         samples = Samples.draw(model, SMALL, {"n_experts": 4})
-        self.subject = Subject(model, samples)
+        self.subject = Participant(model, samples)
         self.run = self.subject.run(samples.test)
         self.rows = Rows.of(self.run, rounds(SMALL))
         self.places = kinds(self.run.layout)
@@ -307,11 +307,11 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
     )
     assert match(_profile([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
     alone = _profile([[1, 0], [0, 1], [0, 0]], 0 * edge)
-    assert match(alone, alone).composed is None and match(alone, alone).alike.estimate == 1
+    assert np.isnan(match(alone, alone).composed.estimate) and match(alone, alone).alike.estimate == 1
 
 
 def test_matching_ignores_the_order_of_heads_and_is_symmetric(hand_profile, samples):
-    other = profile(Subject(handwired(variant="P"), samples), None, SMALL)
+    other = profile(Participant(handwired(variant="P"), samples), None, SMALL)
     forth, back = match(hand_profile, other), match(other, hand_profile)
     assert forth.alike.estimate == pytest.approx(back.alike.estimate)
     assert forth.composed.estimate == pytest.approx(back.composed.estimate)
@@ -321,7 +321,7 @@ def test_matching_ignores_the_order_of_heads_and_is_symmetric(hand_profile, samp
 
 def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
     """Heads of a handwired machine that change nothing change nothing beside noise, too."""
-    subject = Subject(noisy(handwired(), 0.1), samples)
+    subject = Participant(noisy(handwired(), 0.1), samples)
     found = profile(subject, subject.model.read_state, SMALL)
     idle = [i for i, head in enumerate(found.heads) if "-" in head or "tag" in head]
     assert len(idle) == 2 and found.lost[idle].max() < 1e-12
@@ -330,12 +330,12 @@ def test_noise_that_a_hook_draws_is_no_effect_of_a_head(samples):
 def test_profiles_of_other_rounds_are_refused(hand_profile):
     episodes = Samples.draw(handwired(), SMALL, {"n_experts": 3})
     two = Samples(*(experts.sample(len(e), SMALL.rounds, 2, seed=1) for e in vars(episodes).values()))
-    other = profile(Subject(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
+    other = profile(Participant(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
     with pytest.raises(InputError, match="same episodes"):
         match(hand_profile, other)
 
 
-def _part(**changes):
+def _part(composed=Interval(0.7, 0.6, 0.8), both=Shared(2, 0.5, 1)):  # noqa: B008
     path = Path(
         *("latent", "state", "w?", Interval(0.5, 0.4, 0.6), Interval(0.7, 0.65, 0.75)),
         *(Interval(0.2, 0.1, 0.3), Interval(0.25, 0.22, 0.28), (0.8, 0.9), (0.15, 0.35)),
@@ -346,67 +346,52 @@ def _part(**changes):
         Look("1.2", "counts", "p", Interval(0.9, 0.8, 0.95), Interval(0.1, 0.05, 0.16)),
     ]
     needed = Needed("a", 3, 10), Needed("b", 0, 0, reason="hard attention")
-    options = {"similarity": Interval(0.6, 0.55, 0.65), "untrained": (0.2, np.nan, 0.5), "needed": needed}
-    options |= {"composed": Interval(0.7, 0.6, 0.8), "untrained_composed": (0.61, 0.3)}
-    options["by_outcome"] = {"read alike for the update": Interval(0.4, 0.3, 0.45)}
-    options |= {
-        "shared": Shared(2, 0.5, 1),
-        "looks": tuple(looks),
-        "reference_looks": (looks[0],),
-        "settings": {"s": 1},
-    }
     roles = (Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
-    return CircuitPart("a", "b", (path,), roles=roles, **{**options, **changes})
+    matched = Matched(
+        Interval(0.6, 0.55, 0.65), composed, roles, {"read alike for the update": Interval(0.4, 0.3, 0.45)}
+    )
+    fresh = tuple(
+        Matched(Interval(x, x, x), Interval(y, y, y), (), {}) for x, y in ((0.2, 0.61), (np.nan, np.nan), (0.5, 0.3))
+    )
+    return CircuitPart("a", "b", (path,), matched, fresh, needed, both, (tuple(looks), (looks[0],)))
 
 
 def test_the_table_says_every_measurement_with_its_bounds_and_controls():
     records = _part().to_frame().fillna({"share": ""}).to_dict("records")
     rows = {(row["name"], row["share"] or row["what"]): row for row in records}
     blocked, carried = rows["mediated share", "blocked"], rows["mediated share", "carried"]
-    assert [blocked[k] for k in ("what", "at", "value", "low", "high")] == ["latent -> state", "w?", 0.5, 0.4, 0.6]
-    assert [blocked[f"reference {k}"] for k in ("value", "low", "high")] == [0.2, 0.1, 0.3]
+    assert (blocked["what"], blocked["at"]) == ("latent -> state", "w?")
+    assert [*numbers(blocked), *numbers(blocked, "reference")] == [0.5, 0.4, 0.6, 0.2, 0.1, 0.3]
     assert [blocked[f"{k}untrained {b}"] for k in ("", "reference ") for b in ("low", "high")] == [0.8, 0.9, 0.15, 0.35]
-    assert [carried[k] for k in ("value", "low", "high", "reference value", "reference low", "reference high")] == [
-        0.7, 0.65, 0.75, 0.25, 0.22, 0.28,
-    ]  # fmt: skip
-    for name, numbers, above in (
-        ("heads read alike", [0.6, 0.55, 0.65, 0.2, 0.5], True),
-        ("heads hand on alike", [0.7, 0.6, 0.8, 0.3, 0.61], False),
+    assert [*numbers(carried), *numbers(carried, "reference")] == [0.7, 0.65, 0.75, 0.25, 0.22, 0.28]
+    for name, expected in (
+        ("heads read alike", [0.6, 0.55, 0.65, 0.2, 0.5]),
+        ("heads hand on alike", [0.7, 0.6, 0.8, 0.3, 0.61]),
     ):
         alike = next(row for (of, _), row in rows.items() if of == name)
-        assert [alike[k] for k in ("value", "low", "high", "untrained low", "untrained high")] == numbers
-        assert alike["above untrained"] is above
+        assert [*numbers(alike), alike["untrained low"], alike["untrained high"]] == expected
     side = next(row for (of, _), row in rows.items() if of == "heads read alike for the update")
-    assert [side[k] for k in ("value", "low", "high")] == [0.4, 0.3, 0.45]
+    assert numbers(side) == [0.4, 0.3, 0.45]
     role = rows["role", "0.1 x ~ 2.0 y"]
-    assert [role[k] for k in ("value", "weight", "reference weight")] == [0.7, 0.3, 0.4]
-    assert rows["edges needed", "of 10"]["value"] == 3 and rows["edges needed", "hard attention"]["model"] == "b"
+    assert [role[k] for k in ("number", "weight", "reference weight")] == [0.7, 0.3, 0.4]
+    assert rows["edges needed", "of 10"]["number"] == 3 and rows["edges needed", "hard attention"]["model"] == "b"
     shared_row = next(row for (name, _), row in rows.items() if name == "edges shared")
-    assert [shared_row[k] for k in ("value", "untrained low", "untrained high")] == [2, 0.5, 1]
+    assert [shared_row[k] for k in ("number", "untrained low", "untrained high")] == [2, 0.5, 1]
     frame = _part().to_frame()
     looks = frame[frame["name"] == "attention R2"]
     assert list(looks["model"]) == ["a", "a", "a", "b"] and list(looks["look-alike"]) == [True, False, False, True]
-    assert list(looks["value"]) == [0.5, 0.49, 0.9, 0.5]
-    assert list(frame[frame["name"] == "attention carries"]["high"]) == [0.15, 0.15, 0.16, 0.15]
-    assert "edges shared" not in set(_part(shared=None).to_frame()["name"])
-    assert "heads hand on alike" not in set(_part(composed=None).to_frame()["name"])
+    assert list(looks["number"]) == [0.5, 0.49, 0.9, 0.5]
+    assert list(frame[frame["name"] == "attention carries"]["number_high"]) == [0.15, 0.15, 0.16, 0.15]
+    assert "edges shared" not in set(_part(both=None).to_frame()["name"])
+    assert "heads hand on alike" not in set(_part(composed=NO_NUMBER).to_frame()["name"])
 
 
-@pytest.mark.parametrize(("low", "above"), [(0.5, False), (0.49, False), (0.51, True)])
-def test_heads_are_more_alike_than_untrained_ones_where_the_whole_interval_is(low, above):
-    frame = _part(similarity=Interval(0.9, low, 0.95)).to_frame()
-    assert frame[frame["name"] == "heads read alike"]["above untrained"].item() is above
-
-
-def test_the_json_leaves_out_what_does_not_exist():
-    told = _part().to_dict()
-    assert told["untrained"] == [0.2, None, 0.5] and told["settings"] == {"s": 1}
-    role = next(row for row in told["measurements"] if row["name"] == "role")
-    assert set(role) == {"name", "what", "value", "weight", "reference weight"}
+def numbers(row, name="number"):
+    return [row[f"{name}{end}"] for end in ("", "_low", "_high")]
 
 
 def test_look_alikes_follow_a_variable_and_carry_little():
-    assert [look.head for look in _part().looks if look.is_look_alike] == ["1.0"]
+    assert [look.head for look in _part().looks[0] if look.is_look_alike] == ["1.0"]
 
 
 def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
@@ -419,8 +404,6 @@ def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
         cause = path.cause if path is latents else [path.cause]
         result = mediate(fresh, samples.test, samples.other, cause, through, each=False, **options, **outcome)
         assert path.reference_untrained == (result.blocked().estimate,)
-    assert turned.settings["untrained_rounds"] == SMALL.at[::3] != turned.settings["rounds"] == SMALL.at
-    assert (turned.settings["state"], turned.settings["seed"]) == ("log_weights", 0)
 
 
 def test_each_model_has_its_own_paths_and_looks(crossed, samples):
@@ -430,12 +413,11 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
         ("latent", "prediction", "p?"),
         ("embed@y", "state", "w?"),
     ]
-    assert part.settings["state"] == "log_weights"
     shares = (
         [(p.blocked, p.carried) for p in part.paths],
         [(p.reference_blocked, p.reference_carried) for p in part.paths],
     )
-    for subject, found, seen in zip(crossed.pair, shares, (part.looks, part.reference_looks), strict=True):
+    for subject, found, seen in zip(crossed.pair, shares, part.looks, strict=True):
         options = {"rounds": SMALL.at, "n_random": 0, "seed": SMALL.seed}
         decode = subject.decoder(algorithm, "log_weights")
         latents = mediate(subject.model, samples.test, samples.other, "latent",
@@ -444,7 +426,7 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
                         outcome="state", decode=decode, each=False, **options)  # fmt: skip
         assert found == [(result.blocked(), result.carried()) for result in (latents, label)]
         assert list(seen) == looks(subject, algorithm, latents, SMALL)
-    assert len(part.looks) == 12 and len(part.reference_looks) == 12
+    assert [len(several) for several in part.looks] == [12, 12]
     assert part.paths[0].blocked.high < 0.9 < part.paths[0].reference_blocked.low
     assert [(len(call["rounds"]), call["n_random"], call["each"]) for call in crossed.calls] == [
         *[(4, 0, True), (4, 0, False)] * 2,
@@ -452,30 +434,28 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
     ]
 
 
-def test_heads_are_matched_with_the_references_beside_every_untrained_model(crossed):
+def test_heads_are_matched_with_the_references_beside_every_untrained_copy(crossed):
     """By their effect on the carried state, where there is one; edges are shared as heads are matched."""
     part, algorithm = crossed.part, crossed.pair[1].task.explains(crossed.pair[1].model)
-    every = [*crossed.pair, *crossed.fresh[0], *crossed.fresh[1]]
+    every = [*crossed.pair, *crossed.fresh[0]]
     profiles = [profile(s, s.decoder(algorithm, "log_weights"), SMALL) for s in every]
     found = [match(p, profiles[1], SMALL.seed) for p in profiles]
-    assert (part.similarity, part.composed, part.roles) == (found[0].alike, found[0].composed, found[0].roles)
-    assert part.untrained == tuple(matched.alike.estimate for matched in found[2:])
-    assert part.untrained_composed == tuple(matched.composed.estimate for matched in found[2:])
-    assert len({matched.alike for matched in found}) == 5
+    assert (part.matched, *part.untrained) == (found[0], *found[2:])
+    assert len({matched.alike for matched in found}) == 4
     assert [edges.model for edges in part.needed] == [s.name for s in crossed.pair]
     assert [edges.n for edges in part.needed] == [5, 3]
-    assert part.shared == shared(*part.needed, part.roles, profiles[1].heads, SMALL.seed)
-    assert part.shared != shared(*part.needed, part.roles, profiles[2].heads, SMALL.seed)
+    assert part.shared == shared(*part.needed, part.matched.roles, profiles[1].heads, SMALL.seed)
+    assert part.shared != shared(*part.needed, part.matched.roles, profiles[2].heads, SMALL.seed)
 
 
 def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypatch):
     """An algorithm that carries nothing of the kind gives no decoder, of heads or of paths."""
     monkeypatch.setattr(circuit, "_state", lambda reference, algorithm: "")
     monkeypatch.setattr(circuit, "needed", lambda subject, effort: Needed(subject.name, 0, 0, reason="not asked"))
-    subject = Subject(handwired(), samples)
-    part = circuits(Compared(subject, subject, [Subject(untrained(handwired(), 0), samples)], [], SMALL, {}))
-    assert [path.outcome for path in part.paths] == ["prediction", "latents"] and part.settings["state"] == ""
-    assert part.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
+    subject = Participant(handwired(), samples)
+    part = circuits(Compared(subject, subject, [Participant(untrained(handwired(), 0), samples)], [], SMALL, {}))
+    assert [path.outcome for path in part.paths] == ["prediction", "latents"]
+    assert part.matched.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
 
 
 def test_edges_are_looked_for_on_episodes_of_their_own(samples, monkeypatch):
@@ -489,7 +469,7 @@ def test_edges_are_looked_for_on_episodes_of_their_own(samples, monkeypatch):
 
     monkeypatch.setattr(circuit, "corruption", lambda model: Stopped())
     effort = replace(SMALL, seed=2)
-    found = needed(Subject(handwired(eta=60.0), samples), effort)
+    found = needed(Participant(handwired(eta=60.0), samples), effort)
     assert (found.n, found.of, found.reason) == (0, 0, "stopped here")
     batch, last = drawn["episodes"], effort.at[-1]
     assert (len(batch), batch.n_rounds, drawn["round"]) == (16, last + 1, last)
@@ -537,7 +517,7 @@ def test_a_task_without_algorithms_has_no_state_to_look_for(hypothesis, algorith
 def test_wma_learned_has_heads_that_only_look_as_if_they_weighed_votes():
     """Head 1.0 attends to votes in proportion to their experts' records, and carries under an eighth of the effect."""
     model, effort = interp.load("wma-learned"), Effort(known=8, test=16, rounds=20, starts=4)
-    subject = Subject(model, Samples.draw(model, effort, {"n_experts": 4}))
+    subject = Participant(model, Samples.draw(model, effort, {"n_experts": 4}))
     test, other = subject.samples.test, subject.samples.other
     runs = subject.run(test), subject.run(other)
     through = paths(model, "pattern", "p?")

@@ -12,7 +12,7 @@ from scipy.stats import t
 
 import interp
 from circuits.compare.crossfit import CrossFitted, chosen, crossed_decoder, folds, pooled, pooled_values, scored
-from circuits.compare.question import Effort, Samples, Subject, best
+from circuits.compare.question import Effort, Participant, Samples
 from circuits.compare.state import _stitched, stitch
 from interp.decoder import RIDGE, Decoder
 from interp.session import session
@@ -28,7 +28,7 @@ def pair():
     models = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=4).double()
     samples = Samples.draw(models[0], SMALL, {"n_experts": 4})
     with session():
-        yield [Subject(model, samples) for model in models]
+        yield [Participant(model, samples) for model in models]
 
 
 def test_the_interval_is_that_of_the_log_of_the_ratio():
@@ -46,7 +46,6 @@ def test_nothing_missed_is_1_exactly_and_what_has_no_score_is_nan():
     assert vars(scored([0.0, 0.0], [1.0, 2.0])) == {"estimate": 1.0, "low": 1.0, "high": 1.0}
     for missed, asked in (([1.0, 2.0], [0.0, 0.0]), ([1.0, math.inf], [1.0, 1.0]), ([1.0, 1.0], [math.nan, 1.0])):
         assert all(math.isnan(value) for value in vars(scored(missed, asked)).values())
-    assert best([math.nan, 0.2, -math.inf, 0.1]) == 0.2 and math.isnan(best([math.nan, math.inf]))
 
 
 def test_a_pool_is_the_known_and_then_the_test_episodes(pair):
@@ -97,7 +96,7 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
 
 def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pair):
     learned, wired = pair
-    again = Subject(wired.model, wired.samples, "again")
+    again = Participant(wired.model, wired.samples, "again")
     exact = stitch(wired, again, [], SMALL)
     assert all(s.score.low == 1.0 for s in exact.stitchings if not s.control)
     one, other = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)
@@ -136,6 +135,6 @@ def test_a_map_goes_without_a_penalty_where_that_adds_a_hundredth():
     reference = known.reference("qlearning")
     algorithm = known.gallery("qlearning")["by algorithm"].make()
     samples = Samples.draw(reference, effort, {"n_states": 4, "n_actions": 3})
-    source, target = Subject(algorithm, samples, "by algorithm"), Subject(reference, samples)
+    source, target = Participant(algorithm, samples, "by algorithm"), Participant(reference, samples)
     ways = {(s.source, s.supplied): s.score for s in stitch(source, target, [], effort).stitchings if not s.control}
     assert ways["by algorithm", ("round",)].low > 0.95

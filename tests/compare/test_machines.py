@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,16 +12,15 @@ import interp
 from circuits import compare
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.crossfit import pooled
-from circuits.compare.question import Compared, Effort, NotApplicable, Samples, Subject, shared_sizes
-from circuits.compare.state import _stitched, judge_state, stitch
+from circuits.compare.question import Compared, Effort, Participant, Samples, shared_sizes
+from circuits.compare.state import _stitched, stitch
 from circuits.compare.update import updates
 from circuits.compare.where import STATE, where
 from interp.decoder import RIDGE
+from interp.measure import UNTRAINED
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority
-from reports import comparison
-from reports.parts.compared import _finding
 from tests import handmade, machines
 from tests.conftest import early
 
@@ -43,7 +41,7 @@ def subjects():
         WIRED: interp.load(WIRED, n_experts=4),
     }
     samples = Samples.draw(every["itself"], SMALL, shared_sizes(list(every.values())))
-    return {name: Subject(machine, samples) for name, machine in every.items()}
+    return {name: Participant(machine, samples) for name, machine in every.items()}
 
 
 def test_the_handmade_machine_is_what_it_says():
@@ -58,19 +56,16 @@ def test_the_handmade_machine_is_what_it_says():
         assert np.abs(state[:, :-1] - values["log_weights"]).max() < close
 
 
-@pytest.mark.parametrize(
-    ("name", "word"), [("itself", "same"), ("gain", "same"), ("forgets", "different"), ("untrained", "different")]
-)
+@pytest.mark.parametrize(("name", "word"), [("itself", "yes"), ("gain", "yes"), ("forgets", "no"), ("untrained", "no")])
 def test_carried_states_of_other_widths_are_stitched(subjects, name, word):
     """Nine numbers for one row of 45: the state that it is, whatever its scale, and not another one."""
-    part = stitch(subjects[name], subjects[WIRED], [subjects["untrained"]], SMALL)
-    verdict = judge_state(part)
-    assert verdict.word == word
-    assert part.untrained(WIRED) < 0.5
-    if word == "same":
-        assert verdict.bound.low > 0.999 and verdict.note == ""
+    measure = stitch(subjects[name], subjects[WIRED], [subjects["untrained"]], SMALL).measure
+    assert measure.word == word
+    assert measure.controls[UNTRAINED].number < 0.5
+    if word == "yes":
+        assert measure.number.low > 0.999 and measure.condition == ""
     else:
-        assert verdict.bound.high < 0.9
+        assert measure.number.high < 0.9
 
 
 def test_states_of_several_rows_are_stitched_both_ways(subjects):
@@ -88,7 +83,7 @@ def test_every_machine_holds_its_own_state(make):
     effort = Effort(known=60, test=16, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
     machine = make()
     samples = Samples.draw(machine, effort, {"n_experts": 4})
-    one, other = Subject(machine, samples), Subject(machine, samples, "other")
+    one, other = Participant(machine, samples), Participant(machine, samples, "other")
     part = stitch(one, other, [], effort)
     assert part.best(one.name, "other").score.low > 0.98
     shuffled = [s.score.high for s in part.stitchings if s.control == "shuffled"]
@@ -99,7 +94,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     """How far a cache is written, and the numbers that pad its narrower rows, do not come from a map."""
     effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
     samples = Samples.draw(cached, effort, {"n_experts": 4})
-    source, target = Subject(wired, samples), Subject(cached, samples)
+    source, target = Participant(wired, samples), Participant(cached, samples)
     own, mapped = pooled(target).latents[:, effort.at], _stitched(source, target, effort, (), RIDGE)
     assert mapped.shape == own.shape == (24, 2, 7, 8)
     assert torch.equal(mapped[:, :, 6], own[:, :, 6].double()) and own[0, :, 6, 0].tolist() == effort.at
@@ -140,8 +135,8 @@ def test_the_memory_is_found_in_what_is_carried(subjects):
     shares = dict(zip(mapped.points, mapped.shares[:, 0], strict=True))
     assert shares["weigh"] == pytest.approx(1) and not np.nan_to_num([shares["new"], shares["update"]]).any()
     rows = part.to_frame().query("name == 'effect carried' and model == 'itself'")
-    assert rows.set_index("where").value["weigh"] == pytest.approx(1)
-    bare = Subject(_bare(), subjects["itself"].samples)
+    assert rows.set_index("where").number["weigh"] == pytest.approx(1)
+    bare = Participant(_bare(), subjects["itself"].samples)
     lacking = where(Compared(bare, bare, [], [], SMALL, {}), [algorithm, algorithm])
     sentence = "not applicable: handmade has no points but what it carries"
     assert lacking.maps == () and lacking.missing == (sentence, sentence)
@@ -149,14 +144,13 @@ def test_the_memory_is_found_in_what_is_carried(subjects):
 
 
 def test_circuits_are_compared_only_of_machines_with_heads(subjects):
-    def lacking(model: Subject, reference: Subject) -> NotApplicable | None:
-        return CIRCUIT.asked(Compared(model, reference, [], [], SMALL, {}))
+    def lacking(model: Participant, reference: Participant) -> str:
+        return CIRCUIT.lacking(Compared(model, reference, [], [], SMALL, {}))
 
-    assert lacking(subjects[WIRED], subjects[WIRED]) is None
-    assert lacking(subjects[WIRED], subjects["lstm"]).reason == "not applicable: lstm has no attention heads"
+    assert lacking(subjects[WIRED], subjects[WIRED]) == ""
+    assert lacking(subjects[WIRED], subjects["lstm"]) == "lstm has no attention heads"
     both = lacking(subjects["itself"], subjects["lstm"])
-    assert both.reason == "not applicable: itself has no attention heads; not applicable: lstm has no attention heads"
-    assert both.note == "itself has no attention heads; lstm has no attention heads"
+    assert both == "itself has no attention heads; lstm has no attention heads"
 
 
 @pytest.fixture(scope="module")
@@ -168,42 +162,15 @@ def found():
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare(found):
     assert found.algorithm.family == "weighted_majority"
     assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
-    words = {question: verdict.word for question, verdict in found.verdicts.items()}
-    assert words == {"behaviour": "same", "state": "same", "update": "same", "circuit": "not applicable"}
-    assert str(found.verdicts["circuit"]) == "roles: not applicable (handmade has no attention heads)"
-    assert found.circuit == NotApplicable("not applicable: handmade has no attention heads")
+    words = {one.key: one.word for one in found}
+    assert words == {"behaviour": "yes", "state": "yes", "update": "yes", "circuit": "not applicable"}
+    assert found["circuit"].reason == "handmade has no attention heads" and found.circuit is None
     moved = [e.score for e in found.effects.effects]
     assert moved and all(score.low > 0.999 for score in moved)
     assert found.effects.missing == "not applicable: handmade has no token embeddings"
-
-
-def test_tables_json_and_pages_say_what_is_not_applicable_in_its_place(found, tmp_path):
-    found.save(tmp_path)
-    read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert {"algorithm", "behaviour", "state", "response", "update", "effects", "circuit", "where"} == set(
-        read["parts"]
-    )
-    (row,) = read["parts"]["circuit"]
-    assert row == {"name": "not applicable", "what": "handmade has no attention heads"} | dict.fromkeys(
-        ("value", "low", "high")
-    )
-    verdict = next(v for v in read["verdicts"] if v["question"] == "circuit")
-    assert verdict["verdict"] == "not applicable" and verdict["value"] is None
-    line = _finding(verdict, "handmade")
-    assert (line.word, line.evidence) == ("cannot tell", "not applicable: handmade has no attention heads")
-    assert found.summary().iloc[-1]["verdict"] == "not applicable (handmade has no attention heads)"
-    assert found.summary().iloc[-1][["value", "threshold", "untrained"]].tolist() == ["", "", ""]
-    page = comparison.page(found)
-    texts = {
-        section.title: " ".join(getattr(block, "text", "") for block in section.blocks) for section in page.sections
-    }
-    assert texts["Circuit"] == "Not applicable: handmade has no attention heads."
-    assert "Moves of inputs: not applicable: handmade has no token embeddings." in texts["Effects"]
-    figures = [block for section in page.sections if section.title == "Where" for block in section.blocks[2:]]
-    assert [figure.title for figure in figures] == [
-        f"{name}: the effect of latent on the prediction" for name in ("handmade", WIRED)
-    ]
-    assert page.write(tmp_path / "page.html").read_text().count(">handmade has no attention heads<") == 2
+    read = found.to_dict()
+    assert set(read["tables"]) == {"algorithm", "behaviour", "state", "response", "update", "effects", "where"}
+    assert (read["measures"][-1]["word"], read["measures"][-1]["number"]) == ("not applicable", None)
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -211,15 +178,15 @@ def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
     other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
     found = compare.run(other, handmade.majority(), effort=replace(TINY, rounds=12, known=32))
-    words = {question: verdict.word for question, verdict in found.verdicts.items()}
-    assert words.pop("state") in ("same", "undecided")  # memories of 12 rounds are worth little
-    assert words == {"behaviour": "different", "update": "same", "circuit": "not applicable"}
-    assert found.verdicts["state"].bound.low > 0.99 and found.reference == "handmade"
+    words = {one.key: one.word for one in found}
+    assert words.pop("state") in ("yes", "undecided")  # memories of 12 rounds are worth little
+    assert words == {"behaviour": "no", "update": "yes", "circuit": "not applicable"}
+    assert found["state"].number.low > 0.99 and found.reference == "handmade"
 
 
 @pytest.mark.usefixtures("few_steps")
 def test_a_machine_without_a_reference_is_held_against_algorithms():
     """Two channels, random weights: no algorithm with a memory explains it."""
     found = compare.run(machines.lstm(), effort=TINY)
-    assert set(found.verdicts) == {"behaviour", "update"}
-    assert {verdict.word for verdict in found.verdicts.values()} == {"different"} and found.algorithm.family is None
+    assert [(one.key, one.word) for one in found] == [("behaviour", "no"), ("update", "no")]
+    assert found.algorithm.family is None

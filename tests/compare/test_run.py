@@ -11,14 +11,13 @@ import pytest
 import interp
 from circuits import compare
 from circuits.compare import driver
-from circuits.compare.question import in_words
-from interp.cli.compare import told
 from interp.errors import InputError
-from interp.files import json_values
 from interp.finished import Finished
+from interp.measure import MOST_WORDS, Control, Measure
+from interp.statistics import Interval
 from interp.tasks import experts
 from reports import comparison
-from reports.build import build
+from reports.build import write
 from reports.parts import compared, overview
 from tests.conftest import early
 from tests.test_json import SCHEMA, check
@@ -35,9 +34,9 @@ def found():
 def test_the_learned_machine_has_the_handwired_state_and_update_another_output_and_another_circuit(found):
     """The README's sentence on wma-learned, at a small size: Bayes by Weighted Majority's state plus the round."""
     assert found.algorithm.closest == "bayes"
-    words = {question: verdict.word for question, verdict in found.verdicts.items()}
-    assert words["behaviour"] == "different" and words["update"] == "same" and words["circuit"] == "different"
-    assert words["state"] in ("same", "undecided")  # memories of 14 rounds are worth little
+    words = {one.key: one.word for one in found}
+    assert words["behaviour"] == "no" and words["update"] == "yes" and words["circuit"] == "no"
+    assert words["state"] in ("yes", "undecided")  # memories of 14 rounds are worth little
     assert found.failures[0].nats >= found.failures[-1].nats > 0.1
 
 
@@ -51,73 +50,67 @@ def test_a_failure_can_be_replayed(found):
     assert float(run.predictions[worst.episode, worst.round]) == pytest.approx(worst.model[1], abs=1e-5)
 
 
-def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
-    """One JSON that parses without NaN, a CSV a part, a page that says each answer."""
+def test_tables_and_json_hold_the_measures(found, tmp_path):
+    """One JSON that keeps docs/schema.json and parses without NaN, a CSV a part."""
     paths = found.save(tmp_path)
     read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert [v["question"] for v in read["verdicts"]] == ["behaviour", "state", "update", "circuit"]
-    assert set(read) == {
-        "format",
-        "model",
-        "reference",
-        "sentence",
-        "verdicts",
-        "algorithm",
-        "parts",
-        "failures",
-        "settings",
-    }
-    assert set(read["parts"]) == {
-        "algorithm",
-        "behaviour",
-        "state",
-        "response",
-        "update",
-        "effects",
-        "circuit",
-        "where",
-    }
-    for part, rows in read["parts"].items():
-        assert rows and all({"name", "value", "low", "high"} <= set(row) for row in rows), part
-    assert {path.name for path in paths} >= {"verdicts.csv", "state.csv", "circuit.csv"}
-    page = comparison.write(found, tmp_path).read_text()
-    for verdict in found.verdicts.values():
-        assert f"same {in_words(verdict.question)}?" in page and verdict.decided_by.replace(">", "&gt;") in page
+    check(read, SCHEMA["$defs"]["compare"])
+    assert [one["key"] for one in read["measures"]] == ["behaviour", "state", "update", "circuit"]
+    for said, measure in zip(read["measures"], found, strict=True):
+        assert (said["word"], said["number"], said["rests_on"]) == (
+            measure.word, measure.number.estimate, [measure.key],
+        )  # fmt: skip
+    assert read["algorithm"]["parameters"] == dict(found.algorithm.parameters) and read["sentence"] == found.sentence
+    assert set(read["tables"]) == {question.key for question in driver.QUESTIONS}
+    for part, rows in read["tables"].items():
+        assert rows and all({"name", "number", "number_low", "number_high"} <= set(row) for row in rows), part
+    assert {path.name for path in paths} >= {"measures.csv", "state.csv", "circuit.csv"}
+    assert list(found.to_frame()["word"]) == [measure.word for measure in found]
 
 
-def test_a_part_without_a_drawing_is_a_table_of_the_page(found):
-    """A new question needs no edit of the page; what has a drawing keeps it."""
+def test_the_sentence_names_the_reference_once_and_the_condition(found):
+    """In at most twenty words; what differs is said of it, too; where nothing is true the difference names it."""
+    held = {"threshold": 0.5, "controls": {"an untrained copy": Control(0.1)}, "number": Interval(0.9, 0.9, 0.9)}
+    measures = {
+        "behaviour": Measure("behaviour", "", **held, yes="predicts the same", no="predicts otherwise"),
+        "state": Measure("state", "", **held, yes="holds the same state", condition="given the round number"),
+        "update": Measure("update", "", **held, yes="updates its state alike", no="updates its state otherwise"),
+    }
+    away = {"behaviour": replace(measures["behaviour"], number=Interval(0.1, 0.1, 0.1))}
+    said = replace(found, measures=tuple((measures | away).values())).sentence
+    assert said == (
+        "wma-learned holds the same state as wma-handwired (given the round number) and updates its state alike, "
+        "but predicts otherwise."
+    )
+    assert len(said.split()) <= MOST_WORDS
+    alone = replace(found, measures=(measures["update"],)).sentence
+    assert alone == "wma-learned updates its state as wma-handwired."
+    alone = replace(found, measures=(away["behaviour"],)).sentence
+    assert alone == "wma-learned predicts otherwise than wma-handwired."
+
+
+def test_the_page_shows_every_claim_and_a_part_without_a_picture_is_a_table(found, tmp_path):
+    """A new question needs no edit of the page."""
+    text = comparison.write(found, tmp_path).read_text()
+    assert found.sentence in text and all(measure.claim in text for measure in found)
     page = comparison.page(replace(found, parts={**found.parts, "new_question": found.effects}))
     titles = [section.title for section in page.sections]
     assert titles[1:4] == ["Which algorithm", "Behaviour", "State"] and titles[-2:] == ["Where", "New question"]
-    (table,) = page.sections[-1].blocks
-    pd.testing.assert_frame_equal(table.frame, found.effects.to_frame())
+    assert [type(block).__name__ for block in page.sections[-1].blocks][-1] == "Table"
 
 
-def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
+def test_a_report_shows_the_claims_and_links_to_the_page(found, tmp_path):
     """Of either model; without a saved comparison it names the command that makes one."""
     page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.part())}
-    alone = build("wma-learned", tmp_path, **page).read_text()
+    alone = write("wma-learned", tmp_path, **page).path.read_text()
     assert "interp compare wma-learned --report" in alone and "<a href=" not in alone.split("<main")[-1]
     folder = tmp_path / "comparisons" / "one-against-another"
     found.save(folder)
     comparison.write(found, folder)
     for model in ("wma-learned", "wma-handwired"):  # the latter with 4 experts, as in the comparison
-        text = build(model, tmp_path, **page).read_text()
+        text = write(model, tmp_path, **page).path.read_text()
         assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
         assert found.sentence in text
-        other = {"wma-learned": "wma-handwired", "wma-handwired": "wma-learned"}[model]
-        assert all(f"Same {in_words(question)} as {other}" in text for question in found.verdicts)
-        assert 'class="badge fail"' not in text  # a difference is a finding, no fault
-
-
-def test_json_gives_numbers(found):
-    """What `interp compare --json` prints keeps docs/schema.json, and its numbers are those of the verdicts."""
-    said = json_values(told(found))
-    check(said, SCHEMA["$defs"]["compare"])
-    state = next(verdict for verdict in said["verdicts"] if verdict["question"] == "state")
-    assert (state["value"], state["threshold"]) == (found.verdicts["state"].bound.estimate, 0.95)
-    assert said["algorithm"]["parameters"] == dict(found.algorithm.parameters) and found.sentence == said["sentence"]
 
 
 @pytest.mark.parametrize("name", ["algorithm", "state", "update", "effects", "circuit", "where"])
@@ -128,6 +121,18 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     finished.save(name, type(part), part)
     again = finished.load(name, type(part))
     pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_a_machine_is_the_same_as_itself_in_everything_that_applies(monkeypatch):
+    """Of one digest nothing has to be measured: a GRU's decoded steps alone would make its update another one's."""
+    monkeypatch.setattr(driver, "QUESTIONS", tuple(q for q in driver.QUESTIONS if q.key != "where"))
+    one, other = (interp.load("wma-gru") for _ in range(2))
+    tiny = replace(SMALL, known=8, test=8, rounds=8, starts=1, horizon=2, battery=2, scored=8, edits=20)
+    found = compare.run(one, other, effort=tiny)
+    words = {measure.key: measure.word for measure in found}
+    assert words == {"behaviour": "yes", "state": "yes", "update": "yes", "circuit": "not applicable"}
+    assert max(found.tables["update"]["number_low"]) < 0.95 and found["update"].note.startswith("the two are one")
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -153,7 +158,8 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
         compare.run(model, effort=replace(SMALL, seed=1), folder=tmp_path)
     found = compare.run(model, effort=SMALL, folder=tmp_path)
     assert not list(tmp_path.iterdir())
-    assert set(found.verdicts) == {"behaviour", "update"} and found.algorithm.family == "weighted_majority"
+    assert [one.key for one in found] == ["behaviour", "update"] and found.algorithm.family == "weighted_majority"
+    assert found["update"].claim == "It updates its state as Weighted Majority does"
 
 
 def test_a_handwired_reference_is_built_with_what_is_asked_for_beside_what_the_model_says():

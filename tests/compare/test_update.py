@@ -10,7 +10,7 @@ import torch
 
 import interp
 from circuits.compare.crossfit import chosen, pooled, pooled_values, scored
-from circuits.compare.question import Effort, Samples, Subject
+from circuits.compare.question import Effort, Participant, Samples
 from circuits.compare.update import Rule, Update, UpdatePart, _decoded, _made, missed_steps, strange, updates
 from interp import tasks
 from interp.decoder import RIDGE
@@ -30,7 +30,7 @@ def subjects():
     model = interp.load("wma-handwired", n_experts=2)
     samples = Samples.draw(model, SMALL, {"n_experts": 2})
     with session():
-        yield [Subject(m, samples) for m in (model, untrained(model, 0), untrained(model, 1))]
+        yield [Participant(m, samples) for m in (model, untrained(model, 0), untrained(model, 1))]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,11 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         algorithm = CANDIDATES[found.algorithm]
         writer = model.writer(algorithm)
         keys = tuple(writer.shapes)
-        moves = strange(pooled_values(algorithm, model.samples), keys, SMALL) if found.manifold == "off" else None
+        moves = (
+            strange(pooled_values(algorithm, model.samples), keys, SMALL, found.horizon)
+            if found.manifold == "off"
+            else None
+        )
         missed, varied = missed_steps(model, algorithm, keys, SMALL, found.horizon, moves)
         assert len(missed) == SMALL.known + SMALL.test and found.r2 == scored(missed, varied)
         for control, score in zip(subjects[1:], found.untrained, strict=True):
@@ -62,7 +66,6 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         assert found.model == model.name and found.decoded == _decoded(writer, model, algorithm)
     assert part.of("bayes") == list(part.updates[4:8]) and part.of("vote") == []
     assert part.of("bayes")[0].state == ("counts",) and part.of("bayes")[0].missing == ("elapsed",)
-    assert part.settings == {"starts": SMALL.at, "ridge": RIDGE, "strange": 1.0, "seed": 4}
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -70,7 +73,7 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
     """By hand: episode i of known, then test, is read (and moved) by a writer of those with another i modulo 5."""
     model, algorithm, n = subjects[1], CANDIDATES["wm"], SMALL.known
     values = pooled_values(algorithm, model.samples)
-    moves = strange(values, ("log_weights",), SMALL) if moved else None
+    moves = strange(values, ("log_weights",), SMALL, 3) if moved else None
     missed, varied = missed_steps(model, algorithm, ("log_weights",), SMALL, 3, moves)
     run, fold = pooled(model), np.arange(n + SMALL.test) % 5
     for rows, episodes in ((slice(n), model.samples.known), (slice(n, None), model.samples.test)):
@@ -79,7 +82,7 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
             others = torch.from_numpy(fold != k)
             held = {"log_weights": values["log_weights"][fold != k]}
             writer = Writer.fit(model.model, chosen(run, others), held, ("log_weights",), ridge=RIDGE)
-            found = transition(model.model, episodes, writer, starts=SMALL.at, horizon=3, by=by).under(algorithm)
+            found = transition(model.model, episodes, writer, starts=SMALL.before(3), horizon=3, by=by).under(algorithm)
             mine = fold[rows] == k
             assert missed[rows][mine] == pytest.approx(found.missed.sum(1)[mine], rel=1e-6)
     assert varied.shape == missed.shape == (n + SMALL.test,) and (missed > 0).all()
@@ -126,9 +129,18 @@ def fake():
     return SimpleNamespace(run=lambda episodes: {"q": q, "elapsed": elapsed}, q=q, elapsed=elapsed)
 
 
+def test_starts_end_where_the_state_that_is_read_was_decoded(fake):
+    """Several rounds on, the last start is one round earlier, and is moved by the spread of its own round."""
+    assert SMALL.at == [2, 11] and SMALL.before(3) == [2, 10] and SMALL.before(1) == SMALL.at
+    noise = np.random.default_rng([4, 7]).standard_normal((SMALL.test, 2, 2))
+    here, low, high = fake.q[:, [2, 10]], fake.q.min((0, 1)), fake.q.max((0, 1))
+    moved = np.clip(here + noise * here.std(0, keepdims=True), low, high)  # no element leaves its range
+    assert strange({"q": fake.q}, ("q",), SMALL, 3)["q"] == pytest.approx(moved - here)
+
+
 def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eighth_of_their_range(fake):
     values, rng = {"q": fake.q, "elapsed": fake.elapsed}, np.random.default_rng([4, 7])
-    changes = strange(values, ("q", "elapsed"), SMALL)
+    changes = strange(values, ("q", "elapsed"), SMALL, 1)
     q = rng.standard_normal((SMALL.test, 2, 2)) * fake.q[:, SMALL.at].std(0, keepdims=True)
     assert changes["q"] == pytest.approx(q)
     by = rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8
@@ -138,7 +150,7 @@ def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eig
 
 def test_a_set_off_the_manifold_is_another_set():
     held = (np.random.default_rng(0).random((200, SMALL.rounds, 5)) < 0.5).astype(float)
-    changes = strange({"reached": held}, ("reached",), SMALL)["reached"]
+    changes = strange({"reached": held}, ("reached",), SMALL, 1)["reached"]
     assert set(np.unique(held[:, SMALL.at] + changes)) == {0.0, 1.0}
     assert np.abs(changes).mean() == pytest.approx(0.1, abs=0.02)
 
@@ -171,12 +183,18 @@ def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_eac
     assert {key: first[key] for key in ("name", "model", "algorithm", "state", "not decodable", "decoded R2")} == {
         "name": "step R2", "model": "m", "algorithm": "wm", "state": "a + b", "not decodable": "c", "decoded R2": 0.9,
     }  # fmt: skip
-    assert [first[key] for key in ("manifold", "horizon", "value", "low", "high", "untrained")] == [
+    assert [first[key] for key in ("manifold", "horizon", "number", "number_low", "number_high", "untrained")] == [
         "on", 1, 0.7, 0.6, 0.8, 0.4,
     ]  # fmt: skip
     assert (second["manifold"], second["horizon"]) == ("off", 5) and np.isnan(second["untrained"])
     assert [third[key] for key in ("name", "algorithm", "parameters", "state")] == [
         "fitted update", "q", "alpha 0.123, gamma 0.5", "a + b",
     ]  # fmt: skip
-    assert [third[key] for key in ("manifold", "horizon", "value", "low", "high")] == ["on", 1, 0.3, 0.1, 0.4]
-    assert [third[f"left {key}"] for key in ("value", "low", "high")] == [0.6, 0.5, 0.7]
+    assert [third[key] for key in ("manifold", "horizon", "number", "number_low", "number_high")] == [
+        "on",
+        1,
+        0.3,
+        0.1,
+        0.4,
+    ]
+    assert [third[f"left{key}"] for key in ("", "_low", "_high")] == [0.6, 0.5, 0.7]

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 import interp
-from circuits.compare.variants import noisy, rescaled, rotated, widened, with_distractors, without
+from circuits.compare.variants import rotated, with_distractors, without
 from interp import tasks
 from interp.errors import InputError
 from interp.model.replay import replay
 from interp.model.transformer import untrained
+from lab.variants import noisy, rescaled, widened
 
 MODELS = [
     ("wma-handwired", {"n_experts": 3}, 1e-9),

@@ -172,8 +172,13 @@ def judged(player: Player, episodes: Any, seed: int = 0) -> Any:
 def is_right(player: Player, found: Any) -> str:
     """ "right", "wrong", or "undecided" where a name was due."""
     if not player.right:
-        return "wrong" if found.verdict == "named" else "right"
-    return "undecided" if found.verdict != "named" else "right" if found.family in player.right else "wrong"
+        return "wrong" if found.family else "right"
+    return "undecided" if not found.family else "right" if found.family in player.right else "wrong"
+
+
+def called(found: Any) -> str:
+    """Whether the closest family is named, as the table has it."""
+    return {"yes": "named", "no": "none"}.get(found.measure.word, "undecided")
 
 
 def table() -> str:
@@ -247,7 +252,7 @@ def told(player: Player, key: dict[str, Any]) -> dict[str, Any]:
     start = time.process_time()
     episodes = sample(key["instances"], 100, 4, regime=key["regime"], seed=key["seed"])
     found = judged(player, episodes, key["seed"] - _SEED)
-    row: dict[str, Any] = {"is": is_right(player, found), "verdict": found.verdict}
+    row: dict[str, Any] = {"is": is_right(player, found), "verdict": called(found)}
     row |= {"closest": found.closest, "runner_up": found.runner_up}
     row |= {"nats": found.nats.estimate, "floor": found.floor_nats.estimate}
     row |= found.lead.columns("lead") | found.telling.columns("telling")
@@ -273,7 +278,7 @@ def alike(machine: str, players: dict[str, Player], given: argparse.Namespace) -
             said |= {name: choices(player, episodes) for name, player in players.items()}
             for name, chosen in said.items():
                 found = explain_choices(episodes, chosen, families=player_families(4), beside={machine: pair})
-                print(f"{name:20} {n:3} {regime:12} {found.answer:32} {found.beside[machine]}", flush=True)  # noqa: T201
+                print(f"{name:20} {n:3} {regime:12} {found.answer:32} {found.beside[machine].measure}", flush=True)  # noqa: T201
 
 
 def coverage(repetitions: int, n: int, out: Path | None) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import interp
 from circuits import compare
-from circuits.compare.question import Effort, Samples, Subject, shared_sizes
+from circuits.compare.question import Effort, Participant, Samples, shared_sizes
 from circuits.compare.update import updates
 from interp.interventions import mediation
 from interp.tasks.experts.algorithms import weighted_majority
@@ -61,7 +61,7 @@ def subjects():
         "wired": interp.load("wma-handwired", n_experts=4),
     }
     samples = Samples.draw(every["sums"], SMALL, shared_sizes(list(every.values())))
-    return {name: Subject(machine, samples) for name, machine in every.items()}
+    return {name: Participant(machine, samples) for name, machine in every.items()}
 
 
 @pytest.mark.parametrize(("name", "same"), [("sums", True), (FORGETS, False)])
@@ -76,11 +76,11 @@ def test_a_gru_of_known_weights_updates_as_weighted_majority_does_or_otherwise(s
 
 
 @pytest.mark.slow(reason="two comparisons with all their controls: 20 seconds of one core")
-@pytest.mark.parametrize(("decay", "word"), [(handmade.KEPT, "same"), (0.95, "different")])
+@pytest.mark.parametrize(("decay", "word"), [(handmade.KEPT, "yes"), (0.95, "no")])
 def test_the_verdicts_on_a_gru_of_known_weights(decay, word):
     """What fades by 5 % a round is another behaviour and update, by a state that is as good (.976 stitched)."""
     found = compare.run(handmade.majority(decay=decay), "wma-handwired", effort=compare.QUICK)
-    words = {name: getattr(verdict, "word", "not applicable") for name, verdict in found.verdicts.items()}
+    words = {measure.key: measure.word for measure in found}
     assert words["behaviour"] == words["update"] == word
-    assert words["state"] == "same"
+    assert words["state"] == "yes"
     assert words["circuit"] == "not applicable"
