@@ -11,7 +11,7 @@ evidence of what is used of a state: another episode's state differs in everythi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -159,21 +159,21 @@ def shares(trial: Trial, without: Tensor, rounds: slice) -> tuple[Interval, floa
 
 def used(trial: Trial, channel: str) -> Measure:
     """Do right answers rest on the channel? By the worse of two changes: the initial state, and another episode's."""
-    whole, name = channel == ALL, "what it carries" if channel == ALL else f"its {channel}"
-    return _rests("used", trial, OF_EACH, channel, f"Predictions rest on {'what is carried' if whole else name}", name)
+    what = "what it carries" if channel == ALL else f"its {channel}"
+    return _rests("used", "Predictions rest on what is carried", trial, OF_EACH, channel, verb="use", what=what)
 
 
 def content(trial: Trial) -> Measure:
     """Is it what the state says, or that there is one? Another episode's state is as much of a state as the own one."""
-    claim = "What the state says counts, not that there is one"
     (none, _), (other, _) = worth(trial, [INITIAL]), worth(trial, [DONOR])
     pauses = none.low >= THRESHOLDS["worth"].value > other.high
     note = "A pause: the initial state in its place costs answers, another episode's does not." if pauses else ""
-    return _rests("content", trial, [DONOR], ALL, claim, "what its state says", note)
+    claim = "What the state says counts, not that there is one"
+    return replace(_rests("content", claim, trial, [DONOR], ALL, verb="read", what="what its state says"), note=note)
 
 
 def _rests(
-    key: str, trial: Trial, changes: Sequence[str], channel: str, claim: str, name: str, note: str = ""
+    key: str, claim: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str
 ) -> Measure:
     number, chance = worth(trial, changes, channel)
     untrained = trial.untrained(lambda copy: worth(copy, changes, channel)[0].estimate)
@@ -185,10 +185,9 @@ def _rests(
         unit="share of the loss that it takes away",
         controls={**untrained, "the truths of other episodes": Control(chance)},
         about="" if channel == ALL else channel,
-        yes=f"uses {name}",
-        no=f"does not use {name}",
+        yes=f"{verb}s {what}",
+        no=f"does not {verb} {what}",
         rests_on=("without", "used", "by_round"),
-        note=note,
         caution="what is used of the state, which another episode's differs from in everything",
     )
 
