@@ -89,7 +89,7 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
             "cycles": timing.cycles(trial),
             "rest": timing.rest_table(longer),
             "ends": pd.DataFrame() if grows(model.channels) else dynamics.ends(trial),
-            "stretch": dynamics.stretch_table(dynamics.stretch(trial)),
+            "stretch": dynamics.stretch(trial),
             "groups": groups.table(trial),
             "shortcuts": shortcuts.table(trial),
         }

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from interp.audit.changes import DONOR, limited
 from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import ALL, Array, Trial
+from interp.audit.trial import ALL, Array, Trial, remembered
 from interp.audit.used import replaced, worth
 from interp.measure import Control, Measure
-from interp.session import once
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 
 DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
@@ -46,12 +45,9 @@ def _effects(
     return trial.distance(trial.distribution(said)[:, :, t], trial.plain[:, t])
 
 
+@remembered
 def by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
-    return once(("by rank", t), trial, make=lambda: _by_rank(trial, t))
-
-
-def _by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
     own = trial.read([t])[0]
     gap = (limited(trial, [t], DONOR, ALL)[0] - own).flatten(1).double()
     axes = directions(own)
@@ -195,12 +191,12 @@ def _with_few(trial: Trial, n: int) -> tuple[Array, ...]:
     return tuple(losses)
 
 
-def _kept(copy: Trial, n: int) -> float:
-    """The same of an untrained copy; 0 where no use of its state shows."""
+def _kept(copy: Trial, n: int) -> Interval | None:
+    """The same of an untrained copy; None where no use of its state shows."""
     if worth(copy, [DONOR])[0].estimate < THRESHOLDS["worth"].value:
-        return 0.0
+        return None
     own, other, kept, _ = _with_few(copy, n)
-    return float((other - kept).sum() / (other - own).sum())
+    return ratio_interval(other - kept, other - own)
 
 
 def _rounds(trial: Trial) -> list[int]:

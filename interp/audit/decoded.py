@@ -41,7 +41,7 @@ def decoded(trial: Trial) -> Measure:
         bound,
         unit=f"R2 of {algorithm.memory}",
         controls={
-            **trial.untrained(lambda copy: _r2(copy, memory).estimate if _varies(copy) else 0.0),
+            **trial.untrained(lambda copy: _r2(copy, memory) if _varies(copy) else None),
             "memories of other episodes": Control(_r2(trial, memory[donors(len(memory), trial.effort.seed)]).estimate),
         },
         yes="holds the algorithm's memory",

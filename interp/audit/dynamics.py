@@ -22,12 +22,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import Array, Trial, grows
+from interp.audit.trial import Array, Trial, grows, remembered
 from interp.interventions.sites import row_widths
 from interp.machine import Machine
 from interp.measure import Measure
 from interp.model.rollout import run_round
-from interp.session import once
 from interp.statistics import Interval, ratio_interval
 
 _PERIODS = range(2, 9)
@@ -62,15 +61,12 @@ class Orbit:
         return Interval(*(float(np.sqrt(max(x, 0.0))) for x in (square.estimate, square.low, square.high)))
 
 
+@remembered
 def orbit(trial: Trial, inputs_of: int | None = None) -> Orbit:
     """Where the state goes from the one that a round half-way reads, with that round's inputs held.
 
     Of the first :data:`_ORBITS` episodes. ``inputs_of`` gives every one of them the inputs of one.
     """
-    return once(("orbit", inputs_of), trial, make=lambda: _orbit(trial, inputs_of))
-
-
-def _orbit(trial: Trial, inputs_of: int | None) -> Orbit:
     run, t = trial.run, trial.shape[1] // 2
     rows = slice(0, _ORBITS)
     fed, state = run.fed.at(t).each(itemgetter(rows)), run.latents[rows, t]
@@ -219,20 +215,14 @@ def _repeated(part: Tensor, n: int) -> Tensor:
     return part.expand(n, *part.shape[1:])
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Singular values of the first Jacobian, and exponents along the orbit, ``[episode, number]``, largest first."""
+def stretch(trial: Trial) -> pd.DataFrame:
+    """How rounds with held inputs stretch a state: the five largest singular values of the first, and exponents.
 
-    singular: Float[np.ndarray, "episode number"]
-    exponents: Float[np.ndarray, "episode number"]
-    floor: float
-
-
-def stretch(trial: Trial) -> Stretch | None:
-    """How rounds with held inputs stretch a state; None where the state has no fixed size, or too many numbers."""
+    Means over episodes with their ranges; empty where the state has no fixed size, or too many numbers.
+    """
     model = trial.model
     if grows(model.channels) or int(live(model).sum()) > _WIDEST:
-        return None
+        return pd.DataFrame()
     try:
         precise = copy.deepcopy(model).to(torch.float64)
     except Exception:  # a machine that cannot be copied is looked at as it is
@@ -249,7 +239,7 @@ def stretch(trial: Trial) -> Stretch | None:
         for k in range(_BURN + along):
             local = jacobian(precise, state, fed, delta)
             if not local.isfinite().all():
-                return None
+                return pd.DataFrame()
             if frame is None:
                 singular.append(torch.linalg.svdvals(local).numpy(force=True))
                 frame = torch.eye(len(local)).to(local)
@@ -259,20 +249,13 @@ def stretch(trial: Trial) -> Stretch | None:
             with torch.no_grad():
                 state = precise.step(state.unsqueeze(0), fed).carried[0]
         exponents.append(np.sort((sums / along).numpy(force=True))[::-1])
-    return Stretch(np.stack(singular), np.stack(exponents), float(np.log(floor)))
-
-
-def stretch_table(found: Stretch | None) -> pd.DataFrame:
-    """The five largest singular values of a round and Lyapunov exponents, means and ranges over episodes."""
-    if found is None:
-        return pd.DataFrame()
     rows = []
-    for i in range(min(5, found.singular.shape[1])):
+    for i in range(min(5, len(singular[0]))):
         row: dict[str, float] = {"number": i + 1}
-        for name in ("singular", "exponents"):
-            values = getattr(found, name)[:, i]
-            row |= {name: float(values.mean()), f"{name}_low": float(values.min()), f"{name}_high": float(values.max())}
-        rows.append({**row, "floor": found.floor})
+        for name, of in (("singular", singular), ("exponents", exponents)):
+            values = [part[i] for part in of]
+            row |= {name: float(np.mean(values)), f"{name}_low": min(values), f"{name}_high": max(values)}
+        rows.append({**row, "floor": float(np.log(floor))})
     return pd.DataFrame(rows)
 
 
@@ -290,7 +273,7 @@ def settles(trial: Trial) -> Measure:
         side="below",
         unit=f"step after {trial.effort.held} rounds, of how far episodes lie apart",
         is_share=False,
-        controls=trial.untrained(lambda copy: kind(orbit(copy))[1].estimate, "below"),
+        controls=trial.untrained(lambda copy: kind(orbit(copy))[1], "below"),
         yes="settles when inputs are held",
         no=f"{word or 'moves on'} when inputs are held",
         rests_on=("ends", "stretch"),

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import Array, Trial
+from interp.audit.trial import Array, Trial, remembered
 from interp.machine import Machine
 from interp.measure import Measure
-from interp.session import once
 from interp.statistics import mean_interval
 
 _WANTED, _REGIMES, _DRAWS, _FEW = 48, 7, 6, 8
@@ -110,22 +109,16 @@ def gaps(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.n
     return of_algorithm(trial, heuristic) - of_algorithm(trial, algorithm)
 
 
+@remembered
 def drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
-    """A further draw of a regime, of as many episodes; kept, as every heuristic asks for it."""
-    return once(
-        ("draw", regime, draw),
-        trial,
-        make=lambda: Trial.of(trial.model, trial.effort, regime, 1000 + draw, trial.shape[1]),
-    )
+    """A further draw of a regime, of as many episodes, for every heuristic."""
+    return Trial.of(trial.model, trial.effort, regime, 1000 + draw, trial.shape[1])
 
 
+@remembered
 def found_for(trial: Trial) -> dict[str, Adversarial | None]:
     """The adversarial episodes of every heuristic of the task."""
-    if trial.algorithm is None:
-        return {}
-    return once(
-        "adversarial", trial, make=lambda: {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
-    )
+    return {} if trial.algorithm is None else {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
 
 
 def table(trial: Trial) -> pd.DataFrame:
@@ -185,7 +178,7 @@ def side(trial: Trial, is_used: bool) -> Measure:
         bound,
         refuted=1 - bound,
         unit="share of episodes on the algorithm's side",
-        controls=trial.untrained(lambda copy: float(worst.sides(copy.model).mean())),
+        controls=trial.untrained(lambda copy: mean_interval(worst.sides(copy.model))),
         yes="sides with the algorithm where heuristics fail",
         no=f"answers like {worst.name}",
         rests_on=("shortcuts", "groups"),

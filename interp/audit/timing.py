@@ -43,7 +43,7 @@ def readouts(trial: Trial) -> Float[np.ndarray, "state episode"]:
     fed = run.fed.at(n_rounds - 1)
     with torch.no_grad():
         said = [run_round(trial.model, fed, run.latents[:, s], run.layout, run.commit, ()) for s in range(n_rounds)]
-    return _last_loss(trial, torch.stack([step.prediction for step in said]))
+    return _loss_in(trial, torch.stack([step.prediction for step in said]), n_rounds - 1)
 
 
 def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, "state episode"]:
@@ -53,7 +53,7 @@ def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, "state
     _, inputs = algorithm.at(values, [rounds[-1]] * len(rounds))
     _, asked = algorithm.step(state, inputs)
     given = torch.from_numpy(np.asarray(algorithm.distribution(asked), np.float64)).transpose(0, 1)
-    return _last_loss(trial, trial.run.layout.prediction(given))
+    return _loss_in(trial, trial.run.layout.prediction(given), rounds[-1])
 
 
 def cycles(trial: Trial) -> pd.DataFrame:
@@ -90,13 +90,10 @@ def cycles(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _loss_in(trial: Trial, prediction: Tensor, t: int) -> Array:
-    return trial.losses(prediction.unsqueeze(1), slice(t, t + 1))[:, 0]
-
-
-def _last_loss(trial: Trial, predictions: Tensor) -> Array:
-    last = trial.shape[1] - 1
-    return trial.losses(predictions.unsqueeze(2), slice(last, last + 1))[..., 0]
+def _loss_in(trial: Trial, predictions: Tensor, t: int) -> Array:
+    """The losses of predictions ``[*batch, episode, ...]`` of one round."""
+    at = predictions.ndim - trial.run.layout.prediction_axes
+    return trial.losses(predictions.unsqueeze(at), slice(t, t + 1))[..., 0]
 
 
 def table(trial: Trial) -> pd.DataFrame:
@@ -131,7 +128,7 @@ def in_time(trial: Trial) -> Measure:
         THRESHOLDS["in time"].value,
         side="below",
         unit=f"share of the gain that it is behind {trial.algorithm.name}",
-        controls=trial.untrained(lambda copy: _worst(readouts(copy) - known, span)[1].estimate, "below"),
+        controls=trial.untrained(lambda copy: _worst(readouts(copy) - known, span)[1], "below"),
         yes="answers when the answer can be known",
         no="answers late",
         rests_on=("timing", "cycles"),
@@ -215,85 +212,62 @@ def after_rest(trial: Trial) -> pd.DataFrame | None:
         return None
     values = algorithm.run(trial.episodes)
     rest, given = at_rest(algorithm, values), trial.predicted_by(algorithm)
-    rows = []
+    parts, asked = [], trial.task.data.first_asked
     for e in np.flatnonzero(rest < trial.shape[1] - 1):
-        first = max(int(rest[e]), trial.task.data.first_asked)
-        for t in range(first, trial.shape[1]):
-            moved = float(trial.distance(trial.plain[e, t], trial.plain[e, first]))
-            apart = float(trial.distance(trial.plain[e, t], given[e, t]))
-            before = float(trial.distance(trial.plain[e, first], trial.plain[e, trial.task.data.first_asked]))
-            rows.append(
-                {"episode": int(e), "rounds_since": t - first, "moved": moved, "apart": apart, "before": before}
-            )
-    return pd.DataFrame(rows) if rows else None
+        first, plain = max(int(rest[e]), asked), trial.plain[e]
+        moved, apart = (trial.distance(plain[first:], other) for other in (plain[first], given[e, first:]))
+        before = float(trial.distance(plain[first], plain[asked]))
+        rounds = {"episode": int(e), "rounds_since": np.arange(len(moved))}
+        parts.append(pd.DataFrame({**rounds, "moved": moved, "apart": apart, "before": before}))
+    return pd.concat(parts, ignore_index=True) if parts else None
 
 
-def rest_table(trials: dict[str, Trial]) -> pd.DataFrame:
+def rest_table(trials: Mapping[str, Trial]) -> pd.DataFrame:
     """By regime and rounds since the algorithm came to rest: how far predictions moved, and lie from its own."""
     rows = []
     for regime, trial in trials.items():
-        frame = after_rest(trial)
-        if frame is None:
-            continue
-        for since in sorted(set(frame["rounds_since"])):
-            of = frame[frame["rounds_since"] == since]
-            numbers = {**mean_interval(of["moved"]).columns("moved"), "apart": float(of["apart"].mean())}
-            rows.append({"regime": regime, "rounds_since": since, **numbers, "n": len(of)})
+        if (frame := after_rest(trial)) is not None:
+            for since, of in frame.groupby("rounds_since"):
+                numbers = {**mean_interval(of["moved"]).columns("moved"), "apart": float(of["apart"].mean())}
+                rows.append({"regime": regime, "rounds_since": since, **numbers, "n": len(of)})
     return pd.DataFrame(rows)
 
 
 def stays(trials: Mapping[str, Trial]) -> Measure:
     """Does the model come to rest when the algorithm has? In the regime in which it goes on most."""
-    claim, bound = "It stays at rest", THRESHOLDS["stays"].value
-    found = {regime: frame for regime, trial in trials.items() if (frame := _last_moves(trial)) is not None}
+    claim = "It stays at rest"
+    found = {regime: number for regime, trial in trials.items() if (number := _goes_on(trial)) is not None}
     if not found:
-        return Measure("stays", claim, lacking="no algorithm that comes to rest on these episodes")
-    if max(frame["before"].mean() for frame in found.values()) <= bound:
-        return Measure("stays", claim, lacking="no predictions that moved before the algorithm came to rest")
-    shares = {regime: ratio_interval(frame["moved"], _way(frame)) for regime, frame in found.items()}
-    regime = max(shares, key=lambda name: shares[name].estimate)
-    last, trial = found[regime], trials[regime]
-    others = "; ".join(f"{name} {of}" for name, of in shares.items() if name != regime)
-    note = (
-        f"Regime {regime!r}, {len(last)} episodes, {last['rounds_since'].mean():.1f} rounds later on average; "
-        f"predictions then lie {last['apart'].mean():.2f} from the algorithm's."
-    )
+        return Measure("stays", claim, lacking="no predictions that move until the algorithm comes to rest")
+    regime = max(found, key=lambda name: found[name].estimate)
+    others = "; ".join(f"{name} {of}" for name, of in found.items() if name != regime)
     return Measure(
         "stays",
         claim,
-        shares[regime],
-        bound,
+        found[regime],
+        THRESHOLDS["stays"].value,
         side="below",
         unit="of the way to where it was at rest, what predictions go on by",
-        controls=trial.untrained(_goes_on, "below"),
+        controls=trials[regime].untrained(_goes_on, "below"),
         yes="stays at rest",
         no="does not stay at rest",
         rests_on=("rest",),
-        note=note + (f" Elsewhere: {others}." if others else ""),
+        note=f"Regime {regime!r}." + (f" Elsewhere: {others}." if others else ""),
     )
 
 
-def _last_moves(trial: Trial) -> pd.DataFrame | None:
-    """The last round of every episode that is two rounds or more after rest; None of fewer than eight."""
+def _goes_on(trial: Trial) -> Interval | None:
+    """How far predictions move after rest, as a share of the way before it; None where there is no way or no rest.
+
+    By the last round of every episode that is two rounds or more after rest.
+    """
     frame = after_rest(trial)
     if frame is None:
         return None
-    last = frame.loc[frame.groupby("episode")["rounds_since"].idxmax()]
-    last = last[last["rounds_since"] >= 2]
-    return last if len(last) >= _LEAST else None
-
-
-def _way(frame: pd.DataFrame) -> Array:
-    """How far predictions went before rest, ``[episode]``: the mean of all."""
-    return np.full(len(frame), frame["before"].mean())
-
-
-def _goes_on(copy: Trial) -> float:
-    """What predictions of an untrained copy go on by; 1 where they never moved, which have not come to rest."""
-    frame = _last_moves(copy)
-    if frame is None or frame["before"].mean() <= THRESHOLDS["stays"].value:
-        return 1.0
-    return float(frame["moved"].mean() / frame["before"].mean())
+    last = frame.loc[frame.groupby("episode")["rounds_since"].idxmax()].query("rounds_since >= 2")
+    if len(last) < _LEAST or last["before"].mean() <= THRESHOLDS["stays"].value:
+        return None
+    return ratio_interval(last["moved"], np.full(len(last), last["before"].mean()))
 
 
 def longer(trial: Trial, n_rounds: int) -> Measure:
@@ -310,7 +284,7 @@ def longer(trial: Trial, n_rounds: int) -> Measure:
         kept,
         THRESHOLDS["longer"].value,
         unit=f"share of the gain by round {n_rounds - 1} that is there in round {trial.shape[1] - 1}",
-        controls=trial.untrained(lambda copy: 0.0 if (of := _kept(copy, n_rounds)) is None else of.estimate),
+        controls=trial.untrained(lambda copy: _kept(copy, n_rounds)),
         yes="keeps its answers over more rounds",
         no="loses its answers over more rounds",
     )

@@ -7,11 +7,12 @@ What a change *costs* is by how much the task's own loss rises, by the truth.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -28,8 +29,11 @@ from interp.machine import Channel, Machine
 from interp.measure import UNTRAINED, Control, Side, best_of
 from interp.model.rollout import rollout, run_round
 from interp.model.run import Rollout
+from interp.session import once
+from interp.statistics import Interval
 from interp.task import Task
 
+P, T = ParamSpec("P"), TypeVar("T")
 Array = NDArray[Any]
 ALL = "all that is carried"
 """The name of every channel together."""
@@ -226,9 +230,26 @@ class Trial:
                 break
         return tuple(found)
 
-    def untrained(self, number: Callable[[Trial], float], side: Side = "above") -> dict[str, Control]:
-        """The control of a claim: its number with untrained copies in the model's place; empty where none runs."""
-        return {UNTRAINED: best_of(map(number, self.copies), side)} if self.copies else {}
+    def untrained(self, number: Callable[[Trial], Interval | None], side: Side = "above") -> dict[str, Control]:
+        """The control of a claim: its number with untrained copies in the model's place; empty where none runs.
+
+        A copy that has nothing to which the claim applies counts as far from it: 0, or 1 for a claim of little.
+        """
+        numbers = [
+            Interval(*[float(side == "below")] * 3) if (of := number(copy)) is None else of for copy in self.copies
+        ]
+        return {UNTRAINED: best_of([of.estimate for of in numbers], side)} if numbers else {}
+
+
+def remembered(find: Callable[Concatenate[Trial, P], T]) -> Callable[Concatenate[Trial, P], T]:
+    """``find``, which in a session computes anything about a trial only once; its arguments are hashable."""
+
+    @functools.wraps(find)
+    def found(trial: Trial, *args: P.args, **options: P.kwargs) -> T:
+        key = (find.__module__, find.__name__, args, *options.items())
+        return once(key, trial, make=lambda: find(trial, *args, **options))
+
+    return found
 
 
 def rounds_for(model: Machine, effort: Scope, times: int = 1) -> int:

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from interp.audit.changes import DONOR, INITIAL, LATE, MEAN, NOISE, SAME, donors, has_alike, limited
 from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import ALL, Array, Trial
+from interp.audit.trial import ALL, Array, Trial, remembered
 from interp.measure import Control, Measure
-from interp.session import once
 from interp.statistics import Interval, mean_interval, ratio_interval
 
 OF_ALL, OF_EACH = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR)
@@ -61,12 +60,9 @@ class Influence:
         return ratio_interval(np.where(counts, values, 0).sum(0), counts.sum(0), seed=seed)
 
 
+@remembered
 def influence(trial: Trial, channel: str, change: str) -> Influence:
-    """What a change of a channel does, by round written and round read; computed once for a trial."""
-    return once(("influence", channel, change), trial, make=lambda: _influence(trial, channel, change))
-
-
-def _influence(trial: Trial, channel: str, change: str) -> Influence:
+    """What a change of a channel does, by round written and round read."""
     starts = trial.writes
     counts = np.ones((len(starts), trial.shape[0]), bool)
     if change == SAME:
@@ -137,9 +133,9 @@ def worth(trial: Trial, changes: Sequence[str], channel: str = ALL) -> tuple[Int
     return max((_worth(trial, change, channel) for change in changes), key=lambda found: found[0].estimate)
 
 
+@remembered
 def _worth(trial: Trial, change: str, channel: str) -> tuple[Interval, float]:
-    without = once(("without", change, channel), trial, make=lambda: replaced(trial, change, channel))
-    return shares(trial, without, slice(max(1, trial.task.data.first_asked), None))
+    return shares(trial, replaced(trial, change, channel), slice(max(1, trial.task.data.first_asked), None))
 
 
 def shares(trial: Trial, without: Tensor, rounds: slice) -> tuple[Interval, float]:
@@ -176,7 +172,7 @@ def _rests(
     key: str, claim: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str
 ) -> Measure:
     number, chance = worth(trial, changes, channel)
-    untrained = trial.untrained(lambda copy: worth(copy, changes, channel)[0].estimate)
+    untrained = trial.untrained(lambda copy: worth(copy, changes, channel)[0])
     return Measure(
         key,
         claim,
@@ -211,7 +207,7 @@ def lasts(trial: Trial) -> Measure:
         threshold,
         unit="share of the loss that the own state takes away a round on",
         controls={
-            **trial.untrained(lambda copy: _lasts(copy)[0].estimate),
+            **trial.untrained(lambda copy: _lasts(copy)[0]),
             "the truths of other episodes": Control(chance),
         },
         yes="carries it on",

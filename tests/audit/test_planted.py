@@ -7,9 +7,9 @@ wrong word, and no right one: how many must be right is the count that was measu
 from __future__ import annotations
 
 import pytest
+from interp.audit.verdicts import NOT_APPLICABLE, UNDECIDED
 
 from interp.audit import audit
-from interp.audit.verdicts import NOT_APPLICABLE, UNDECIDED
 from tests.audit.planted import PLANTED, SMALL, said
 
 OPEN = (UNDECIDED, NOT_APPLICABLE)
