@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -138,11 +137,7 @@ def ends(trial: Trial) -> pd.DataFrame:
         row: dict[str, Any] = {"inputs_of_episode": e, "kind": word, "last_step": last.estimate}
         if word == "settles":
             points = clusters(found.states[-1], 10 * THRESHOLDS["settled"].value)
-            far = (
-                np.abs(found.states[-1][:, None] - found.states[-1][None]).max()
-                if len(found.states[-1]) < 200
-                else np.nan
-            )
+            far = np.abs(found.states[-1][:, None] - found.states[-1][None]).max()
             row |= {
                 "ends": len(np.unique(points)),
                 "largest_share": float(np.bincount(points).max() / len(points)),
@@ -205,14 +200,10 @@ def jacobian(model: Machine, state: Float[Tensor, "row width"], fed: Any, delta:
     parts = []
     with torch.no_grad():
         for chunk in moved.split(_CHUNK):
-            rows = fed.each(partial(_repeated, n=len(chunk)))
+            rows = fed.each(lambda part, like=chunk: part.expand(len(like), *part.shape[1:]))  # type: ignore[misc]
             parts.append(model.step(chunk.unflatten(1, state.shape), rows).carried.flatten(1))
     after = torch.cat(parts)[:, index]
     return ((after[:n] - after[n:]) / (2 * delta)).T
-
-
-def _repeated(part: Tensor, n: int) -> Tensor:
-    return part.expand(n, *part.shape[1:])
 
 
 def stretch(trial: Trial) -> pd.DataFrame:

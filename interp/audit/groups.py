@@ -12,8 +12,7 @@ import pandas as pd
 from interp.audit.changes import DONOR, INITIAL
 from interp.audit.shortcuts import answers
 from interp.audit.trial import ALL, Array, Trial
-from interp.audit.used import influence
-from interp.statistics import ratio_interval
+from interp.audit.used import influence, mean
 
 
 def groups(trial: Trial) -> dict[str, Array]:
@@ -36,17 +35,10 @@ def groups(trial: Trial) -> dict[str, Array]:
 def table(trial: Trial) -> pd.DataFrame:
     """Effect and cost of two changes on the prediction of the same round, by group of rounds."""
     rows = []
-    reads = list(trial.writes)
     for name, mask in groups(trial).items():
-        at = mask[:, reads].T
-        if not at.any():
-            continue
-        for change in (DONOR, INITIAL):
-            found = influence(trial, ALL, change)
-            parts: dict[str, float] = {}
-            for of in ("effect", "cost"):
-                values, counts = found.at(0, of)
-                kept = at & counts
-                parts |= ratio_interval(np.where(kept, values, 0).sum(0), kept.sum(0)).columns(of)
-            rows.append({"group": name, "change": change, **parts, "n": int(at.sum())})
+        at = mask[:, list(trial.writes)].T
+        for change in (DONOR, INITIAL) if at.any() else ():
+            effect, cost = (mean(np.where(at, of[..., 0], np.nan)) for of in influence(trial, ALL, change))
+            numbers = {**effect.columns("effect"), **cost.columns("cost")}
+            rows.append({"group": name, "change": change, **numbers, "n": int(at.sum())})
     return pd.DataFrame(rows)

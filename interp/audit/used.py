@@ -11,12 +11,13 @@ evidence of what is used of a state: another episode's state differs in everythi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from interp.audit.changes import DONOR, INITIAL, LATE, MEAN, NOISE, SAME, donors, has_alike, limited
@@ -31,77 +32,60 @@ _OTHERS = 8
 """By the truths of so many other episodes chance is measured."""
 
 
-@dataclass(frozen=True)
-class Influence:
-    """What one kind of change does, ``[written round, episode, read round]``; NaN before the round written.
+class Influence(NamedTuple):
+    """What one kind of change does, by the round written and so many rounds on; NaN where there is nothing to see.
 
-    ``counts`` says which rows there are: not where no other episode gives the same answer.
+    An episode has ended, or no other gives the same answer, where that is what is changed to.
     """
 
-    channel: str
-    change: str
-    writes: tuple[int, ...]
-    effect: Float[np.ndarray, "write episode read"]
-    cost: Float[np.ndarray, "write episode read"]
-    counts: Bool[np.ndarray, "write episode"]
-
-    def at(self, lag: int, of: str = "effect") -> tuple[Array, Array]:
-        """Per write and episode the value ``lag`` rounds on, and whether there is one."""
-        values = np.stack(
-            [
-                part[:, t + lag] if t + lag < part.shape[1] else np.full(len(part), np.nan)
-                for t, part in zip(self.writes, getattr(self, of), strict=True)
-            ]
-        )
-        return values, self.counts & np.isfinite(values)
-
-    def mean(self, values: Array, counts: Array, seed: int = 0) -> Interval:
-        """The mean over writes, with its 95 % interval over episodes."""
-        return ratio_interval(np.where(counts, values, 0).sum(0), counts.sum(0), seed=seed)
+    effect: Float[np.ndarray, "write episode lag"]
+    cost: Float[np.ndarray, "write episode lag"]
 
 
 @remembered
 def influence(trial: Trial, channel: str, change: str) -> Influence:
-    """What a change of a channel does, by round written and round read."""
-    starts = trial.writes
-    counts = np.ones((len(starts), trial.shape[0]), bool)
+    """What a change of a channel does."""
+    starts, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
     if change == SAME:
-        counts = has_alike(trial, starts) if trial.run.layout.kind == "classes" else ~counts
-    predictions = trial.continued(limited(trial, starts, change, channel), starts)
-    effect = trial.distance(trial.distribution(predictions), trial.plain)
-    cost = trial.losses(predictions) - trial.losses(trial.run.predictions)
-    before = np.arange(effect.shape[2]) < np.array(starts)[:, None, None]
-    effect, cost = (np.where(before, np.nan, part) for part in (effect, cost))
-    return Influence(channel, change, starts, effect, cost, counts)
+        there = has_alike(trial, starts) if trial.run.layout.kind == "classes" else ~there
+    said = trial.continued(limited(trial, starts, change, channel), starts)
+    parts = []
+    for of in (
+        trial.distance(trial.distribution(said), trial.plain),
+        trial.losses(said) - trial.losses(trial.run.predictions),
+    ):
+        later = np.full(of.shape, np.nan)
+        for i, t in enumerate(starts):
+            later[i, there[i], : of.shape[2] - t] = of[i, there[i], t:]
+        parts.append(later)
+    return Influence(*parts)
+
+
+def mean(values: Float[np.ndarray, "write episode"]) -> Interval:
+    """The mean over writes, of those that there are, with its 95 % interval over episodes."""
+    return ratio_interval(np.nansum(values, 0), np.isfinite(values).sum(0))
 
 
 def table(trial: Trial) -> pd.DataFrame:
-    """Effect and cost of every change, by channel, at once and some rounds on; by group of rounds where at once."""
+    """Effect and cost of every change, by channel, at once and some rounds on."""
     rows = []
     for channel in trial.channels:
         for change in OF_ALL if channel == ALL else OF_EACH:
-            found = influence(trial, channel, change)
-            for lag in (0, 1, 2, 4):
-                effect, counts = found.at(lag)
-                cost, _ = found.at(lag, "cost")
-                if not counts.any():
-                    continue
-                numbers = {
-                    **found.mean(effect, counts).columns("effect"),
-                    **found.mean(cost, counts).columns("cost"),
-                }
-                rows.append({"channel": channel, "change": change, "rounds_on": lag, **numbers, "n": int(counts.sum())})
+            for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
+                effect, cost = (of[..., lag] for of in influence(trial, channel, change))
+                if n := int(np.isfinite(effect).sum()):
+                    numbers = {**mean(effect).columns("effect"), **mean(cost).columns("cost")}
+                    rows.append({"channel": channel, "change": change, "rounds_on": lag, **numbers, "n": n})
     return pd.DataFrame(rows)
 
 
 def by_round(trial: Trial) -> pd.DataFrame:
     """Effect of another episode's state on the prediction of the same round, by channel and round."""
-    rows = []
-    for channel in trial.channels:
-        found = influence(trial, channel, DONOR)
-        for t, part in zip(found.writes, found.effect, strict=True):
-            rows.append({"channel": channel, "round": t, **mean_interval(part[:, t]).columns("effect")})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {"channel": channel, "round": t, **mean_interval(part[:, 0]).columns("effect")}
+        for channel in trial.channels
+        for t, part in zip(trial.writes, influence(trial, channel, DONOR).effect, strict=True)
+    )
 
 
 def replaced(
@@ -196,9 +180,8 @@ def lasts(trial: Trial) -> Measure:
     claim, threshold = "Its effect lasts", THRESHOLDS["worth"].value
     if trial.shape[1] < 3 or worth(trial, [DONOR])[0].high < threshold:
         return Measure("lasts", claim, lacking="no state whose replacement costs answers")
-    found = influence(trial, ALL, DONOR)
-    (now, counts), (then, later) = found.at(0), found.at(1)
-    left = found.mean(then, counts & later).estimate / max(found.mean(now, counts & later).estimate, 1e-12)
+    now, then = (influence(trial, ALL, DONOR).effect[..., lag] for lag in (0, 1))
+    left = np.nansum(then) / max(now[np.isfinite(then)].sum(), 1e-12)
     number, chance = _lasts(trial)
     return Measure(
         "lasts",

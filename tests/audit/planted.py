@@ -208,6 +208,113 @@ def cached(reads: str = "cache", sees_from: int = 99) -> Any:
 
 TURN = [[-0.5, -(3**0.5) / 2], [3**0.5 / 2, -0.5]]
 _wired = partial(interp.load, "wma-handwired", n_experts=4)
+PLANTED: dict[str, Planted] = {
+    # Seen: thresholds were chosen with these.
+    "Weighted Majority": Planted(
+        _wired,
+        {
+            "used": "yes",
+            "content": "yes",
+            "lasts": "yes",
+            "in time": "yes",
+            "decoded": "yes",
+            "moves": "drifts",
+            "side": "yes",
+        },
+        False,
+    ),
+    "search": Planted(
+        lambda: interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False),
+        {
+            "used": "yes",
+            "content": "yes",
+            "lasts": "yes",
+            "in time": "yes",
+            "stays": "yes",
+            "moves": "settles",
+            "side": "yes",
+            "longer": "yes",
+        },
+        False,
+    ),
+    "idle weights": Planted(
+        _idle_majority,
+        {"used": "no", "content": "no", "decoded": "yes", "side": "no", "moves": "drifts"},
+        False,
+    ),
+    "in-degree beside an idle set": Planted(
+        lambda: _graph(_answering("indegree", "fewer_parents")),
+        {"used": "no", "content": "no", "decoded": "yes", "side": "no", "in time": "no"},
+        False,
+    ),
+    "contraction": Planted(
+        lambda: moving([[0.5, 0.0], [0.0, 0.25]]),
+        {"used": "no", "moves": "settles", "decoded": "no"},
+        False,
+    ),
+    "3-cycle": Planted(lambda: moving(TURN), {"used": "no", "moves": "cycles"}, False),
+    # Held out: judged once thresholds stood.
+    "set in the last rounds only": Planted(
+        lambda: _graph(_answering("lastonly", "fewer_parents", 5)),
+        {"used": "yes", "content": "yes", "side": "yes", "decoded": "yes"},
+        True,
+    ),
+    "state made anew": Planted(
+        lambda: by_algorithm.machine(follow_previous_winners(), EXPERTS.layout(n_experts=4), name="winners"),
+        {"used": "yes", "content": "yes", "lasts": "no"},
+        True,
+    ),
+    "pause": Planted(_pausing, {"used": "yes", "content": "no", "side": "no"}, True),
+    "undirected search": Planted(
+        partial(_searching, "undirected"),
+        {"used": "yes", "content": "yes", "lasts": "yes", "side": "no"},
+        True,
+    ),
+    "one round late": Planted(
+        partial(_searching, "one round late, by algorithm"),
+        {"used": "yes", "in time": "no", "lasts": "yes"},
+        True,
+    ),
+    "search from both ends": Planted(
+        partial(_searching, "bidirectional"),
+        {"used": "yes", "in time": "yes", "early": "yes", "lasts": "yes"},
+        True,
+    ),
+    "reads its cache": Planted(
+        cached, {"used cache": "yes", "used thought": "no", "content": "yes", "lasts": "yes"}, True
+    ),
+    "reads its thought": Planted(partial(cached, "thought"), {"used cache": "no", "used thought": "yes"}, True),
+    "two fixed points": Planted(
+        lambda: moving([[1.0]], inputs=0.2, bend=3.0), {"used": "no", "moves": "settles"}, True
+    ),
+    "drift only": Planted(
+        lambda: moving([[1.0, 0.0], [0.0, 1.0]], [0.3, -0.1], inputs=0.0), {"used": "no", "moves": "drifts"}, True
+    ),
+    "expanding map": Planted(lambda: moving([[1.5]]), {"used": "no", "moves": "expands"}, True),
+    # Held out, and planted after the rule of the question "side" was changed once (docs/audit.md).
+    "sees the truth late": Planted(lambda: cached(sees_from=12), {"used": "yes", "unseen": "no"}, True),
+    "majority vote": Planted(
+        lambda: by_algorithm.machine(majority_vote(), EXPERTS.layout(n_experts=4)),
+        {"used": "no", "side": "no", "in time": "no"},
+        True,
+    ),
+    "more ancestors": Planted(lambda: _graph(heuristic("more_ancestors")), {"used": "no", "side": "no"}, True),
+    "undirected distance": Planted(
+        lambda: _graph(_from_the_root()),
+        {"used": "yes", "content": "yes", "lasts": "no", "side": "no", "in time": "yes", "early": "yes"},
+        True,
+    ),
+    "depth-first": Planted(
+        partial(_searching, "depth-first"),
+        {"used": "yes", "in time": "no", "lasts": "yes"},
+        True,
+    ),
+    "Q-learning": Planted(
+        lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3),
+        {"used": "yes", "content": "yes", "lasts": "yes", "decoded": "yes"},
+        True,
+    ),
+}
 
 
 def said(found: AuditResult, question: str) -> str:
