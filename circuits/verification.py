@@ -32,7 +32,7 @@ from interp.algorithm import Algorithm
 from interp.checks import checked, device_called
 from interp.errors import require, require_known
 from interp.machine import Machine
-from interp.measure import Measure, Measured
+from interp.measure import Measure, Measured, listed
 from interp.provenance import provenance
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ class VerificationResult(Measured):
     @property
     def sentence(self) -> str:
         """Whether the model is the algorithm, and where it is not most."""
-        n = len(self.measures)
-        wrong = [one for one in self.measures if one.word != "yes"]
+        n, wrong = len(self.measures), [one.key for one in self.measures if one.word != "yes"]
         if not wrong:
             return f"{self.model} is {self.algorithm} exactly: all {n} checks agree to float precision."
-        return f"{self.model} is not {self.algorithm}: {len(wrong)} of {n} checks fail, first {wrong[0].key}."
+        fail = "fails" if len(wrong) == 1 else "fail"
+        return f"{self.model} is not {self.algorithm}: {len(wrong)} of {n} checks {fail}: {listed(wrong)}."
 
     def table(self) -> pd.DataFrame:
         """One row a check."""
