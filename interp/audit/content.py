@@ -16,7 +16,7 @@ from torch import Tensor
 from interp.audit.changes import DONOR, limited
 from interp.audit.thresholds import THRESHOLDS
 from interp.audit.trial import ALL, Array, Trial, remembered
-from interp.audit.used import replaced, worth
+from interp.audit.used import CONTENT, replaced, worth
 from interp.measure import Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 
@@ -193,7 +193,7 @@ def _with_few(trial: Trial, n: int) -> tuple[Array, ...]:
 
 def _kept(copy: Trial, n: int) -> Interval | None:
     """The same of an untrained copy; None where no use of its state shows."""
-    if worth(copy, [DONOR])[0].estimate < THRESHOLDS["worth"].value:
+    if worth(copy, CONTENT)[0].estimate < THRESHOLDS["worth"].value:
         return None
     own, other, kept, _ = _with_few(copy, n)
     return ratio_interval(other - kept, other - own)

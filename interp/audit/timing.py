@@ -24,7 +24,6 @@ from interp.audit.changes import donors
 from interp.audit.thresholds import THRESHOLDS
 from interp.audit.trial import Array, Trial, rounds_for
 from interp.measure import AS_WELL, UNTRAINED, Control, Measure, Word
-from interp.model.layout import EncodedRounds
 from interp.model.rollout import run_round
 from interp.statistics import Interval, mean_interval, ratio_interval
 
@@ -149,7 +148,8 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     carries anything notices. An untrained copy does not see the truth either: "yes" is for answers that are worth
     something without it.
     """
-    moved, before = (_exchanged(trial, lag) for lag in (0, 1))
+    moved = np.stack([_exchanged(trial, t, 0) for t in range(trial.shape[1])], 1)
+    before = max(float(_exchanged(trial, t, 1).mean()) for t in trial.writes)
     t = int(moved.mean(0).argmax())
     unless: dict[Word, str] = {} if is_used else {"yes": f"{UNTRAINED} {AS_WELL}: no use of what is carried shows"}
     return Measure(
@@ -159,7 +159,7 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
         THRESHOLDS["unseen"].value,
         side="below",
         unit="share of probability that moves with the truth of the round",
-        controls={"the truth of the round before": Control(float(before.mean(0).max()))},
+        controls={"the truth of the round before": Control(before)},
         yes="predicts before it sees the truth",
         no="sees the truth of its round",
         unless=unless,
@@ -167,29 +167,19 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     )
 
 
-def _exchanged(trial: Trial, lag: int) -> Float[np.ndarray, "episode round"]:
-    """How far predictions move, from the second round on, by another episode's truth in the round ``lag`` before."""
-    run, others = trial.run, torch.from_numpy(donors(trial.shape[0], trial.effort.seed))
+def _exchanged(trial: Trial, t: int, lag: int) -> Float[np.ndarray, " episode"]:
+    """How far predictions of a round move by another episode's truth in it, or in the round ``lag`` before."""
+    run, fed = trial.run, trial.run.fed.at(t - lag)
+    others = torch.from_numpy(donors(trial.shape[0], trial.effort.seed))
     behind = min(run.layout.predict_position, run.layout.position(run.layout.predict_label)) + 1
-
-    def exchanged(fed: EncodedRounds) -> EncodedRounds:
-        parts = {name: fed.tensors()[name][others] for name in fed.after}
-        for name in ("tokens", "values"):
-            parts[name] = torch.cat([getattr(fed, name)[:, :behind], getattr(fed, name)[others, behind:]], 1)
-        return replace(fed, **parts)
-
-    found = []
+    parts = {name: fed.tensors()[name][others] for name in fed.after}
+    for name, own in (("tokens", fed.tokens), ("values", fed.values)):
+        parts[name] = torch.cat([own[:, :behind], own[others, behind:]], 1)
     with torch.no_grad():
-        for t in range(1, trial.shape[1]):
-            fed, state = run.fed.at(t), run.latents[:, t]
-            if lag:
-                state = trial.model.step(run.latents[:, t - 1], exchanged(run.fed.at(t - 1))).carried
-            plain = trial.model.step(run.latents[:, t], fed).prediction
-            other = trial.model.step(state, fed if lag else exchanged(fed)).prediction
-            found.append(
-                trial.distance(trial.distribution(other.unsqueeze(1)), trial.distribution(plain.unsqueeze(1)))[:, 0]
-            )
-    return np.stack(found, 1)
+        done = trial.model.step(run.latents[:, t - lag], replace(fed, **parts))
+        if lag:
+            done = trial.model.step(done.carried, run.fed.at(t))
+    return trial.distance(trial.distribution(done.prediction.unsqueeze(1))[:, 0], trial.plain[:, t])
 
 
 # More rounds than there is something new in.

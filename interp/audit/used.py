@@ -10,7 +10,7 @@ evidence of what is used of a state: another episode's state differs in everythi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,8 +26,8 @@ from interp.audit.trial import ALL, Array, Trial, remembered
 from interp.measure import Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
 
-OF_ALL, OF_EACH = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR)
-"""Changes of everything that is carried, and of single channels."""
+OF_ALL, OF_EACH, CONTENT = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR), (DONOR, MEAN)
+"""Changes of everything that is carried, of single channels, and of what a state says alone."""
 _OTHERS = 8
 """By the truths of so many other episodes chance is measured."""
 
@@ -110,11 +110,16 @@ def replaced(
 
 
 def worth(trial: Trial, changes: Sequence[str], channel: str = ALL) -> tuple[Interval, float]:
-    """The share of the loss that the own state takes away beyond chance, by the change that costs most; and chance.
+    """The share of the loss that the own state takes away beyond chance, by the change that shows it best; and chance.
 
     Over rounds from the second. Chance is the same share by the truths of other episodes.
     """
-    return max((_worth(trial, change, channel) for change in changes), key=lambda found: found[0].estimate)
+    return _best(_worth(trial, change, channel) for change in changes)
+
+
+def _best(found: Iterable[tuple[Interval, float]]) -> tuple[Interval, float]:
+    """A share that is wholly above the threshold, where there is one; the largest of them, or of all."""
+    return max(found, key=lambda one: (one[0].low >= THRESHOLDS["worth"].value, one[0].estimate))
 
 
 @remembered
@@ -145,11 +150,11 @@ def used(trial: Trial, channel: str) -> Measure:
 
 def content(trial: Trial) -> Measure:
     """Is it what the state says, or that there is one? Another episode's state is as much of a state as the own one."""
-    (none, _), (other, _) = worth(trial, [INITIAL]), worth(trial, [DONOR])
+    (none, _), (other, _) = worth(trial, [INITIAL]), worth(trial, CONTENT)
     pauses = none.low >= THRESHOLDS["worth"].value > other.high
-    note = "A pause: the initial state in its place costs answers, another episode's does not." if pauses else ""
+    note = "A pause: the initial state in its place costs answers, another's does not." if pauses else ""
     claim = "What the state says counts, not that there is one"
-    return replace(_rests("content", claim, trial, [DONOR], ALL, verb="read", what="what its state says"), note=note)
+    return replace(_rests("content", claim, trial, CONTENT, ALL, verb="read", what="what its state says"), note=note)
 
 
 def _rests(
@@ -175,10 +180,10 @@ def _rests(
 def lasts(trial: Trial) -> Measure:
     """Is a state carried on from round to round, or made anew from the inputs of each?
 
-    Another episode's state is written in a round, and answers are judged a round on.
+    Another episode's state, or the mean of all, is written in a round, and answers are judged a round on.
     """
     claim, threshold = "Its effect lasts", THRESHOLDS["worth"].value
-    if trial.shape[1] < 3 or worth(trial, [DONOR])[0].high < threshold:
+    if trial.shape[1] < 3 or worth(trial, CONTENT)[0].high < threshold:
         return Measure("lasts", claim, lacking="no state whose replacement costs answers")
     now, then = (influence(trial, ALL, DONOR).effect[..., lag] for lag in (0, 1))
     left = np.nansum(then) / max(now[np.isfinite(then)].sum(), 1e-12)
@@ -201,18 +206,21 @@ def lasts(trial: Trial) -> Measure:
 
 
 def _lasts(trial: Trial) -> tuple[Interval, float]:
-    starts = list(range(1, trial.shape[1] - 1))
-    said, late = trial.continued(limited(trial, starts, DONOR, ALL), starts, horizon=2), trial.run.predictions.clone()
-    for i, t in enumerate(starts):
-        late[:, t + 1] = said[i, :, t + 1]
-    return shares(trial, late, slice(2, None))
+    starts, found = list(range(1, trial.shape[1] - 1)), []
+    for change in CONTENT:
+        late = trial.run.predictions.clone()
+        said = trial.continued(limited(trial, starts, change, ALL), starts, horizon=2)
+        for i, t in enumerate(starts):
+            late[:, t + 1] = said[i, :, t + 1]
+        found.append(shares(trial, late, slice(2, None)))
+    return _best(found)
 
 
 def without(trial: Trial) -> pd.DataFrame:
     """The share of the loss that the own state takes away, by channel and by what is read in every round instead."""
     rows = []
     for channel in trial.channels:
-        for change in OF_EACH:
+        for change in (*OF_EACH, MEAN):
             number, chance = worth(trial, [change], channel)
             rows.append({"channel": channel, "change": change, **number.columns("worth"), "chance": chance})
     return pd.DataFrame(rows)
