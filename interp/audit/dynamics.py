@@ -200,7 +200,7 @@ def jacobian(model: Machine, state: Float[Tensor, "row width"], fed: Any, delta:
     parts = []
     with torch.no_grad():
         for chunk in moved.split(_CHUNK):
-            rows = fed.each(lambda part, like=chunk: part.expand(len(like), *part.shape[1:]))  # type: ignore[misc]
+            rows = fed.each(lambda part, like=chunk: part.expand(len(like), *part.shape[1:]))
             parts.append(model.step(chunk.unflatten(1, state.shape), rows).carried.flatten(1))
     after = torch.cat(parts)[:, index]
     return ((after[:n] - after[n:]) / (2 * delta)).T

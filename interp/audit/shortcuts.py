@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.audit.thresholds import THRESHOLDS
@@ -51,19 +50,14 @@ class Adversarial:
     def sides(self, model: Machine | None = None) -> Array:
         """1 where the model's loss is nearer the algorithm's, 0 where it is nearer the heuristic's, 1/2 half-way."""
         of = [trial if model is None else replace(trial, model=model) for trial in self.trials]
-        losses = np.concatenate([last_losses(trial, trial.run.predictions) for trial in of])
+        losses = np.concatenate([trial.losses(trial.run.predictions)[:, -1] for trial in of])
         nearer = np.abs(losses - self.heuristic) - np.abs(losses - self.algorithm)
         return np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
 
 
-def last_losses(trial: Trial, predictions: Tensor) -> Float[np.ndarray, " episode"]:
-    """The losses of the last round."""
-    return trial.losses(predictions)[:, -1]
-
-
 def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
     """The losses of an algorithm in the last round."""
-    return last_losses(trial, trial.layout.prediction(torch.from_numpy(trial.predicted_by(algorithm))))
+    return trial.losses(trial.layout.prediction(torch.from_numpy(trial.predicted_by(algorithm))))[:, -1]
 
 
 def answers(given: Float[np.ndarray, "*batch outcome"]) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
@@ -125,16 +119,13 @@ def table(trial: Trial) -> pd.DataFrame:
     """Per heuristic: its mean loss in the last round, and whose side the model takes where it is wrong."""
     rows = []
     for key, found in found_for(trial).items():
-        heuristic = trial.heuristics[key]
-        assert trial.algorithm is not None
-        losses = {
-            "its_loss": of_algorithm(trial, heuristic),
-            "algorithm_loss": of_algorithm(trial, trial.algorithm),
-        }
+        heuristic, known = trial.heuristics[key], trial.algorithm
+        assert known is not None
         row = {
             "heuristic": heuristic.name,
-            **{name: float(of.mean()) for name, of in losses.items()},
-            "explains_more": explains_more(trial, heuristic),
+            "its_loss": float(of_algorithm(trial, heuristic).mean()),
+            "algorithm_loss": float(of_algorithm(trial, known).mean()),
+            "explains_more": explains_more(trial, known, heuristic),
         }
         if found is not None:
             row |= {**mean_interval(found.sides()).columns("side"), "n": len(found.algorithm), "drawn": found.drawn}
@@ -142,10 +133,9 @@ def table(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def explains_more(trial: Trial, heuristic: Algorithm) -> float:
+def explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
     """The share of the variation of predictions that a heuristic explains beside the algorithm, on other episodes."""
-    assert trial.algorithm is not None
-    parts = [trial.plain, trial.predicted_by(trial.algorithm), trial.predicted_by(heuristic)]
+    parts = [trial.plain, trial.predicted_by(algorithm), trial.predicted_by(heuristic)]
     said, known, also = (part - part.mean((0, 1)) for part in parts)
     half, left = len(said) // 2, []
     for features in ([known], [known, also]):

@@ -33,7 +33,8 @@ from interp.session import once
 from interp.statistics import Interval
 from interp.task import Task
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 Array = NDArray[Any]
 ALL = "all that is carried"
 """The name of every channel together."""
