@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +57,9 @@ class VerificationResult(Measured):
     measures: tuple[Measure, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        grouped = groupby(sorted(self.checks, key=attrgetter("variable")), attrgetter("variable"))
-        worst = {key: max(several, key=attrgetter("strain")).measure() for key, several in grouped}
+        worst = {check.variable: check for check in sorted(self.checks, key=attrgetter("strain"))}
         order = dict.fromkeys(check.variable for check in self.checks)
-        object.__setattr__(self, "measures", tuple(worst[key] for key in order))
+        object.__setattr__(self, "measures", tuple(worst[key].measure() for key in order))
 
     @property
     def passed(self) -> bool:

@@ -254,7 +254,7 @@ def settles(trial: Trial) -> Measure:
     """Does the state settle where the inputs are held? What it does instead stands in the phrase and in the note."""
     claim = "It settles when inputs are held"
     if name := grows(trial.model.channels):
-        return Measure("settles", claim, lacking=f"no state of fixed size: the channel {name!r} grows with every round")
+        return Measure("settles", claim, lacking=f"the channel {name!r} grows with every round")
     word, last, more = kind(orbit(trial))
     return Measure(
         "settles",
