@@ -28,10 +28,12 @@ from interp import tasks
 from interp.algorithm import NEXT, Algorithm, Values
 from interp.errors import require
 from interp.machine import Machine
+from interp.measure import NOTHING, Measure
 from interp.model.replay import REPLAY_BATCH, replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.statistics import Interval
 
 CARRIED = "carried_state"
 """What verification calls the state that the latents hold."""
@@ -70,8 +72,37 @@ class Check:
     @property
     def passed(self) -> bool:
         """Whether the error is within the tolerance, and no more rounds are undecided than may be."""
-        within = (self.error if self.by == "error" else self.relative) <= self.tolerance
-        return within and self.undecided <= self.most_undecided
+        return self.measure().word == "yes"
+
+    @property
+    def strain(self) -> float:
+        """The error in units of the tolerance; infinite where too many rounds are undecided, or none is tolerated."""
+        if self.undecided > self.most_undecided or (self.judged and not self.tolerance):
+            return float("inf")
+        return self.judged / self.tolerance if self.judged else 0.0
+
+    @property
+    def judged(self) -> float:
+        """The error that the tolerance is about."""
+        return self.error if self.by == "error" else self.relative
+
+    def measure(self) -> Measure:
+        """The check as a measure of its variable; too many rounds that hang on a tie leave it undecided."""
+        ties = f"{NOTHING} for {self.undecided:.2g} of the rounds, which hang on ties closer than rounding"
+        return Measure(
+            self.variable,
+            f"It computes {self.variable} exactly",
+            Interval(self.judged, self.judged, self.judged),
+            self.tolerance,
+            side="below",
+            unit="largest difference" if self.by == "error" else "largest relative difference",
+            about=f"{self.where}, size {self.size}, {self.dtype}",
+            yes=f"computes {self.variable} exactly",
+            no=f"does not compute {self.variable} exactly",
+            unless={"yes": ties} if self.undecided > self.most_undecided else {},
+            needs_control=False,
+            note=self.allowance,
+        )
 
 
 def check(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,48 +29,66 @@ from circuits.horizon import check_horizon
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.algorithm import Algorithm
 from interp.checks import checked, device_called
-from interp.display import Tabled
 from interp.errors import require, require_known
 from interp.machine import Machine
+from interp.measure import Measure, Measured, listed
 from interp.provenance import provenance
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_COLUMNS = ["size", "dtype", "variable", "where", "error", "relative", "tolerance", "undecided", "passed", "allowance"]
 
-@dataclass(frozen=True)
-class VerificationResult(Tabled):
-    """Every check, and how to make it again: ``settings`` hold rounds, episodes, seed, arguments and versions."""
 
-    name: str
+@dataclass(frozen=True, repr=False)
+class VerificationResult(Measured):
+    """What verification found: a measure of each variable, and every check behind it.
+
+    A measure states the largest difference from the algorithm over places, sizes and dtypes, by the check that comes
+    closest to its tolerance. It needs no control: the claim is about every number that one construction computes, and a
+    fault that is planted in its weights fails (``tests/circuits/test_mutations.py``). ``settings`` hold rounds,
+    episodes, seed, arguments and versions.
+    """
+
+    model: str
+    algorithm: str
     checks: tuple[Check, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    measures: tuple[Measure, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        worst = {check.variable: check for check in sorted(self.checks, key=attrgetter("strain"))}
+        order = dict.fromkeys(check.variable for check in self.checks)
+        object.__setattr__(self, "measures", tuple(worst[key].measure() for key in order))
 
     @property
     def passed(self) -> bool:
         """Whether every check passed."""
-        return all(check.passed for check in self.checks)
+        return not self.failures
 
     @property
     def failures(self) -> tuple[Check, ...]:
         """The checks that failed."""
         return tuple(check for check in self.checks if not check.passed)
 
-    def to_frame(self) -> pd.DataFrame:
+    @property
+    def sentence(self) -> str:
+        """Whether the model is the algorithm, and where it is not most."""
+        n, wrong = len(self.measures), [one.key for one in self.measures if one.word != "yes"]
+        if not wrong:
+            return f"{self.model} is {self.algorithm} exactly: all {n} checks agree to float precision."
+        fail = "fails" if len(wrong) == 1 else "fail"
+        return f"{self.model} is not {self.algorithm}: {len(wrong)} of {n} checks {fail}: {listed(wrong)}."
+
+    def table(self) -> pd.DataFrame:
         """One row a check."""
         import pandas as pd
 
-        names = (
-            *("size", "dtype", "variable", "where", "error", "relative", "tolerance", "undecided", "passed"),
-            "allowance",
-        )
-        return pd.DataFrame([{name: getattr(check, name) for name in names} for check in self.checks])
+        return pd.DataFrame([{name: getattr(check, name) for name in _COLUMNS} for check in self.checks])
 
     def summary(self) -> pd.DataFrame:
         """One row per size, dtype and variable: the worst of its locations."""
-        frame = self.to_frame()
-        keys = ["size", "dtype", "variable"]
-        worst = frame.groupby(keys, sort=False, dropna=False)
+        worst = self.table().groupby(["size", "dtype", "variable"], sort=False, dropna=False)
         table = worst.agg({"error": "max", "relative": "max", "tolerance": "min", "undecided": "max"})
         return table.assign(passed=worst["passed"].all()).reset_index()
 
@@ -138,7 +157,7 @@ def verify(
         device=str(device),
         arguments=arguments,
     )
-    return VerificationResult(name, tuple(checks), settings)
+    return VerificationResult(name, cases[0][2].algorithm.name, tuple(checks), settings)
 
 
 @checked
@@ -185,7 +204,7 @@ def verify_machine(
     checks = check_exits(machine, algorithm, episodes, tolerance)
     ran = {"rounds": episodes.n_rounds, "episodes": len(episodes), "seed": seed, "device": str(machine.device)}
     settings = provenance(machine, **ran, arguments={"algorithm": algorithm.key, **algorithm.parameters})
-    return VerificationResult(machine.name, tuple(checks), settings)
+    return VerificationResult(machine.name, algorithm.name, tuple(checks), settings)
 
 
 def n_cases(name: str, sizes: Sequence[Size] | None, dtypes: Sequence[str]) -> int:

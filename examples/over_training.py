@@ -1,9 +1,9 @@
 """When does a state become readable, when is it used, and when is it right? One training, audited at its checkpoints.
 
-A small search of graphs (10 names, 14 edges, two layers of width 64) is trained for up to 1,000 batches, and every line
-of ``interp audit`` is asked of it at checkpoints of the run: about two CPU minutes in all. Run it with
+A small search of graphs (10 names, 14 edges, two layers of width 64) is trained for up to 1,000 batches, and every
+claim of ``interp audit`` is measured at checkpoints of the run: about two CPU minutes in all. Run it with
 ``python examples/over_training.py [FOLDER]``; it goes on where it was stopped, and writes ``over_training.csv`` (a row
-a line and checkpoint), ``arrivals.csv`` (from which checkpoint on each line has its last word) and a figure.
+a claim and checkpoint), ``arrivals.csv`` (from which checkpoint on each claim has its last word) and a figure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.audit import Effort, audit
+from interp.audit import Scope, audit
 from interp.files import write_csv, write_figure
 from interp.training.batches import EpisodeSource, watched
 from interp.training.config import Stage, TrainingConfig
@@ -26,9 +26,9 @@ from reports import figures
 
 STEPS = (1, 100, 200, 300, 400, 500, 600, 700, 1000)
 """Batches at which it is audited; stages end when their depth is answered, so that the run ends before the last."""
-EFFORT = Effort(episodes=64, rounds=6, writes=4, away=1, held=20, jacobians=1, along=1)
-CURVES = {"behaviour": "right, of the rounds that can know", "decoded": "R2 of the set", "used": "predictions move by"}
-"""The lines that are drawn, and what their numbers are."""
+EFFORT = Scope(episodes=64, rounds=6, writes=4, away=1, held=20, jacobians=1, along=1)
+CURVES = {"behaviour": "right, of the rounds that can know", "decoded": "R2 of the set", "used": "share of the loss"}
+"""The claims that are drawn, and what their numbers are."""
 
 
 def configuration(steps: int, seed: int = 0) -> TrainingConfig:
@@ -42,8 +42,8 @@ def configuration(steps: int, seed: int = 0) -> TrainingConfig:
     )
 
 
-def main(folder: Path, steps: tuple[int, ...] = STEPS, effort: Effort = EFFORT, seed: int = 0) -> pd.DataFrame:
-    """Train, audit at every checkpoint, and write tables and figure; a row for each line and checkpoint."""
+def main(folder: Path, steps: tuple[int, ...] = STEPS, effort: Scope = EFFORT, seed: int = 0) -> pd.DataFrame:
+    """Train, audit at every checkpoint, and write tables and figure; a row for each claim and checkpoint."""
     path, config = folder / "over_training.csv", configuration(max(steps), seed)
     frame = pd.read_csv(path).fillna({"about": ""}) if path.exists() else pd.DataFrame({"step": []})
     for step in steps:
@@ -55,7 +55,8 @@ def main(folder: Path, steps: tuple[int, ...] = STEPS, effort: Effort = EFFORT, 
             continue  # it ended before
         model = run.model
         evaluation = watched(model, EpisodeSource(config, model.layout).evaluation(), config.commit)
-        lines = audit(model, effort=effort).to_frame().drop(columns=["question", "note"])
+        found = audit(model, effort=effort)
+        lines = found.to_frame().assign(key=[one.key for one in found])
         told = {name: number for name, number in evaluation.items() if name.startswith(("accuracy", "answered"))}
         right = [{"key": "behaviour", "about": name, "number": number} for name, number in told.items()]
         frame = pd.concat([frame, pd.concat([pd.DataFrame(right), lines]).assign(step=run.step)], ignore_index=True)
@@ -66,14 +67,14 @@ def main(folder: Path, steps: tuple[int, ...] = STEPS, effort: Effort = EFFORT, 
 
 
 def arrivals(frame: pd.DataFrame) -> pd.DataFrame:
-    """From which checkpoint on each line has the word that it has at the last one; not where it is a count."""
+    """From which checkpoint on each claim has the word that it has at the last one."""
     rows = []
-    worded = frame[frame["verdict"].notna() & (frame["key"] != "directions")]
+    worded = frame[frame["word"].notna()]
     for key, of in worded.groupby("key", sort=False):
         first = of[of["about"] == of["about"].iloc[0]].sort_values("step")
-        other = first["step"][first["verdict"] != first["verdict"].iloc[-1]]
+        other = first["step"][first["word"] != first["word"].iloc[-1]]
         since = first["step"][first["step"] > other.max()].min() if len(other) else first["step"].min()
-        rows.append({"key": key, "word": first["verdict"].iloc[-1], "from_step": int(since)})
+        rows.append({"key": key, "word": first["word"].iloc[-1], "from_step": int(since)})
     return pd.DataFrame(rows)
 
 
@@ -81,8 +82,8 @@ def drawn(frame: pd.DataFrame) -> Any:
     """Behaviour, what can be read, and what is used, over batches; with the controls of the last two."""
     parts = []
     for key, name in CURVES.items():
-        of = frame[(frame["key"] == key) & (frame["about"].isin(["accuracy", "", "all that is carried"]))]
-        named = of.rename(columns={"number": "mean", "number_low": "low", "number_high": "high"})
+        of = frame[(frame["key"] == key) & (frame["about"].isin(["accuracy", ""]))]
+        named = of.rename(columns={"number": "mean"})
         parts.append(named[["step", "mean", "low", "high"]].assign(algorithm=key, name=name))
     return figures.curves(pd.concat(parts), x="step", xlabel="batches", ylabel="share")
 

@@ -109,7 +109,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     import circuits
     import interp
     from circuits import benchmark, compare
-    from interp.audit import Effort, audit
+    from interp.audit import Scope, audit
     from interp.interventions.ablation import CircuitScorer
     from interp.interventions.interchange import Claim
     from interp.machine import Channel
@@ -117,8 +117,9 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     from probes.sweep import SweepResult
     from tests import junk_records
 
-    found = audit(model, effort=Effort(16, 4, 2, 0, 12, 1, 1))
-    yield from (found, found.verdicts[0], Effort(), compare.QUICK)
+    small = Scope(episodes=16, rounds=4, writes=2, away=0, held=12, jacobians=1, along=1, copies=1)
+    found = audit(model, effort=small)
+    yield from (found, found.measures[0], small, compare.QUICK)
     yield circuits.verify("wma-handwired", [(2,)], n_rounds=3, n_episodes=2)
     yield from (circuits.registry.handwired("wma-handwired"), circuit.sites["log_weights"][0], circuit.state[0])
     scorer = CircuitScorer(pair)

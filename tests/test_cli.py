@@ -33,7 +33,7 @@ def test_verify_prints_every_variable_and_takes_several_sizes():
     result = invoke("verify", "wma-handwired", "--experts", 1, 3, "--rounds", 5, "--episodes", 2)
     assert result.exit_code == 0
     assert "next_log_weights" in result.output
-    assert "exact within tolerance" in result.output
+    assert "exactly: all" in result.output
 
 
 def test_verify_exits_with_1_when_not_exact(monkeypatch):
@@ -44,7 +44,7 @@ def test_verify_exits_with_1_when_not_exact(monkeypatch):
     monkeypatch.setattr(verification, "verify", soft)
     result = invoke("verify", "wma-handwired", "--experts", 3, "--rounds", 5, "--episodes", 2)
     assert result.exit_code == 1
-    assert "NOT exact" in result.output
+    assert " is not " in result.output
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 import interp
 from interp import catalog
-from interp.audit import Effort
+from interp.audit import Scope
 from interp.tasks import mdp
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -164,17 +164,18 @@ def test_published_graphs_are_answered_by_path(tmp_path, monkeypatch):
 
 
 def test_a_training_is_audited_at_its_checkpoints_and_goes_on_where_it_was_stopped(tmp_path):
-    made, small = example("over_training"), Effort(8, 3, 1, 0, 10, 1, 1)
+    made = example("over_training")
+    small = Scope(episodes=8, rounds=3, writes=1, away=0, held=10, jacobians=1, along=1, copies=1)
     first = made.main(tmp_path, steps=(1, 4), effort=small)
     assert set(first["step"]) == {1, 4} and {"behaviour", "used", "decoded", "side"} <= set(first["key"])
     assert first["number"][first["about"] == "accuracy"].between(0, 1).all()
     again = made.main(tmp_path, steps=(1, 4), effort=small)
-    same = ["step", "key", "about", "number", "control"]
+    same = ["step", "key", "about", "number", "control_number"]
     pd.testing.assert_frame_equal(first[same].fillna({"about": ""}), again[same], check_dtype=False)
     words = pd.read_csv(tmp_path / "arrivals.csv").set_index("key")
-    assert set(words["from_step"]) <= {1, 4} and "directions" not in words.index
+    assert set(words["from_step"]) <= {1, 4}
     assert (tmp_path / "over_training.svg").is_file()
-    table = pd.DataFrame({"step": [1, 2, 3, 4], "key": "used", "about": "all", "verdict": ["no", "yes", "no", "yes"]})
+    table = pd.DataFrame({"step": [1, 2, 3, 4], "key": "used", "about": "all", "word": ["no", "yes", "no", "yes"]})
     assert made.arrivals(table).to_dict("records") == [{"key": "used", "word": "yes", "from_step": 4}]
 
 

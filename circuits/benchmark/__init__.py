@@ -18,17 +18,17 @@ from circuits.benchmark.grading import builders, run
 from circuits.benchmark.known_machine import KnownMachine, build
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.method import METHODS, Method, register
-from circuits.benchmark.question import Answer, Question, pose
+from circuits.benchmark.question import Answer, Challenge, pose
 
 __all__ = [
     "FULL",
     "METHODS",
     "QUICK",
     "Answer",
+    "Challenge",
     "KnownMachine",
     "Material",
     "Method",
-    "Question",
     "Result",
     "Workload",
     "build",

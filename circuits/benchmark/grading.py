@@ -16,7 +16,7 @@ from circuits.benchmark.known_machine import FORMS, KnownMachine, build, variant
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.method import Method
 from circuits.benchmark.methods import select
-from circuits.benchmark.question import Answer, Question
+from circuits.benchmark.question import Answer, Challenge
 from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked, refuse_endless
 from interp.display import lacks
@@ -181,7 +181,7 @@ def _grade(
     return failed
 
 
-def _graded(question: Question, subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
+def _graded(question: Challenge, subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
     """The scores of an answer; one that cannot be scored, for its shapes, is refused."""
     try:
         return question.grade(subject, material, answer)

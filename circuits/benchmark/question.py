@@ -50,8 +50,8 @@ class Answer:
 
 @dataclass(frozen=True)
 @checked_fields
-class Question:
-    """A question. Its functions take the subject and its :class:`~circuits.benchmark.material.Material`.
+class Challenge:
+    """What methods are asked. Its functions take the subject and its :class:`~circuits.benchmark.material.Material`.
 
     Attributes:
         asked, true, scored: what is asked, what is true, and how answers are scored, in words.
@@ -91,11 +91,11 @@ class Question:
         return Answer(scores, frozenset(sorted(scores, key=lambda item: -scores[item])[:n_true]))
 
 
-QUESTIONS: dict[str, Question] = {}
+QUESTIONS: dict[str, Challenge] = {}
 """Key -> question; filled by the files of :mod:`circuits.benchmark.questions`, and by users."""
 
 
-def pose(*questions: Question) -> None:
+def pose(*questions: Challenge) -> None:
     """Add questions; a key that is taken is refused."""
     for question in questions:
         free = QUESTIONS.get(question.key, question) == question

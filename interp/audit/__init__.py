@@ -2,14 +2,14 @@
 
     >>> from interp.audit import THRESHOLDS, audit
     >>> sorted(THRESHOLDS)
-    ['common', 'decoded', 'effect', 'in time', 'kept', 'lasts', 'settled', 'side', 'stays']
+    ['common', 'decoded', 'effect', 'in time', 'kept', 'longer', 'settled', 'side', 'stays', 'unseen', 'worth']
 
-* ``battery``: all questions of one machine; ``subject``: the machine, its run and what predictions are compared by;
+* ``battery``: all claims about one machine; ``trial``: the machine, its run and what predictions are compared by;
 * ``changes``: what is put in the place of a state; ``used``: whether it is used, and carried on; ``decoded``: whether
   the algorithm's memory can be read; ``content``: how few directions carry the effect;
 * ``timing``: when the answer is there, and after more rounds; ``dynamics``: where states go under held inputs;
 * ``groups``: right and wrong apart; ``shortcuts``: heuristics, and episodes on which each is wrong;
-* ``verdicts``: the lines, and all thresholds.
+* ``thresholds``: all thresholds, with their reasons.
 
 Not here: pictures (``reports``), shares of an effect by component (``interp.interventions.mediation``), whether two
 machines are the same (``circuits.compare``).
@@ -17,13 +17,13 @@ machines are the same (``circuits.compare``).
 
 from interp.lazy import facade
 
-__all__ = ["FULL", "QUICK", "THRESHOLDS", "AuditResult", "Effort", "Verdict", "audit"]
+__all__ = ["FULL", "QUICK", "THRESHOLDS", "AuditResult", "Scope", "audit"]
 
 __getattr__, __dir__ = facade(
     __name__,
     {
         "interp.audit.battery": "AuditResult audit",
-        "interp.audit.subject": "FULL QUICK Effort",
-        "interp.audit.verdicts": "THRESHOLDS Verdict",
+        "interp.audit.trial": "FULL QUICK Scope",
+        "interp.audit.thresholds": "THRESHOLDS",
     },
 )

@@ -1,8 +1,8 @@
-"""The audit of a machine: every question that critics of latent reasoning ask, in their order.
+"""The audit of a machine: every claim that critics of latent reasoning doubt, the most important first.
 
-from interp.audit import audit
-found = audit("reachability-learned", quick=True)
-found.verdicts                              # a line each, with number, interval, control and threshold
+from interp.audit import QUICK, audit
+found = audit("reachability-learned", effort=QUICK)
+found["used"].word                          # a measure of each claim: number, controls, threshold and word
 found.tables["used"]                        # and what they rest on
 """
 
@@ -15,13 +15,12 @@ from typing import Any
 import pandas as pd
 
 from interp.audit import content, decoded, dynamics, groups, shortcuts, timing, used
-from interp.audit.subject import FULL, QUICK, Effort, Subject, grows
-from interp.audit.verdicts import THRESHOLDS, Verdict, to_frame
+from interp.audit.thresholds import THRESHOLDS
+from interp.audit.trial import ALL, FULL, Scope, Trial, grows
 from interp.checks import checked
-from interp.display import Tabled
-from interp.errors import require_known
 from interp.library import load
 from interp.machine import Machine
+from interp.measure import Measure, Measured
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import session
@@ -29,105 +28,86 @@ from interp.session import session
 _AWAY_SEED = 50
 
 
-@dataclass(frozen=True)
-class AuditResult(Tabled):
+@dataclass(frozen=True, repr=False)
+class AuditResult(Measured):
     """What an audit found.
 
     Attributes:
-        verdicts: the lines.
-        tables: what they rest on, by name: "used", "by_round", "presence", "directions", "doses", "repeated",
-            "turning", "timing", "cycles", "rest", "ends", "stretch", "groups" and "shortcuts"; those that do not
-            apply are empty.
+        measures: a measure of each claim, that of every channel last.
+        tables: what they rest on, by name: "without", "used", "by_round", "presence", "directions", "doses",
+            "repeated", "turning", "timing", "cycles", "rest", "ends", "stretch", "groups" and "shortcuts"; those that
+            do not apply are empty.
     """
 
     model: str
-    verdicts: tuple[Verdict, ...]
+    measures: tuple[Measure, ...]
     tables: Mapping[str, pd.DataFrame]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each line."""
-        return to_frame(self.verdicts)
-
-    @checked
-    def verdict(self, key: str, about: str = "") -> Verdict:
-        """The line of a question, the first one where it is asked of several channels and ``about`` names none."""
-        require_known("question", key, list(dict.fromkeys(line.key for line in self.verdicts)), limit=20)
-        lines = [line for line in self.verdicts if line.key == key]
-        if about:
-            require_known("channel", about, [line.about for line in lines], limit=20)
-        return next(line for line in lines if about in ("", line.about))
-
 
 @checked
-def audit(machine: str | Machine, *, quick: bool = False, effort: Effort | None = None) -> AuditResult:
-    """Ask every question of a machine.
+def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
+    """Measure every claim of a machine.
 
     Args:
         machine: a machine, or a name that :func:`interp.load` takes.
-        quick: half of the episodes and fewer rounds, with wider intervals.
-        effort: how much is run; overrides ``quick``.
+        effort: how much is run; ``QUICK`` takes a third of the episodes, fewer rounds and copies.
 
     Example:
         >>> import interp
-        >>> found = audit(interp.load("wma-handwired", n_experts=2), effort=Effort(16, 4, 2, 0, 12, 1, 1))
-        >>> found.verdict("content").word, found.verdict("decoded").word
-        ('content', 'read')
+        >>> small = Scope(episodes=16, rounds=4, writes=2, away=0, held=12, jacobians=1, along=1)
+        >>> found = audit(interp.load("wma-handwired", n_experts=2), effort=small)
+        >>> found["content"].word, found["decoded"].word
+        ('yes', 'yes')
     """
     model = (load(machine) if isinstance(machine, str) else machine).eval()
-    effort = effort or (QUICK if quick else FULL)
-    with session(), bar(f"auditing {model.name}", 6) as done:
-        subject = Subject.of(model, effort)
-        blank = subject.untrained()
+    with session(), bar(f"auditing {model.name}", 5) as done:
+        trial = Trial.of(model, effort)
+        whole = used.used(trial, ALL)
+        is_used = whole.word == "yes"
+        measures = [whole, used.content(trial), used.lasts(trial), decoded.decoded(trial)]
         done(1)
-        lines = [used.used(subject, channel) for channel in subject.channels]
-        lines += [used.content(subject), used.lasts(subject), decoded.decoded(subject, blank)]
+        longer = {name: timing.twice(trial, regime, _AWAY_SEED + i) for i, (name, regime) in enumerate(_regimes(trial))}
+        at_home = next(iter(longer.values()))
+        measures[2:2] = [shortcuts.side(trial, is_used), timing.unseen(at_home, is_used)]
         done(1)
-        lines += [content.few(subject), timing.in_time(subject, blank)]
-        longer = {
-            name: timing.twice(subject, regime, _AWAY_SEED + i) for i, (name, regime) in enumerate(_regimes(subject))
-        }
-        lines += [timing.longer(next(iter(longer.values())), subject.shape[1]), timing.stays(longer)]
+        measures += [timing.in_time(trial), timing.longer(at_home, trial.shape[1]), timing.stays(longer)]
         done(1)
-        lines += [dynamics.moves(subject, blank)]
-        done(1)
-        lines += [shortcuts.side(subject, blank, lines[0].word)]
+        measures += [content.few(trial, measures[1].word == "yes"), dynamics.settles(trial)]
+        measures += [used.used(trial, channel) for channel in trial.channels if channel != ALL]
         done(1)
         tables = {
-            "used": used.table(subject),
-            "by_round": used.by_round(subject),
-            "presence": _presence(subject, longer),
-            "directions": content.table(subject),
-            "doses": content.doses(subject),
-            "repeated": content.repeated(subject),
-            "turning": content.turning(subject),
-            "timing": timing.table(subject),
-            "cycles": timing.cycles(subject),
+            "without": used.without(trial),
+            "used": used.table(trial),
+            "by_round": used.by_round(trial),
+            "presence": _presence(trial, longer),
+            "directions": content.table(trial),
+            "doses": content.doses(trial),
+            "repeated": content.repeated(trial),
+            "turning": content.turning(trial),
+            "timing": timing.table(trial),
+            "cycles": timing.cycles(trial),
             "rest": timing.rest_table(longer),
-            "ends": _ends(subject),
-            "stretch": dynamics.stretch_table(dynamics.stretch(subject)),
-            "groups": groups.table(subject),
-            "shortcuts": shortcuts.table(subject),
+            "ends": pd.DataFrame() if grows(model.channels) else dynamics.ends(trial),
+            "stretch": dynamics.stretch(trial),
+            "groups": groups.table(trial),
+            "shortcuts": shortcuts.table(trial),
         }
         done(1)
     settings = provenance(model, **vars(effort), thresholds={name: of.value for name, of in THRESHOLDS.items()})
-    return AuditResult(model.name, tuple(lines), tables, settings)
+    return AuditResult(model.name, tuple(measures), tables, settings)
 
 
-def _regimes(subject: Subject) -> list[tuple[str, str]]:
+def _regimes(trial: Trial) -> list[tuple[str, str]]:
     """The sampler's default regime, whose key is empty, and some others from the last one on, evenly spaced."""
-    home = str(subject.episodes.regime)
-    others = [regime for regime in subject.regimes if regime != home]
-    n = min(subject.effort.away, len(others))
+    home = str(trial.episodes.regime)
+    others = [regime for regime in trial.regimes if regime != home]
+    n = min(trial.effort.away, len(others))
     chosen = [others[len(others) - 1 - i * len(others) // n] for i in range(n)]
     return [(home, ""), *((name, name) for name in chosen)]
 
 
-def _presence(subject: Subject, away: Mapping[str, Subject]) -> pd.DataFrame:
+def _presence(trial: Trial, away: Mapping[str, Trial]) -> pd.DataFrame:
     """Content x presence in the default regime, and in others."""
-    named = {str(subject.episodes.regime): subject, **dict(list(away.items())[1:])}
+    named = {str(trial.episodes.regime): trial, **dict(list(away.items())[1:])}
     return pd.concat([used.presence(of).assign(regime=name) for name, of in named.items()], ignore_index=True)
-
-
-def _ends(subject: Subject) -> pd.DataFrame:
-    return pd.DataFrame() if grows(subject.model.channels) else dynamics.ends(subject)

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.audit.subject import Subject
+from interp.audit.trial import Trial
 
 State = Float[Tensor, "start episode row width"]
-Change = Callable[[Subject, Sequence[int]], State]
-"""A subject and the rounds whose state is changed, to what they read instead."""
+Change = Callable[[Trial, Sequence[int]], State]
+"""A trial and the rounds whose state is changed, to what they read instead."""
 INITIAL, DONOR, SAME, NOISE, LATE, MEAN = (
     "the initial state",
     "another episode's state",
@@ -56,42 +56,42 @@ def alike(
     return given, found
 
 
-def _initial(subject: Subject, starts: Sequence[int]) -> State:
-    return subject.run.latents[:, 0].expand(len(starts), *subject.run.latents[:, 0].shape)
+def _initial(trial: Trial, starts: Sequence[int]) -> State:
+    return trial.run.latents[:, 0].expand(len(starts), *trial.run.latents[:, 0].shape)
 
 
-def _donor(subject: Subject, starts: Sequence[int]) -> State:
-    return subject.read(starts)[:, torch.from_numpy(donors(subject.shape[0], subject.effort.seed))]
+def _donor(trial: Trial, starts: Sequence[int]) -> State:
+    return trial.read(starts)[:, torch.from_numpy(donors(trial.shape[0], trial.effort.seed))]
 
 
-def _same(subject: Subject, starts: Sequence[int]) -> State:
+def _same(trial: Trial, starts: Sequence[int]) -> State:
     return torch.stack(
         [
-            state[torch.from_numpy(alike(subject.run.choices[:, t].numpy(force=True), subject.effort.seed)[0])]
-            for t, state in zip(starts, subject.read(starts), strict=True)
+            state[torch.from_numpy(alike(trial.run.choices[:, t].numpy(force=True), trial.effort.seed)[0])]
+            for t, state in zip(starts, trial.read(starts), strict=True)
         ]
     )
 
 
-def has_alike(subject: Subject, starts: Sequence[int]) -> Bool[np.ndarray, "start episode"]:
+def has_alike(trial: Trial, starts: Sequence[int]) -> Bool[np.ndarray, "start episode"]:
     """Whether another episode gives the same answer in the round, so that :data:`SAME` can change anything."""
-    return np.stack([alike(subject.run.choices[:, t].numpy(force=True), subject.effort.seed)[1] for t in starts])
+    return np.stack([alike(trial.run.choices[:, t].numpy(force=True), trial.effort.seed)[1] for t in starts])
 
 
-def _noise(subject: Subject, starts: Sequence[int]) -> State:
+def _noise(trial: Trial, starts: Sequence[int]) -> State:
     """The round's mean, and a Gaussian combination of the episodes' deviations: their covariance, whatever its rank."""
-    state = subject.read(starts)
+    state = trial.read(starts)
     mean, n = state.mean(1, keepdim=True), state.shape[1]
-    draws = torch.randn(n, n, generator=torch.Generator().manual_seed(subject.effort.seed)).to(state)
+    draws = torch.randn(n, n, generator=torch.Generator().manual_seed(trial.effort.seed)).to(state)
     return mean + torch.einsum("ij,sjrw->sirw", draws, state - mean) / max(n - 1, 1) ** 0.5
 
 
-def _late(subject: Subject, starts: Sequence[int]) -> State:
-    return subject.read([max(t - 1, 0) for t in starts])
+def _late(trial: Trial, starts: Sequence[int]) -> State:
+    return trial.read([max(t - 1, 0) for t in starts])
 
 
-def _mean(subject: Subject, starts: Sequence[int]) -> State:
-    state = subject.read(starts)
+def _mean(trial: Trial, starts: Sequence[int]) -> State:
+    state = trial.read(starts)
     return state.mean(1, keepdim=True).expand_as(state)
 
 
@@ -105,8 +105,8 @@ CHANGES: Mapping[str, Change] = {
 }
 
 
-def limited(subject: Subject, starts: Sequence[int], change: str, channel: str) -> State:
+def limited(trial: Trial, starts: Sequence[int], change: str, channel: str) -> State:
     """What the rounds ``starts`` read where ``change`` touches only the rows of ``channel``."""
-    state, rows = subject.read(starts).clone(), subject.channels[channel]
-    state[:, :, rows] = CHANGES[change](subject, starts)[:, :, rows]
+    state, rows = trial.read(starts).clone(), trial.channels[channel]
+    state[:, :, rows] = CHANGES[change](trial, starts)[:, :, rows]
     return state

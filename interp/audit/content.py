@@ -14,17 +14,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.audit.changes import DONOR, limited
-from interp.audit.subject import ALL, Array, Subject
-from interp.audit.used import influence
-from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict
-from interp.session import once
-from interp.statistics import Interval, bootstrap_mean, mean_interval, ratio_interval, resample_weights
+from interp.audit.thresholds import THRESHOLDS
+from interp.audit.trial import ALL, Array, Trial, remembered
+from interp.audit.used import CONTENT, replaced, worth
+from interp.measure import Control, Measure
+from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 
 DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
-_RANKS = (1, 2, 4, 8, 16, 32, 64)
+_RANKS = (1, 2, 4, 8, 16, 32, 64, 10**9)
+"""Numbers of directions; the last stands for all that there are."""
 _RANK = 1e-8
 """Directions that vary less than this share of the widest one do not vary."""
 _RESAMPLES = 40
+_FEW = 4
+"""So many directions are few, or as many as the memory of the algorithm has numbers."""
 
 
 def directions(state: Float[Tensor, "episode row width"]) -> Float[Tensor, "direction number"]:
@@ -35,47 +38,44 @@ def directions(state: Float[Tensor, "episode row width"]) -> Float[Tensor, "dire
 
 
 def _effects(
-    subject: Subject, t: int, parts: list[Float[Tensor, "episode row width"]]
+    trial: Trial, t: int, parts: list[Float[Tensor, "episode row width"]]
 ) -> Float[np.ndarray, "part episode"]:
     """How far the prediction of round ``t`` moves where each of several states is read."""
-    said = subject.continued(torch.stack(parts), [t] * len(parts), horizon=1)
-    return subject.distance(subject.distribution(said)[:, :, t], subject.plain[:, t])
+    said = trial.continued(torch.stack(parts), [t] * len(parts), horizon=1)
+    return trial.distance(trial.distribution(said)[:, :, t], trial.plain[:, t])
 
 
-def by_rank(subject: Subject, t: int) -> tuple[list[int], Array, Array, Array]:
+@remembered
+def by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
-    return once(("by rank", t), subject, make=lambda: _by_rank(subject, t))
-
-
-def _by_rank(subject: Subject, t: int) -> tuple[list[int], Array, Array, Array]:
-    own = subject.read([t])[0]
-    gap = (limited(subject, [t], DONOR, ALL)[0] - own).flatten(1).double()
+    own = trial.read([t])[0]
+    gap = (limited(trial, [t], DONOR, ALL)[0] - own).flatten(1).double()
     axes = directions(own)
-    ranks = [k for k in _RANKS if k < len(axes)] + [len(axes)]
-    drawn = torch.randn(gap.shape[1], max(ranks), generator=torch.Generator().manual_seed(subject.effort.seed)).double()
+    ranks = sorted({min(k, len(axes)) for k in _RANKS})
+    drawn = torch.randn(gap.shape[1], max(ranks), generator=torch.Generator().manual_seed(trial.effort.seed)).double()
     random = torch.linalg.qr(drawn).Q.T.to(gap)
     chosen = [axes[:k] for k in ranks] + [random[:k] for k in ranks]
     parts = [own + (gap @ of.T @ of).to(own).unflatten(1, own.shape[1:]) for of in chosen]
-    effects = _effects(subject, t, [*parts, own + gap.to(own).unflatten(1, own.shape[1:])])
+    effects = _effects(trial, t, [*parts, own + gap.to(own).unflatten(1, own.shape[1:])])
     return ranks, effects[: len(ranks)], effects[len(ranks) : -1], effects[-1]
 
 
-def table(subject: Subject) -> pd.DataFrame:
+def table(trial: Trial) -> pd.DataFrame:
     """The share of the effect by round and number of directions, principal and random."""
     rows = []
-    for t in _rounds(subject):
-        ranks, effects, random, whole = by_rank(subject, t)
+    for t in _rounds(trial):
+        ranks, effects, random, whole = by_rank(trial, t)
         for k, part, control in zip(ranks, effects, random, strict=True):
             share, other = ratio_interval(part, whole), ratio_interval(control, whole)
             rows.append({"round": t, "directions": k, **share.columns("share"), "random": other.estimate})
     return pd.DataFrame(rows)
 
 
-def doses(subject: Subject) -> pd.DataFrame:
+def doses(trial: Trial) -> pd.DataFrame:
     """The effect of a part of the way to another episode's state, as a share of the effect of the whole way."""
-    t = subject.writes[-1]
-    own, other = subject.read([t])[0], limited(subject, [t], DONOR, ALL)[0]
-    effects = _effects(subject, t, [own + dose * (other - own) for dose in DOSES])
+    t = trial.writes[-1]
+    own, other = trial.read([t])[0], limited(trial, [t], DONOR, ALL)[0]
+    effects = _effects(trial, t, [own + dose * (other - own) for dose in DOSES])
     whole = effects[DOSES.index(1.0)]
     return pd.DataFrame(
         {"round": t, "dose": dose, **ratio_interval(part, whole).columns("share")}
@@ -83,40 +83,25 @@ def doses(subject: Subject) -> pd.DataFrame:
     )
 
 
-def repeated(subject: Subject) -> pd.DataFrame:
+def repeated(trial: Trial) -> pd.DataFrame:
     """A write once beside a write in every round, of all directions and of the first few: the effect some rounds on.
 
     Written is another episode's state, or its part in the ``directions`` that carry nine tenths of the effect in the
     last round, of the round in which it is written; "in every round" writes on, over what the rounds before left.
     """
-    starts = subject.writes[:1]
-    ranks, effects, _, whole = by_rank(subject, subject.writes[-1])
+    first = trial.writes[0]
+    ranks, effects, _, whole = by_rank(trial, trial.writes[-1])
     shares = [float(part.mean() / whole.mean()) if whole.any() else 0.0 for part in effects]
     enough = next((k for k, share in zip(ranks, shares, strict=True) if share > THRESHOLDS["kept"].value), ranks[-1])
-    few = directions(subject.read([subject.writes[-1]])[0])[:enough]
-
-    def write(t: int, state: Tensor, axes: Tensor | None) -> Tensor:
-        if t >= subject.shape[1]:  # the last round's, which nobody reads
-            return state
-        other = limited(subject, [t], DONOR, ALL)[0]
-        if axes is None:
-            return other
-        return state + ((other - state).flatten(1).double() @ axes.T @ axes).to(state).unflatten(1, state.shape[1:])
-
-    def effect_of(axes: Tensor | None, again: bool) -> Array:
-        if axes is None and not again:
-            return np.asarray(influence(subject, ALL, DONOR).effect[0])
-        first = write(starts[0], subject.read(starts)[0], axes).unsqueeze(0)
-        following = (lambda _, t, state: write(t, state, axes)) if again else None
-        said = subject.continued(first, starts, again=following)
-        return subject.distance(subject.distribution(said)[0], subject.plain)
+    few = directions(trial.read([trial.writes[-1]])[0])[:enough]
 
     rows = []
     for n, axes in [(ranks[-1], None), (enough, few)][: 1 + (enough < ranks[-1])]:
         for again in (False, True):
-            effect = effect_of(axes, again)
-            for t in range(starts[0], subject.shape[1]):
-                row = {"directions": n, "written": "in every round" if again else "once", "from_round": starts[0]}
+            said = replaced(trial, DONOR, axes=axes, again=again)
+            effect = trial.distance(trial.distribution(said), trial.plain)
+            for t in range(first, trial.shape[1]):
+                row = {"directions": n, "written": "in every round" if again else "once", "from_round": first}
                 rows.append({**row, "round": t, **mean_interval(effect[:, t]).columns("effect")})
     return pd.DataFrame(rows)
 
@@ -131,16 +116,16 @@ def overlap(one: Float[Tensor, "k number"], other: Float[Tensor, "k number"]) ->
     return float((one @ other.T).square().sum() / min(len(one), len(other)))
 
 
-def turning(subject: Subject, k: int = 4) -> pd.DataFrame:
+def turning(trial: Trial, k: int = 4) -> pd.DataFrame:
     """Do the first directions turn from round to round? Overlap of two rounds' spaces, with interval and controls.
 
     ``same`` is that of two halves of the episodes in one round, which is as much as sampling leaves; ``null`` that of
     two rounds whose states are shuffled among them.
     """
-    seed = subject.effort.seed
+    seed = trial.effort.seed
     rows, rng = [], np.random.default_rng(seed)
-    for t, later in zip(subject.writes, subject.writes[1:], strict=False):
-        one, other = subject.read([t, later])
+    for t, later in zip(trial.writes, trial.writes[1:], strict=False):
+        one, other = trial.read([t, later])
         if min(len(directions(one)), len(directions(other))) < k:
             continue
         samples = []
@@ -159,32 +144,60 @@ def turning(subject: Subject, k: int = 4) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def few(subject: Subject) -> Verdict:
-    """How few principal directions carry nine tenths of the effect, in the last round that is changed?"""
-    question, bound = "How few directions carry its effect?", THRESHOLDS["kept"].value
-    t = subject.writes[-1]
-    ranks, effects, random, whole = by_rank(subject, t)
-    mean, low, _ = bootstrap_mean(whole)
-    if float(low) <= THRESHOLDS["effect"].value:
-        return Verdict("directions", question, NOT_APPLICABLE, about=ALL, note="There is no effect to carry.")
-    for k, part, control in zip(ranks, effects, random, strict=True):
-        share = ratio_interval(part, whole)
-        if share.low > bound or k == ranks[-1]:
-            word = f"{k} of {ranks[-1]}" if share.low > bound else UNDECIDED
-            return Verdict(
-                "directions",
-                question,
-                word,
-                number=share,
-                what=f"share of the effect that {k} directions have",
-                control=ratio_interval(control, whole).estimate,
-                control_is="as many random ones",
-                threshold=bound,
-                about=ALL,
-                note=f"In round {t}; the whole effect is {float(mean):.3f}.",
-            )
-    raise AssertionError("there is a last rank")
+def few(trial: Trial, is_used: bool) -> Measure:
+    """Do as few directions carry what counts as the memory of the algorithm has numbers?
+
+    All of the state but these directions is another episode's, in the round that is read: what of the worth is left?
+    """
+    claim, n, algorithm = "Few directions carry what counts", _FEW, trial.algorithm
+    if not is_used:
+        return Measure("directions", claim, lacking="no use of what its state says, as far as this audit shows")
+    if algorithm is not None and algorithm.memory:
+        n = int(np.prod(np.shape(algorithm.run(trial.episodes)[algorithm.memory])[2:]))
+    own, other, kept, random = _with_few(trial, n)
+    return Measure(
+        "directions",
+        claim,
+        ratio_interval(other - kept, other - own),
+        THRESHOLDS["kept"].value,
+        unit=f"share of the worth of a state that {n} of its directions have",
+        controls={
+            **trial.untrained(lambda copy: _kept(copy, n)),
+            f"{n} random ones": Control(float((other - random).sum() / (other - own).sum())),
+        },
+        yes="has what counts in few directions",
+        no="spreads what counts over many directions",
+        rests_on=("directions", "doses", "repeated", "turning"),
+        caution="what the directions mean: they are those in which states vary most",
+    )
 
 
-def _rounds(subject: Subject) -> list[int]:
-    return sorted({subject.writes[len(subject.writes) // 2], subject.writes[-1]})
+def _with_few(trial: Trial, n: int) -> tuple[Array, ...]:
+    """Losses ``[episode]`` where the state read is the own one, another's, or another's but for the first directions.
+
+    The last is another's but for as many random directions.
+    """
+    starts = list(range(1, trial.shape[1]))
+    own, other = trial.read(starts).flatten(2).double(), limited(trial, starts, DONOR, ALL).flatten(2).double()
+    drawn = torch.randn(own.shape[2], n, generator=torch.Generator().manual_seed(trial.effort.seed)).double()
+    random = torch.linalg.qr(drawn).Q.T.to(own)
+    losses = [trial.losses(trial.run.predictions)[:, 1:].sum(1)]
+    for axes in (None, [directions(part)[:n] for part in trial.read(starts)], [random] * len(starts)):
+        state = other
+        if axes is not None:
+            state = other + torch.stack([(x - y) @ of.T @ of for x, y, of in zip(own, other, axes, strict=True)])
+        said = trial.continued(state.to(trial.run.latents).unflatten(2, trial.run.latents.shape[2:]), starts, horizon=1)
+        losses.append(sum(trial.losses(said[i])[:, t] for i, t in enumerate(starts)))
+    return tuple(losses)
+
+
+def _kept(copy: Trial, n: int) -> Interval | None:
+    """The same of an untrained copy; None where no use of its state shows."""
+    if worth(copy, CONTENT)[0].estimate < THRESHOLDS["worth"].value:
+        return None
+    own, other, kept, _ = _with_few(copy, n)
+    return ratio_interval(other - kept, other - own)
+
+
+def _rounds(trial: Trial) -> list[int]:
+    return sorted({trial.writes[len(trial.writes) // 2], trial.writes[-1]})

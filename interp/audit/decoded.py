@@ -1,8 +1,8 @@
 """Can the algorithm's memory be read from the state? Beside use, as what can be read need not be used.
 
 A ridge map from everything that is carried to the algorithm's memory, fitted on some episodes and scored on others; the
-controls are an untrained copy, read alike, and memories of other episodes. Few episodes fit a poor map: that a memory
-is not read is said only where twice as many episodes, by what they gain over half as many, would not read it either.
+controls are untrained copies, read alike, and memories of other episodes. Few episodes fit a poor map: a memory is
+called unread only where twice as many episodes, by what they gain over half as many, would not read it either.
 """
 
 from __future__ import annotations
@@ -13,55 +13,53 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.audit.changes import donors
-from interp.audit.subject import Array, Subject
-from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict, placed
+from interp.audit.thresholds import THRESHOLDS
+from interp.audit.trial import Array, Trial
 from interp.decoder import N_FOLDS, RIDGE, cross_fitted
+from interp.measure import FEW, Control, Measure, Word
 from interp.statistics import Interval, ratio_interval
 
 
-def decoded(subject: Subject, blank: Subject | None) -> Verdict:
+def decoded(trial: Trial) -> Measure:
     """R2 of the algorithm's memory, decoded from the state of every round but the first."""
-    question = "Can the algorithm's memory be read from it?"
-    algorithm = subject.algorithm
+    claim, bound, algorithm = "The algorithm's memory can be read from it", THRESHOLDS["decoded"].value, trial.algorithm
     if algorithm is None or not algorithm.memory:
-        return Verdict("decoded", question, NOT_APPLICABLE, note="There is no algorithm with a memory to look for.")
-    if not bool(subject.run.latents[:, 1:].std(0).any()):
-        return Verdict("decoded", question, NOT_APPLICABLE, note="What is carried is the same in every episode.")
-    memory = np.asarray(algorithm.run(subject.episodes)[algorithm.memory], np.float64)[:, 1:]
-    number = _r2(subject, memory)
-    if blank is not None and not bool(blank.run.latents[:, 1:].std(0).any()):
-        blank = None
-    given = donors(len(memory), subject.effort.seed)
-    shuffled = _r2(subject, memory[given]).estimate
-    control = None if blank is None else max(_r2(blank, memory).estimate, shuffled)
-    bound, word = THRESHOLDS["decoded"].value, UNDECIDED
-    if control is not None:
-        word = placed(number, max(control, bound), "read", "not read")
-    note = "There are too few episodes to say what more of them would read."
-    half = np.nan
+        return Measure("decoded", claim, lacking="no algorithm with a memory to look for")
+    if not _varies(trial):
+        return Measure("decoded", claim, lacking="no state that differs between episodes")
+    memory = np.asarray(algorithm.run(trial.episodes)[algorithm.memory], np.float64)[:, 1:]
+    number, half = _r2(trial, memory), np.nan
     if len(memory) >= 2 * N_FOLDS:
-        half = _r2(subject, memory[: len(memory) // 2]).estimate
-        note = f"From half of the episodes {half:.3f}."
-    if word == "not read" and not 2 * number.estimate - half <= bound:
-        word, note = UNDECIDED, f"{note} From more episodes it might be read."
-    return Verdict(
+        half = _r2(trial, memory[: len(memory) // 2]).estimate
+    unless: dict[Word, str] = {}
+    if not 2 * number.estimate - half <= bound:
+        unless = {"no": f"{FEW}: from half of them R2 is {half:.2f}; more of them might read it"}
+    return Measure(
         "decoded",
-        question,
-        word,
-        number=number,
-        what=f"R2 of {algorithm.memory}",
-        control=control,
-        control_is="the better of untrained and shuffled",
-        threshold=bound,
-        note=note,
+        claim,
+        number,
+        bound,
+        unit=f"R2 of {algorithm.memory}",
+        controls={
+            **trial.untrained(lambda copy: _r2(copy, memory) if _varies(copy) else None),
+            "memories of other episodes": Control(_r2(trial, memory[donors(len(memory), trial.effort.seed)]).estimate),
+        },
+        yes="holds the algorithm's memory",
+        no="does not hold the algorithm's memory",
+        unless=unless,
+        caution="use: what can be read need not be used",
     )
 
 
-def _r2(subject: Subject, memory: Array) -> Interval:
+def _varies(trial: Trial) -> bool:
+    return bool(trial.run.latents[:, 1:].std(0).any())
+
+
+def _r2(trial: Trial, memory: Array) -> Interval:
     flat = memory.reshape(*memory.shape[:2], -1)
-    features, ridge = spanned(subject.run.latents[: len(flat), 1:-1].flatten(2).double(), RIDGE)
-    told = cross_fitted(features.unsqueeze(2), flat, ridge=ridge, seed=subject.effort.seed).numpy(force=True)
-    missed = ((told - flat) ** 2).sum((1, 2))
+    features, ridge = spanned(trial.run.latents[: len(flat), 1:-1].flatten(2).double(), RIDGE)
+    read = cross_fitted(features.unsqueeze(2), flat, ridge=ridge, seed=trial.effort.seed).numpy(force=True)
+    missed = ((read - flat) ** 2).sum((1, 2))
     varied = ((flat - flat.mean(0)) ** 2).sum((1, 2))
     return ratio_interval(missed, varied).complement
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -21,12 +20,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.subject import Array, Subject, grows
-from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict
+from interp.audit.thresholds import THRESHOLDS
+from interp.audit.trial import Array, Trial, grows, remembered
 from interp.interventions.sites import row_widths
 from interp.machine import Machine
+from interp.measure import Measure
 from interp.model.rollout import run_round
-from interp.session import once
 from interp.statistics import Interval, ratio_interval
 
 _PERIODS = range(2, 9)
@@ -61,27 +60,24 @@ class Orbit:
         return Interval(*(float(np.sqrt(max(x, 0.0))) for x in (square.estimate, square.low, square.high)))
 
 
-def orbit(subject: Subject, inputs_of: int | None = None) -> Orbit:
+@remembered
+def orbit(trial: Trial, inputs_of: int | None = None) -> Orbit:
     """Where the state goes from the one that a round half-way reads, with that round's inputs held.
 
     Of the first :data:`_ORBITS` episodes. ``inputs_of`` gives every one of them the inputs of one.
     """
-    return once(("orbit", inputs_of), subject, make=lambda: _orbit(subject, inputs_of))
-
-
-def _orbit(subject: Subject, inputs_of: int | None) -> Orbit:
-    run, t = subject.run, subject.shape[1] // 2
+    run, t = trial.run, trial.shape[1] // 2
     rows = slice(0, _ORBITS)
     fed, state = run.fed.at(t).each(itemgetter(rows)), run.latents[rows, t]
     if inputs_of is not None:
         fed = run.fed.at(t).each(itemgetter([inputs_of] * len(state)))
     states = [state]
     with torch.no_grad():
-        step = subject.model.stepper()
-        while len(states) <= subject.effort.held:
-            states.append(run_round(subject.model, fed, states[-1], run.layout, run.commit, (), step).latents)
+        step = trial.model.stepper()
+        while len(states) <= trial.effort.held:
+            states.append(run_round(trial.model, fed, states[-1], run.layout, run.commit, (), step).latents)
             if torch.equal(states[-1], states[-2]) or not states[-1].isfinite().all():  # the rest is known
-                states += [states[-1]] * (subject.effort.held + 1 - len(states))
+                states += [states[-1]] * (trial.effort.held + 1 - len(states))
     flat = torch.stack(states).double().flatten(2).numpy(force=True)
     every = run.latents[:, 1:].double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # untrained copies of handwired machines can grow without bound
@@ -91,7 +87,7 @@ def _orbit(subject: Subject, inputs_of: int | None) -> Orbit:
 
 
 def kind(found: Orbit) -> tuple[str, Interval, str]:
-    """What an orbit does ("settles", "cycles", "drifts", "expands", "wanders"), its last step, and more about it."""
+    """What an orbit does ("settles", "cycles", "drifts", "expands", "wanders", or ""), its last step, and more."""
     bound = THRESHOLDS["settled"].value
     if not np.isfinite(found.states).all():
         return "expands", Interval(np.inf, np.inf, np.inf), "States grow beyond what numbers hold."
@@ -108,12 +104,12 @@ def kind(found: Orbit) -> tuple[str, Interval, str]:
             return "expands", last, f"Steps were {middle.estimate:.3g} half-way."
         if again(steps) > _AGAIN:
             if last.low <= middle.high / _GROWS:
-                return UNDECIDED, last, f"Steps still shrink: they were {middle.estimate:.3g} half-way."
+                return "", last, f"Steps still shrink: they were {middle.estimate:.3g} half-way."
             shared = common(steps[-1])
             alike = "all episodes alike" if shared > THRESHOLDS["common"].value else "each episode its own way"
             return "drifts", last, f"Every step repeats the one before, {alike} (common share {shared:.2f})."
         return "wanders", last, f"Common share of the steps {common(steps[-1]):.2f}."
-    return UNDECIDED, last, ""
+    return "", last, ""
 
 
 def common(step: Float[np.ndarray, "episode number"]) -> float:
@@ -129,39 +125,35 @@ def again(steps: Float[np.ndarray, "round episode number"]) -> float:
     return float(np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0).mean())
 
 
-def ends(subject: Subject) -> pd.DataFrame:
+def ends(trial: Trial) -> pd.DataFrame:
     """From the states of all episodes, with the inputs of one: at how many points do they end, and what is said there?
 
     ``apart`` is how far the two farthest ends lie apart. ``answers`` counts the different answers at these ends.
     """
     rows = []
-    for e in range(min(subject.effort.jacobians, subject.shape[0])):
-        found = orbit(subject, inputs_of=e)
+    for e in range(min(trial.effort.jacobians, trial.shape[0])):
+        found = orbit(trial, inputs_of=e)
         word, last, _ = kind(found)
         row: dict[str, Any] = {"inputs_of_episode": e, "kind": word, "last_step": last.estimate}
         if word == "settles":
             points = clusters(found.states[-1], 10 * THRESHOLDS["settled"].value)
-            far = (
-                np.abs(found.states[-1][:, None] - found.states[-1][None]).max()
-                if len(found.states[-1]) < 200
-                else np.nan
-            )
+            far = np.abs(found.states[-1][:, None] - found.states[-1][None]).max()
             row |= {
                 "ends": len(np.unique(points)),
                 "largest_share": float(np.bincount(points).max() / len(points)),
                 "apart": float(far),
-                "answers": _answers(subject, e, found),
+                "answers": _answers(trial, e, found),
             }
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _answers(subject: Subject, e: int, found: Orbit) -> int:
-    run, t = subject.run, subject.shape[1] // 2
+def _answers(trial: Trial, e: int, found: Orbit) -> int:
+    run, t = trial.run, trial.shape[1] // 2
     fed = run.fed.at(t).each(itemgetter([e] * found.states.shape[1]))
     state = torch.from_numpy(found.states[-1] * found.unit).to(run.latents).unflatten(1, run.latents.shape[2:])
     with torch.no_grad():
-        said = run_round(subject.model, fed, state, run.layout, run.commit, ())
+        said = run_round(trial.model, fed, state, run.layout, run.commit, ())
     if run.layout.kind != "classes":
         return 0
     return len(set(said.choice.tolist()))
@@ -208,47 +200,37 @@ def jacobian(model: Machine, state: Float[Tensor, "row width"], fed: Any, delta:
     parts = []
     with torch.no_grad():
         for chunk in moved.split(_CHUNK):
-            rows = fed.each(partial(_repeated, n=len(chunk)))
+            rows = fed.each(lambda part, like=chunk: part.expand(len(like), *part.shape[1:]))
             parts.append(model.step(chunk.unflatten(1, state.shape), rows).carried.flatten(1))
     after = torch.cat(parts)[:, index]
     return ((after[:n] - after[n:]) / (2 * delta)).T
 
 
-def _repeated(part: Tensor, n: int) -> Tensor:
-    return part.expand(n, *part.shape[1:])
+def stretch(trial: Trial) -> pd.DataFrame:
+    """How rounds with held inputs stretch a state: the five largest singular values of the first, and exponents.
 
-
-@dataclass(frozen=True)
-class Stretch:
-    """Singular values of the first Jacobian, and exponents along the orbit, ``[episode, number]``, largest first."""
-
-    singular: Float[np.ndarray, "episode number"]
-    exponents: Float[np.ndarray, "episode number"]
-    floor: float
-
-
-def stretch(subject: Subject) -> Stretch | None:
-    """How rounds with held inputs stretch a state; None where the state has no fixed size, or too many numbers."""
-    model = subject.model
+    Means over episodes with their ranges; empty where the state has no fixed size, or too many numbers.
+    """
+    model = trial.model
     if grows(model.channels) or int(live(model).sum()) > _WIDEST:
-        return None
+        return pd.DataFrame()
     try:
         precise = copy.deepcopy(model).to(torch.float64)
     except Exception:  # a machine that cannot be copied is looked at as it is
         precise = model
-    delta = 1e-5 * orbit(subject).unit if precise.dtype == torch.float64 else 1e-3 * orbit(subject).unit
+    delta = 1e-5 * orbit(trial).unit if precise.dtype == torch.float64 else 1e-3 * orbit(trial).unit
     floor = float(torch.finfo(precise.dtype).eps) / 1e-5
-    t = subject.shape[1] // 2
-    fed_all = precise.prepare(subject.run.fed.at(t)) if precise is not model else subject.run.fed.at(t)
-    along, singular, exponents = subject.effort.along, [], []
-    for e in range(min(subject.effort.jacobians, subject.shape[0])):
+    t = trial.shape[1] // 2
+    fed_all = precise.prepare(trial.run.fed.at(t)) if precise is not model else trial.run.fed.at(t)
+    along, singular, exponents = trial.effort.along, [], []
+    for e in range(min(trial.effort.jacobians, trial.shape[0])):
         fed = fed_all.each(itemgetter(slice(e, e + 1)))
-        state = subject.run.latents[e, t].to(precise.dtype)
+        state = trial.run.latents[e, t].to(precise.dtype)
         frame, sums = None, torch.zeros(int(live(precise).sum()), dtype=precise.dtype)
         for k in range(_BURN + along):
             local = jacobian(precise, state, fed, delta)
             if not local.isfinite().all():
-                return None
+                return pd.DataFrame()
             if frame is None:
                 singular.append(torch.linalg.svdvals(local).numpy(force=True))
                 frame = torch.eye(len(local)).to(local)
@@ -258,39 +240,34 @@ def stretch(subject: Subject) -> Stretch | None:
             with torch.no_grad():
                 state = precise.step(state.unsqueeze(0), fed).carried[0]
         exponents.append(np.sort((sums / along).numpy(force=True))[::-1])
-    return Stretch(np.stack(singular), np.stack(exponents), float(np.log(floor)))
-
-
-def stretch_table(found: Stretch | None) -> pd.DataFrame:
-    """The five largest singular values of a round and Lyapunov exponents, means and ranges over episodes."""
-    if found is None:
-        return pd.DataFrame()
     rows = []
-    for i in range(min(5, found.singular.shape[1])):
+    for i in range(min(5, len(singular[0]))):
         row: dict[str, float] = {"number": i + 1}
-        for name in ("singular", "exponents"):
-            values = getattr(found, name)[:, i]
-            row |= {name: float(values.mean()), f"{name}_low": float(values.min()), f"{name}_high": float(values.max())}
-        rows.append({**row, "floor": found.floor})
+        for name, of in (("singular", singular), ("exponents", exponents)):
+            values = [part[i] for part in of]
+            row |= {name: float(np.mean(values)), f"{name}_low": min(values), f"{name}_high": max(values)}
+        rows.append({**row, "floor": float(np.log(floor))})
     return pd.DataFrame(rows)
 
 
-def moves(subject: Subject, blank: Subject | None) -> Verdict:
-    """What does the state do where the inputs are held?"""
-    question = "How does the state move when inputs are held?"
-    if name := grows(subject.model.channels):
-        return Verdict("moves", question, NOT_APPLICABLE, note=f"The channel {name!r} grows with every round.")
-    word, last, more = kind(orbit(subject))
-    control = None if blank is None else kind(orbit(blank))
-    told = "" if control is None else f"An untrained copy {control[0]}."
-    return Verdict(
-        "moves",
-        question,
-        word,
-        number=last,
-        what=f"step after {subject.effort.held} rounds, of how far episodes lie apart",
-        control=None if control is None else control[1].estimate,
-        control_is="an untrained copy's",
-        threshold=THRESHOLDS["settled"].value,
-        note=f"{more} {told}".strip(),
+def settles(trial: Trial) -> Measure:
+    """Does the state settle where the inputs are held? What it does instead stands in the phrase and in the note."""
+    claim = "It settles when inputs are held"
+    if name := grows(trial.model.channels):
+        return Measure("settles", claim, lacking=f"the channel {name!r} grows with every round")
+    word, last, more = kind(orbit(trial))
+    return Measure(
+        "settles",
+        claim,
+        last,
+        THRESHOLDS["settled"].value,
+        side="below",
+        unit=f"step after {trial.effort.held} rounds, of how far episodes lie apart",
+        is_share=False,
+        controls=trial.untrained(lambda copy: kind(orbit(copy))[1], "below"),
+        yes="settles when inputs are held",
+        no=f"{word or 'moves on'} when inputs are held",
+        rests_on=("ends", "stretch"),
+        note=f"It {word}. {more}".strip() if word else more,
+        caution="what rests on the movement, which the other claims say",
     )

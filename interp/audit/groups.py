@@ -11,42 +11,34 @@ import pandas as pd
 
 from interp.audit.changes import DONOR, INITIAL
 from interp.audit.shortcuts import answers
-from interp.audit.subject import ALL, Array, Subject
-from interp.audit.used import influence
-from interp.statistics import ratio_interval
+from interp.audit.trial import ALL, Array, Trial
+from interp.audit.used import influence, mean
 
 
-def groups(subject: Subject) -> dict[str, Array]:
+def groups(trial: Trial) -> dict[str, Array]:
     """Bool[episode, round] by name; empty where there is no algorithm to be right by, or no outcomes."""
-    if subject.algorithm is None or subject.run.layout.kind != "classes":
+    if trial.algorithm is None or trial.run.layout.kind != "classes":
         return {}
-    right, sure = answers(subject.told(subject.algorithm))
-    said, _ = answers(subject.plain)
+    right, sure = answers(trial.predicted_by(trial.algorithm))
+    said, _ = answers(trial.plain)
     found = {"right": sure & (said == right), "wrong": sure & (said != right), "open": ~sure}
     agree, any_sure = np.ones_like(sure), np.zeros_like(sure)
-    for heuristic in subject.heuristics.values():
-        told, also = answers(subject.told(heuristic))
-        agree &= ~also | (told == right)
+    for heuristic in trial.heuristics.values():
+        given, also = answers(trial.predicted_by(heuristic))
+        agree &= ~also | (given == right)
         any_sure |= also
-    if subject.heuristics:
+    if trial.heuristics:
         found |= {"easy": sure & agree & any_sure, "not easy": sure & ~(agree & any_sure)}
     return found
 
 
-def table(subject: Subject) -> pd.DataFrame:
+def table(trial: Trial) -> pd.DataFrame:
     """Effect and cost of two changes on the prediction of the same round, by group of rounds."""
     rows = []
-    reads = list(subject.writes)
-    for name, mask in groups(subject).items():
-        at = mask[:, reads].T
-        if not at.any():
-            continue
-        for change in (DONOR, INITIAL):
-            found = influence(subject, ALL, change)
-            parts: dict[str, float] = {}
-            for of in ("effect", "cost"):
-                values, counts = found.at(0, of)
-                kept = at & counts
-                parts |= ratio_interval(np.where(kept, values, 0).sum(0), kept.sum(0)).columns(of)
-            rows.append({"group": name, "change": change, **parts, "n": int(at.sum())})
+    for name, mask in groups(trial).items():
+        at = mask[:, list(trial.writes)].T
+        for change in (DONOR, INITIAL) if at.any() else ():
+            effect, cost = (mean(np.where(at, of[..., 0], np.nan)) for of in influence(trial, ALL, change))
+            numbers = {**effect.columns("effect"), **cost.columns("cost")}
+            rows.append({"group": name, "change": change, **numbers, "n": int(at.sum())})
     return pd.DataFrame(rows)

@@ -7,20 +7,19 @@ in the last round and the algorithm is not; the model's loss is then nearer the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from interp.algorithm import Algorithm
-from interp.audit.subject import Array, Subject
-from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict
+from interp.audit.thresholds import THRESHOLDS
+from interp.audit.trial import Array, Trial, remembered
 from interp.machine import Machine
-from interp.session import once
-from interp.statistics import Interval, mean_interval
+from interp.measure import Measure
+from interp.statistics import mean_interval
 
 _WANTED, _REGIMES, _DRAWS, _FEW = 48, 7, 6, 8
 """Adversarial episodes that are wanted (no more than an audit runs of a regime), regimes that are drawn from, draws of
@@ -43,58 +42,53 @@ class Adversarial:
     """
 
     name: str
-    subjects: tuple[Subject, ...]
+    trials: tuple[Trial, ...]
     drawn: int
     algorithm: Float[np.ndarray, " episode"]
     heuristic: Float[np.ndarray, " episode"]
 
     def sides(self, model: Machine | None = None) -> Array:
         """1 where the model's loss is nearer the algorithm's, 0 where it is nearer the heuristic's, 1/2 half-way."""
-        of = [subject if model is None else subject.another(model) for subject in self.subjects]
-        losses = np.concatenate([last_losses(subject, subject.run.predictions) for subject in of])
+        of = [trial if model is None else replace(trial, model=model) for trial in self.trials]
+        losses = np.concatenate([trial.losses(trial.run.predictions)[:, -1] for trial in of])
         nearer = np.abs(losses - self.heuristic) - np.abs(losses - self.algorithm)
         return np.where(np.abs(nearer) < _TIE, 0.5, 1.0 * (nearer > 0))
 
 
-def last_losses(subject: Subject, predictions: Tensor) -> Float[np.ndarray, " episode"]:
-    """The losses of the last round."""
-    return subject.losses(predictions)[:, -1]
-
-
-def of_algorithm(subject: Subject, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
+def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " episode"]:
     """The losses of an algorithm in the last round."""
-    return last_losses(subject, subject.layout.prediction(torch.from_numpy(subject.told(algorithm))))
+    return trial.losses(trial.layout.prediction(torch.from_numpy(trial.predicted_by(algorithm))))[:, -1]
 
 
-def answers(told: Float[np.ndarray, "*batch outcome"]) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
+def answers(given: Float[np.ndarray, "*batch outcome"]) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
     """The likeliest outcome, and whether it leads clearly.
 
     >>> answers(np.array([[0.5, 0.5], [0.2, 0.8]]))
     (array([0, 1]), array([False,  True]))
     """
-    ordered = np.sort(told, -1)
-    return told.argmax(-1), ordered[..., -1] - ordered[..., -2] > _SURE
+    ordered = np.sort(given, -1)
+    return given.argmax(-1), ordered[..., -1] - ordered[..., -2] > _SURE
 
 
-def adversarial(subject: Subject, heuristic: Algorithm) -> Adversarial | None:
+def adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     """Episodes of every regime on which the heuristic is wrong and the algorithm is not; None where too few come."""
-    known = subject.algorithm
+    known = trial.algorithm
     assert known is not None
-    regimes = ["", *subject.regimes][:_REGIMES]
-    least = max(float(gaps(drawn_for(subject, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
+    regimes = ["", *trial.regimes][:_REGIMES]
+    least = max(float(gaps(drawn_for(trial, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
     if least < _TIE:
         return None
-    chosen: list[Subject] = []
-    drawn, found, wanted = 0, 0, min(_WANTED, subject.effort.episodes)
+    chosen: list[Trial] = []
+    drawn, found, wanted = 0, 0, min(_WANTED, trial.effort.episodes)
     for regime in regimes:
         for draw in range(_DRAWS):
             if found >= wanted:
                 break
-            more = drawn_for(subject, regime, draw)
+            more = drawn_for(trial, regime, draw)
             drawn += len(more.episodes)
             rows = np.flatnonzero(gaps(more, known, heuristic) > least)[: wanted - found]
             if len(rows):
-                chosen.append(Subject(subject.model, more.episodes.select(rows), subject.effort))
+                chosen.append(Trial(trial.model, more.episodes.select(rows), trial.effort))
                 found += len(rows)
             if draw == 1 and not found:
                 break  # a regime in which the heuristic is never wrong
@@ -104,43 +98,34 @@ def adversarial(subject: Subject, heuristic: Algorithm) -> Adversarial | None:
     return Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
 
 
-def gaps(subject: Subject, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.ndarray, " episode"]:
+def gaps(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.ndarray, " episode"]:
     """By how much the heuristic loses more than the algorithm in the last round."""
-    return of_algorithm(subject, heuristic) - of_algorithm(subject, algorithm)
+    return of_algorithm(trial, heuristic) - of_algorithm(trial, algorithm)
 
 
-def drawn_for(subject: Subject, regime: str, draw: int) -> Subject:
-    """A further draw of a regime, of as many episodes; kept, as every heuristic asks for it."""
-    return once(
-        ("draw", regime, draw),
-        subject,
-        make=lambda: Subject.of(subject.model, subject.effort, regime, 1000 + draw, subject.shape[1]),
-    )
+@remembered
+def drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
+    """A further draw of a regime, of as many episodes, for every heuristic."""
+    return Trial.of(trial.model, trial.effort, regime, 1000 + draw, trial.shape[1])
 
 
-def found_for(subject: Subject) -> dict[str, Adversarial | None]:
+@remembered
+def found_for(trial: Trial) -> dict[str, Adversarial | None]:
     """The adversarial episodes of every heuristic of the task."""
-    if subject.algorithm is None:
-        return {}
-    return once(
-        "adversarial", subject, make=lambda: {key: adversarial(subject, of) for key, of in subject.heuristics.items()}
-    )
+    return {} if trial.algorithm is None else {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
 
 
-def table(subject: Subject) -> pd.DataFrame:
+def table(trial: Trial) -> pd.DataFrame:
     """Per heuristic: its mean loss in the last round, and whose side the model takes where it is wrong."""
     rows = []
-    for key, found in found_for(subject).items():
-        heuristic = subject.heuristics[key]
-        assert subject.algorithm is not None
-        losses = {
-            "its_loss": of_algorithm(subject, heuristic),
-            "algorithm_loss": of_algorithm(subject, subject.algorithm),
-        }
+    for key, found in found_for(trial).items():
+        heuristic, known = trial.heuristics[key], trial.algorithm
+        assert known is not None
         row = {
             "heuristic": heuristic.name,
-            **{name: float(of.mean()) for name, of in losses.items()},
-            "explains_more": explains_more(subject, heuristic),
+            "its_loss": float(of_algorithm(trial, heuristic).mean()),
+            "algorithm_loss": float(of_algorithm(trial, known).mean()),
+            "explains_more": explains_more(trial, known, heuristic),
         }
         if found is not None:
             row |= {**mean_interval(found.sides()).columns("side"), "n": len(found.algorithm), "drawn": found.drawn}
@@ -148,10 +133,9 @@ def table(subject: Subject) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def explains_more(subject: Subject, heuristic: Algorithm) -> float:
+def explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
     """The share of the variation of predictions that a heuristic explains beside the algorithm, on other episodes."""
-    assert subject.algorithm is not None
-    parts = [subject.plain, subject.told(subject.algorithm), subject.told(heuristic)]
+    parts = [trial.plain, trial.predicted_by(algorithm), trial.predicted_by(heuristic)]
     said, known, also = (part - part.mean((0, 1)) for part in parts)
     half, left = len(said) // 2, []
     for features in ([known], [known, also]):
@@ -164,40 +148,29 @@ def explains_more(subject: Subject, heuristic: Algorithm) -> float:
     return left[0] - left[1]
 
 
-def side(subject: Subject, blank: Subject | None, is_used: str) -> Verdict:
-    """State or shortcut? By the heuristic whose side the model takes most; ``is_used`` is the word on its state."""
-    question, bound = "State or shortcut?", THRESHOLDS["side"].value
-    known = {key: found for key, found in found_for(subject).items() if found is not None}
+def side(trial: Trial, is_used: bool) -> Measure:
+    """Whose side does the model take? By the heuristic that it follows most, on episodes on which that one is wrong."""
+    claim, bound = "It takes the algorithm's side where a heuristic disagrees", THRESHOLDS["side"].value
+    known = {key: found for key, found in found_for(trial).items() if found is not None}
     if not known:
-        why = (
-            "The task names no heuristic whose answers differ." if found_for(subject) or not subject.heuristics else ""
-        )
-        return Verdict("side", question, NOT_APPLICABLE, note=why or "It is held against no algorithm with outcomes.")
+        return Measure("side", claim, lacking="no heuristic of its task whose answers differ from the algorithm's")
     numbers = {key: mean_interval(found.sides()) for key, found in known.items()}
     key = min(numbers, key=lambda name: numbers[name].estimate)
-    number, worst = numbers[key], known[key]
-    control = None if blank is None else float(worst.sides(blank.model).mean())
-    word = _word(number, bound, is_used, control)
-    others = "; ".join(f"{known[name].name} {value}" for name, value in numbers.items() if name != key)
+    worst = known[key]
     note = f"Against {worst.name}, on {len(worst.algorithm)} of {worst.drawn} episodes drawn."
-    if word == "inputs":
-        note += " It takes the algorithm's side without its state: by another way through the inputs."
-    return Verdict(
+    if not is_used and numbers[key].low >= bound:
+        note += " No use of what is carried shows: it finds another way through the inputs."
+    others = "; ".join(f"{known[name].name} {value}" for name, value in numbers.items() if name != key)
+    return Measure(
         "side",
-        question,
-        word,
-        number=number,
-        what="takes the algorithm's side in",
-        control=control,
-        control_is="an untrained copy in",
-        threshold=bound,
+        claim,
+        numbers[key],
+        bound,
+        refuted=1 - bound,
+        unit="share of episodes on the algorithm's side",
+        controls=trial.untrained(lambda copy: mean_interval(worst.sides(copy.model))),
+        yes="sides with the algorithm where heuristics fail",
+        no=f"answers like {worst.name}",
+        rests_on=("shortcuts", "groups"),
         note=note + (f" Others: {others}." if others else ""),
     )
-
-
-def _word(number: Interval, bound: float, is_used: str, control: float | None) -> str:
-    if control is None:
-        return UNDECIDED
-    if number.low > bound:
-        return {"used": "state", "not used": "inputs"}.get(is_used, UNDECIDED)
-    return "shortcut" if number.high < 1 - bound else UNDECIDED

@@ -1,252 +1,238 @@
 """Is what is carried used? By channel, by the round in which it is changed, and by the round that is read.
 
-One state is put in the place of another in one round (:mod:`interp.audit.changes`) and the machine runs on by itself.
-*Effect* is how far predictions move; *cost* is by how much the task's loss rises. A state that is read by nobody has
-neither; where it moves predictions that are worth nothing, it has an effect and no cost. The control of a cost is the
-same rise by the truths of other episodes. NOT evidence of what is used of it: another episode's state differs in
-everything.
+A state is put in the place of another (:mod:`interp.audit.changes`) and the machine runs on by itself. The claims are
+decided by a *worth*: the share of the task's loss that the own state takes away, compared with a machine whose state
+is replaced in every round; a single round has too few answers to judge by. What the own state takes away by the truths
+of other episodes is chance and does not count; the control is the worth of untrained copies' states. The tables hold
+more: *effect* is how far predictions move where the state is replaced once, *cost* by how much the loss rises. NOT
+evidence of what is used of a state: another episode's state differs in everything.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from interp.audit.changes import DONOR, INITIAL, LATE, MEAN, NOISE, SAME, donors, has_alike, limited
-from interp.audit.subject import ALL, Array, Subject
-from interp.audit.verdicts import NOT_APPLICABLE, THRESHOLDS, UNDECIDED, Verdict, placed
-from interp.session import once
+from interp.audit.thresholds import THRESHOLDS
+from interp.audit.trial import ALL, Array, Trial, remembered
+from interp.measure import Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
 
-OF_ALL, OF_EACH = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR)
-"""Changes of everything that is carried, and of single channels."""
+OF_ALL, OF_EACH, CONTENT = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR), (DONOR, MEAN)
+"""Changes of everything that is carried, of single channels, and of what a state says alone."""
+_OTHERS = 8
+"""By the truths of so many other episodes chance is measured."""
 
 
-@dataclass(frozen=True)
-class Influence:
-    """What one kind of change does, ``[written round, episode, read round]``; NaN before the round written.
+class Influence(NamedTuple):
+    """What one kind of change does, by the round written and so many rounds on; NaN where there is nothing to see.
 
-    ``blind`` is the cost by the truths of other episodes. ``counts`` says which rows there are: not where no other
-    episode gives the same answer.
+    An episode has ended, or no other gives the same answer, where that is what is changed to.
     """
 
-    channel: str
-    change: str
-    writes: tuple[int, ...]
-    effect: Float[np.ndarray, "write episode read"]
-    cost: Float[np.ndarray, "write episode read"]
-    blind: Float[np.ndarray, "write episode read"]
-    counts: Bool[np.ndarray, "write episode"]
-
-    def at(self, lag: int, of: str = "effect") -> tuple[Array, Array]:
-        """Per write and episode the value ``lag`` rounds on, and whether there is one."""
-        values = np.stack(
-            [
-                part[:, t + lag] if t + lag < part.shape[1] else np.full(len(part), np.nan)
-                for t, part in zip(self.writes, getattr(self, of), strict=True)
-            ]
-        )
-        return values, self.counts & np.isfinite(values)
-
-    def mean(self, values: Array, counts: Array, seed: int = 0) -> Interval:
-        """The mean over writes, with its 95 % interval over episodes."""
-        return ratio_interval(np.where(counts, values, 0).sum(0), counts.sum(0), seed=seed)
-
-    @cached_property
-    def peak(self) -> tuple[int, int]:
-        """The (write, read round) at which the mean effect is largest."""
-        reads = np.arange(self.effect.shape[2])
-        later = self.counts[:, :, None] & (reads >= np.array(self.writes)[:, None, None])
-        number = later.sum(1)
-        means = np.where(number > 0, np.where(later, self.effect, 0).sum(1) / np.maximum(number, 1), -1)
-        write, read = np.unravel_index(means.argmax(), means.shape)
-        return int(write), int(read)
-
-    def at_peak(self, of: str = "effect", seed: int = 0) -> Interval:
-        """The mean effect, or cost, at the peak of the effect."""
-        write, read = self.peak
-        return self.mean(getattr(self, of)[write : write + 1, :, read], self.counts[write : write + 1], seed)
-
-    def total(self, of: str = "cost", seed: int = 0) -> Interval:
-        """The rise of the loss, summed over the rounds read and averaged over the rounds written."""
-        return self.mean(np.nansum(getattr(self, of), -1), self.counts, seed)
+    effect: Float[np.ndarray, "write episode lag"]
+    cost: Float[np.ndarray, "write episode lag"]
 
 
-def influence(subject: Subject, channel: str, change: str) -> Influence:
-    """What a change of a channel does, by round written and round read; computed once for a subject."""
-    return once(("influence", channel, change), subject, make=lambda: _influence(subject, channel, change))
-
-
-def _influence(subject: Subject, channel: str, change: str) -> Influence:
-    starts = subject.writes
-    counts = np.ones((len(starts), subject.shape[0]), bool)
+@remembered
+def influence(trial: Trial, channel: str, change: str) -> Influence:
+    """What a change of a channel does."""
+    starts, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
     if change == SAME:
-        counts = has_alike(subject, starts) if subject.run.layout.kind == "classes" else ~counts
-    return _measured(subject, channel, change, limited(subject, starts, change, channel), counts)
+        there = has_alike(trial, starts) if trial.run.layout.kind == "classes" else ~there
+    said = trial.continued(limited(trial, starts, change, channel), starts)
+    parts = []
+    for of in (
+        trial.distance(trial.distribution(said), trial.plain),
+        trial.losses(said) - trial.losses(trial.run.predictions),
+    ):
+        later = np.full(of.shape, np.nan)
+        for i, t in enumerate(starts):
+            later[i, there[i], : of.shape[2] - t] = of[i, there[i], t:]
+        parts.append(later)
+    return Influence(*parts)
 
 
-def _measured(subject: Subject, channel: str, change: str, state: Tensor, counts: Array) -> Influence:
-    predictions = subject.continued(state, subject.writes)
-    effect = subject.distance(subject.distribution(predictions), subject.plain)
-    cost = subject.losses(predictions) - subject.losses(subject.run.predictions)
-    others = torch.from_numpy(donors(subject.shape[0], subject.effort.seed + 1))
-    blind = subject.losses(predictions[:, others]) - subject.losses(subject.run.predictions[others])
-    before = np.arange(effect.shape[2]) < np.array(subject.writes)[:, None, None]
-    effect, cost, blind = (np.where(before, np.nan, part) for part in (effect, cost, blind))
-    return Influence(channel, change, subject.writes, effect, cost, blind, counts)
+def mean(values: Float[np.ndarray, "write episode"]) -> Interval:
+    """The mean over writes, of those that there are, with its 95 % interval over episodes."""
+    return ratio_interval(np.nansum(values, 0), np.isfinite(values).sum(0))
 
 
-def table(subject: Subject) -> pd.DataFrame:
-    """Effect and cost of every change, by channel, at once and some rounds on; by group of rounds where at once."""
+def table(trial: Trial) -> pd.DataFrame:
+    """Effect and cost of every change, by channel, at once and some rounds on."""
     rows = []
-    for channel in subject.channels:
+    for channel in trial.channels:
         for change in OF_ALL if channel == ALL else OF_EACH:
-            found = influence(subject, channel, change)
-            for lag in (0, 1, 2, 4):
-                effect, counts = found.at(lag)
-                cost, _ = found.at(lag, "cost")
-                if not counts.any():
-                    continue
-                numbers = {
-                    **found.mean(effect, counts).columns("effect"),
-                    **found.mean(cost, counts).columns("cost"),
-                }
-                rows.append({"channel": channel, "change": change, "rounds_on": lag, **numbers, "n": int(counts.sum())})
+            for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
+                effect, cost = (of[..., lag] for of in influence(trial, channel, change))
+                if n := int(np.isfinite(effect).sum()):
+                    numbers = {**mean(effect).columns("effect"), **mean(cost).columns("cost")}
+                    rows.append({"channel": channel, "change": change, "rounds_on": lag, **numbers, "n": n})
     return pd.DataFrame(rows)
 
 
-def by_round(subject: Subject) -> pd.DataFrame:
+def by_round(trial: Trial) -> pd.DataFrame:
     """Effect of another episode's state on the prediction of the same round, by channel and round."""
-    rows = []
-    for channel in subject.channels:
-        found = influence(subject, channel, DONOR)
-        for t, part in zip(found.writes, found.effect, strict=True):
-            rows.append({"channel": channel, "round": t, **mean_interval(part[:, t]).columns("effect")})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {"channel": channel, "round": t, **mean_interval(part[:, 0]).columns("effect")}
+        for channel in trial.channels
+        for t, part in zip(trial.writes, influence(trial, channel, DONOR).effect, strict=True)
+    )
 
 
-def used(subject: Subject, channel: str) -> Verdict:
-    """Do predictions, and right answers, rest on the channel?
+def replaced(
+    trial: Trial, change: str, channel: str = ALL, axes: Tensor | None = None, again: bool = True
+) -> Float[Tensor, "episode round *outcome"]:
+    """Predictions where every round from the second on reads a changed state; without ``again``, the second alone.
 
-    The larger effect of two changes decides: the initial state, and another episode's. Whichever round it shows in.
+    With ``axes`` the state that a round would read is changed in these directions alone, else in rows of a channel.
     """
-    found = max((influence(subject, channel, change) for change in OF_EACH), key=_peak_effect)
-    effect, cost, blind = found.at_peak(), found.total(), found.total("blind")
-    threshold = THRESHOLDS["effect"].value
-    word, note = placed(effect, threshold, "used", "not used"), ""
-    if word == "used" and cost.low <= max(0.0, blind.estimate):
-        word, note = UNDECIDED, "Predictions move, but the loss does not rise by more than chance: no use shows."
-    write, read = found.peak
-    where = f"{found.change} in round {found.writes[write]}, read in round {read}; the loss rises by {cost} in all."
-    rounds = _rounds_used(influence(subject, channel, DONOR))
-    return Verdict(
-        "used",
-        "Is it used?",
-        word,
-        number=effect,
-        what="predictions move by",
-        control=blind.estimate,
-        control_is="by the truths of other episodes the loss rises by",
-        threshold=threshold,
-        about=channel,
-        note=f"{where} {rounds} {note}".strip(),
-    )
+
+    def write(t: int, state: Tensor) -> Tensor:
+        if t >= trial.shape[1]:  # the last round's, which nobody reads
+            return state
+        new, rows, after = limited(trial, [t], change, channel)[0], trial.channels[channel], state.clone()
+        if axes is not None:
+            return state + ((new - state).flatten(1).double() @ axes.T @ axes).to(state).unflatten(1, state.shape[1:])
+        after[:, rows] = new[:, rows]
+        return after
+
+    first = write(1, trial.read([1])[0]).unsqueeze(0)
+    return trial.continued(first, [1], again=(lambda _, t, state: write(t, state)) if again else None)[0]
 
 
-def _peak_effect(found: Influence) -> float:
-    return found.at_peak().estimate
+def worth(trial: Trial, changes: Sequence[str], channel: str = ALL) -> tuple[Interval, float]:
+    """The share of the loss that the own state takes away beyond chance, by the change that shows it best; and chance.
+
+    Over rounds from the second. Chance is the same share by the truths of other episodes.
+    """
+    return _best(_worth(trial, change, channel) for change in changes)
 
 
-def rounds_used(found: Influence) -> list[int]:
-    """The rounds written whose own prediction moves by more than the threshold, with its whole interval."""
-    threshold = THRESHOLDS["effect"].value
-    return [t for t, part in zip(found.writes, found.effect, strict=True) if mean_interval(part[:, t]).low > threshold]
+def _best(found: Iterable[tuple[Interval, float]]) -> tuple[Interval, float]:
+    """A share that is wholly above the threshold, where there is one; the largest of them, or of all."""
+    return max(found, key=lambda one: (one[0].low >= THRESHOLDS["worth"].value, one[0].estimate))
 
 
-def _rounds_used(found: Influence) -> str:
-    rounds = rounds_used(found)
-    listed = ", ".join(map(str, rounds)) or "none"
-    return f"Rounds whose own prediction reads it: {listed} of {', '.join(map(str, found.writes))}."
+@remembered
+def _worth(trial: Trial, change: str, channel: str) -> tuple[Interval, float]:
+    return shares(trial, replaced(trial, change, channel), slice(max(1, trial.task.data.first_asked), None))
 
 
-def put_back(subject: Subject) -> float:
-    """How far predictions move where the own state is put in its own place: the rounding of the instrument."""
-    said = subject.continued(subject.read(subject.writes), subject.writes, horizon=1)
-    return float(subject.distance(subject.distribution(said), subject.plain).max())
+def shares(trial: Trial, without: Tensor, rounds: slice) -> tuple[Interval, float]:
+    """The share of the loss of the predictions ``without`` that the model's own are below it, beyond chance; chance."""
+
+    def fallen(rows: Tensor) -> Array:
+        lost, own = (trial.losses(of[rows])[:, rounds] for of in (without, trial.run.predictions))
+        return (lost - own).sum(1)
+
+    n, seed = trial.shape[0], trial.effort.seed
+    whole = np.abs(trial.losses(without)[:, rounds]).sum(1)
+    if not whole.any():
+        return Interval(0.0, 0.0, 0.0), 0.0
+    chance = np.mean([fallen(torch.from_numpy(donors(n, seed + 1 + i))) for i in range(_OTHERS)], 0)
+    return ratio_interval(fallen(torch.arange(n)) - chance, whole), float(chance.sum() / whole.sum())
 
 
-def content(subject: Subject, channel: str = ALL) -> Verdict:
+def used(trial: Trial, channel: str) -> Measure:
+    """Do right answers rest on the channel? By the worse of two changes: the initial state, and another episode's."""
+    what = "what it carries" if channel == ALL else f"its {channel}"
+    return _rests("used", "Predictions rest on what is carried", trial, OF_EACH, channel, verb="use", what=what)
+
+
+def content(trial: Trial) -> Measure:
     """Is it what the state says, or that there is one? Another episode's state is as much of a state as the own one."""
-    question, threshold = "Is it what the state says that counts, or that there is a state?", THRESHOLDS["effect"].value
-    other, none = influence(subject, channel, DONOR), influence(subject, channel, INITIAL)
-    effect, control = other.at_peak(), none.at_peak()
-    word = placed(effect, threshold, "content", "pause" if control.low > threshold else "neither")
-    told = f"The initial state in its place: {control}."
-    same = influence(subject, channel, SAME)
-    if same.counts.any():
-        values, counts = same.at(0)
-        told += f" Another episode's that gives the same answer: {same.mean(values, counts)}."
-    return Verdict(
-        "content",
-        question,
-        word,
-        number=effect,
-        what="another episode's state moves predictions by",
-        control=put_back(subject),
-        control_is="the own state, put back,",
-        threshold=threshold,
-        about=channel,
-        note=told,
+    (none, _), (other, _) = worth(trial, [INITIAL]), worth(trial, CONTENT)
+    pauses = none.low >= THRESHOLDS["worth"].value > other.high
+    note = "A pause: the initial state in its place costs answers, another's does not." if pauses else ""
+    claim = "What the state says counts, not that there is one"
+    return replace(_rests("content", claim, trial, CONTENT, ALL, verb="read", what="what its state says"), note=note)
+
+
+def _rests(
+    key: str, claim: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str
+) -> Measure:
+    number, chance = worth(trial, changes, channel)
+    untrained = trial.untrained(lambda copy: worth(copy, changes, channel)[0])
+    return Measure(
+        key,
+        claim,
+        number,
+        THRESHOLDS["worth"].value,
+        unit="share of the loss that it takes away",
+        controls={**untrained, "the truths of other episodes": Control(chance)},
+        about="" if channel == ALL else channel,
+        yes=f"{verb}s {what}",
+        no=f"does not {verb} {what}",
+        rests_on=("without", "used", "by_round"),
+        caution="what is used of the state, which another episode's differs from in everything",
     )
 
 
-def lasts(subject: Subject, channel: str = ALL) -> Verdict:
+def lasts(trial: Trial) -> Measure:
     """Is a state carried on from round to round, or made anew from the inputs of each?
 
-    Control: the own state is put back in the next round, as if that round had made it anew. A verdict says what this
-    machine does; untrained copies carry on, too, where their wiring does.
+    Another episode's state, or the mean of all, is written in a round, and answers are judged a round on.
     """
-    question, threshold = "Is a write carried on, or is the state made anew in every round?", THRESHOLDS["lasts"].value
-    found = influence(subject, channel, DONOR)
-    if found.at_peak().high < THRESHOLDS["effect"].value:
-        return Verdict("lasts", question, NOT_APPLICABLE, about=channel, note="Nothing that is written shows at all.")
-    share = _left(found)
-    last, some = found.at(found.effect.shape[2] - 1 - found.writes[0])
-    return Verdict(
+    claim, threshold = "Its effect lasts", THRESHOLDS["worth"].value
+    if trial.shape[1] < 3 or worth(trial, CONTENT)[0].high < threshold:
+        return Measure("lasts", claim, lacking="no state whose replacement costs answers")
+    now, then = (influence(trial, ALL, DONOR).effect[..., lag] for lag in (0, 1))
+    left = np.nansum(then) / max(now[np.isfinite(then)].sum(), 1e-12)
+    number, chance = _lasts(trial)
+    return Measure(
         "lasts",
-        question,
-        placed(share, threshold, "carried on", "made anew"),
-        number=share,
-        what="share of the effect that is left a round on",
-        control=put_back(subject),
-        control_is="with the own state put back in between",
-        threshold=threshold,
-        about=channel,
-        note=f"At the end of the episode, written in round {found.writes[0]}: {found.mean(last, some)}.",
+        claim,
+        number,
+        threshold,
+        unit="share of the loss that the own state takes away a round on",
+        controls={
+            **trial.untrained(lambda copy: _lasts(copy)[0]),
+            "the truths of other episodes": Control(chance),
+        },
+        yes="carries it on",
+        no="makes its state anew in every round",
+        rests_on=("used",),
+        note=f"Of the effect on predictions {left:.2f} is left a round on.",
     )
 
 
-def _left(found: Influence) -> Interval:
-    """The effect a round on as a share of that in the round itself, over the rounds written that have a next one."""
-    now, counts = found.at(0)
-    then, later = found.at(1)
-    both = counts & later
-    return ratio_interval(np.where(both, then, 0).sum(0), np.where(both, now, 0).sum(0))
+def _lasts(trial: Trial) -> tuple[Interval, float]:
+    starts, found = list(range(1, trial.shape[1] - 1)), []
+    for change in CONTENT:
+        late = trial.run.predictions.clone()
+        said = trial.continued(limited(trial, starts, change, ALL), starts, horizon=2)
+        for i, t in enumerate(starts):
+            late[:, t + 1] = said[i, :, t + 1]
+        found.append(shares(trial, late, slice(2, None)))
+    return _best(found)
 
 
-def presence(subject: Subject) -> pd.DataFrame:
+def without(trial: Trial) -> pd.DataFrame:
+    """The share of the loss that the own state takes away, by channel and by what is read in every round instead."""
+    rows = []
+    for channel in trial.channels:
+        for change in (*OF_EACH, MEAN):
+            number, chance = worth(trial, [change], channel)
+            rows.append({"channel": channel, "change": change, **number.columns("worth"), "chance": chance})
+    return pd.DataFrame(rows)
+
+
+def presence(trial: Trial) -> pd.DataFrame:
     """The loss of the last round by content x presence: the own state, or the mean of all; of that round, or at first.
 
     "Own content, no presence" is what sets the episode apart from the others, added to the initial state.
     """
-    last = [subject.shape[1] - 1]
-    state, initial = subject.read(last), subject.run.latents[:, 0].unsqueeze(0)
+    last = [trial.shape[1] - 1]
+    state, initial = trial.read(last), trial.run.latents[:, 0].unsqueeze(0)
     mean = state.mean(1, keepdim=True).expand_as(state)
     cells = {
         ("own", "yes"): state,
@@ -256,6 +242,6 @@ def presence(subject: Subject) -> pd.DataFrame:
     }
     rows = []
     for (said, there), read in cells.items():
-        loss = subject.losses(subject.continued(read, last))[0, :, -1]
+        loss = trial.losses(trial.continued(read, last))[0, :, -1]
         rows.append({"content": said, "presence": there, **mean_interval(loss).columns("loss")})
     return pd.DataFrame(rows)

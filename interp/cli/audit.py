@@ -24,20 +24,19 @@ def audit(
     device: options.Device = "cpu",
     out: options.Out = Path("output/audits"),
 ) -> None:
-    """Ask what critics ask of latent reasoning: a line for each question, with number, control and threshold."""
+    """Check eleven claims that critics of latent reasoning doubt: is the carried state really used?"""
     from dataclasses import replace
 
     from interp.audit import FULL, QUICK
     from interp.audit import audit as ask
     from interp.files import write_csv, write_json
 
-    subject = options.load(model, sizes, arguments, device).model
+    machine = options.load(model, sizes, arguments, device).model
     folder = folder_to_write(out / Path(model).name)
-    found = ask(subject, effort=replace(QUICK if quick else FULL, seed=seed))
-    for line in found.verdicts:
-        say.line(line)
-    say.facts(model=found.model, verdicts=found.to_frame().to_dict("records"), settings=dict(found.settings))
-    frames = {"verdicts": found.to_frame(), **found.tables}
+    found = ask(machine, effort=replace(QUICK if quick else FULL, seed=seed))
+    say.line(repr(found))
+    say.facts(model=found.model, measures=[one.to_dict() for one in found], settings=dict(found.settings))
+    frames = {"measures": found.to_frame(), **found.tables}
     written = [write_csv(folder / f"{name}.csv", frame) for name, frame in frames.items() if len(frame)]
     written.append(write_json(folder / "audit.json", {"model": found.model, "settings": dict(found.settings)}))
     if report:
@@ -45,7 +44,7 @@ def audit(
         from reports.parts import audit as part
 
         page = write_report(
-            subject,
+            machine,
             folder,
             16,
             None,

@@ -75,7 +75,7 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
-    checks = result.to_frame()
+    checks = result.table()
     sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
     text = _EXITS_TEXT.format(algorithm=context.algorithm.name) if _unlisted(context) else _TEXT

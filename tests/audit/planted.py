@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import interp
 from interp.algorithm import Algorithm, Variable
-from interp.audit import AuditResult, Effort, audit
+from interp.audit import AuditResult, Scope, audit
 from interp.tasks.experts import TASK as EXPERTS
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import follow_previous_winners
@@ -26,7 +26,7 @@ from interp.tasks.reachability.layout import ReachabilityRound
 from lab import known
 from lab.known import by_algorithm
 
-SMALL = Effort(episodes=48, rounds=8, writes=4, away=1, held=40, jacobians=1, along=6)
+SMALL = Scope(episodes=48, rounds=8, writes=4, away=1, held=40, jacobians=1, along=6, copies=2)
 
 
 @dataclass(frozen=True)
@@ -180,18 +180,20 @@ class Cached(nn.Module):
             self.gain.zero_()
 
 
-def cached(reads: str = "cache") -> Any:
-    """The machine that answers from its cache, or from its thought."""
+def cached(reads: str = "cache", sees_from: int = 99) -> Any:
+    """The machine that answers from its cache, or from its thought; from a round on, by the truth of its round."""
 
     def step(module: Cached, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
         said = (fed.tokens[:, 3:11:2] - 3).double()
         truth = (fed.tokens[:, -2:-1] - 3).double()
-        weights = {"cache": carried["cache"].sum(1), "thought": carried["thought"]}[reads]
+        weights = {"cache": carried["cache"].sum(1), "thought": carried["thought"][:, :4]}[reads]
         one = ((module.gain * weights).softmax(-1) * said).sum(-1)
+        one = torch.where(carried["thought"][:, 4] >= sees_from, truth[:, 0], one)
         match = (said == truth).double()
-        return torch.stack([1 - one, one], -1), {"cache": match.unsqueeze(1), "thought": carried["thought"] + match}
+        counted = torch.cat([match, torch.ones_like(truth)], 1)
+        return torch.stack([1 - one, one], -1), {"cache": match.unsqueeze(1), "thought": carried["thought"] + counted}
 
-    channels = [interp.Channel("cache", (SMALL.rounds * 2, 4), grows=1), interp.Channel("thought", (4,))]
+    channels = [interp.Channel("cache", (SMALL.rounds * 2, 4), grows=1), interp.Channel("thought", (5,))]
     return interp.adapt(
         Cached(),
         "experts",
@@ -200,6 +202,7 @@ def cached(reads: str = "cache") -> Any:
         channels=channels,
         output="probability",
         name=f"reads its {reads}",
+        check=sees_from == 99,
         algorithm=None,
     )
 
@@ -211,115 +214,118 @@ PLANTED: dict[str, Planted] = {
     "Weighted Majority": Planted(
         _wired,
         {
-            "used": "used",
-            "content": "content",
-            "lasts": "carried on",
-            "in time": "in time",
-            "decoded": "read",
+            "used": "yes",
+            "content": "yes",
+            "lasts": "yes",
+            "in time": "yes",
+            "decoded": "yes",
             "moves": "drifts",
-            "side": "state",
+            "side": "yes",
         },
         False,
     ),
     "search": Planted(
         lambda: interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False),
         {
-            "used": "used",
-            "content": "content",
-            "lasts": "carried on",
-            "in time": "in time",
-            "stays": "stays",
+            "used": "yes",
+            "content": "yes",
+            "lasts": "yes",
+            "in time": "yes",
+            "stays": "yes",
             "moves": "settles",
-            "side": "state",
-            "longer": "kept",
+            "side": "yes",
+            "longer": "yes",
         },
         False,
     ),
     "idle weights": Planted(
         _idle_majority,
-        {"used": "not used", "content": "neither", "decoded": "read", "side": "shortcut", "moves": "drifts"},
+        {"used": "no", "content": "no", "decoded": "yes", "side": "no", "moves": "drifts"},
         False,
     ),
     "in-degree beside an idle set": Planted(
         lambda: _graph(_answering("indegree", "fewer_parents")),
-        {"used": "not used", "content": "neither", "decoded": "read", "side": "shortcut", "in time": "late"},
+        {"used": "no", "content": "no", "decoded": "yes", "side": "no", "in time": "no"},
         False,
     ),
     "contraction": Planted(
         lambda: moving([[0.5, 0.0], [0.0, 0.25]]),
-        {"used": "not used", "moves": "settles", "decoded": "not read"},
+        {"used": "no", "moves": "settles", "decoded": "no"},
         False,
     ),
-    "3-cycle": Planted(lambda: moving(TURN), {"used": "not used", "moves": "cycles"}, False),
+    "3-cycle": Planted(lambda: moving(TURN), {"used": "no", "moves": "cycles"}, False),
     # Held out: judged once thresholds stood.
     "set in the last rounds only": Planted(
         lambda: _graph(_answering("lastonly", "fewer_parents", 5)),
-        {"used": "used", "content": "content", "side": "state", "decoded": "read"},
+        {"used": "yes", "content": "yes", "side": "yes", "decoded": "yes"},
         True,
     ),
     "state made anew": Planted(
         lambda: by_algorithm.machine(follow_previous_winners(), EXPERTS.layout(n_experts=4), name="winners"),
-        {"used": "used", "content": "content", "lasts": "made anew"},
+        {"used": "yes", "content": "yes", "lasts": "no"},
         True,
     ),
-    "pause": Planted(_pausing, {"used": "used", "content": "pause", "side": "shortcut"}, True),
+    "pause": Planted(_pausing, {"used": "yes", "content": "no", "side": "no"}, True),
     "undirected search": Planted(
         partial(_searching, "undirected"),
-        {"used": "used", "content": "content", "lasts": "carried on", "side": "shortcut"},
+        {"used": "yes", "content": "yes", "lasts": "yes", "side": "no"},
         True,
     ),
     "one round late": Planted(
         partial(_searching, "one round late, by algorithm"),
-        {"used": "used", "in time": "late", "lasts": "carried on"},
+        {"used": "yes", "in time": "no", "lasts": "yes"},
         True,
     ),
     "search from both ends": Planted(
         partial(_searching, "bidirectional"),
-        {"used": "used", "in time": "early", "lasts": "carried on"},
+        {"used": "yes", "in time": "yes", "early": "yes", "lasts": "yes"},
         True,
     ),
     "reads its cache": Planted(
-        cached, {"used cache": "used", "used thought": "not used", "content": "content", "lasts": "carried on"}, True
+        cached, {"used cache": "yes", "used thought": "no", "content": "yes", "lasts": "yes"}, True
     ),
-    "reads its thought": Planted(partial(cached, "thought"), {"used cache": "not used", "used thought": "used"}, True),
+    "reads its thought": Planted(partial(cached, "thought"), {"used cache": "no", "used thought": "yes"}, True),
     "two fixed points": Planted(
-        lambda: moving([[1.0]], inputs=0.2, bend=3.0), {"used": "not used", "moves": "settles"}, True
+        lambda: moving([[1.0]], inputs=0.2, bend=3.0), {"used": "no", "moves": "settles"}, True
     ),
     "drift only": Planted(
-        lambda: moving([[1.0, 0.0], [0.0, 1.0]], [0.3, -0.1], inputs=0.0), {"used": "not used", "moves": "drifts"}, True
+        lambda: moving([[1.0, 0.0], [0.0, 1.0]], [0.3, -0.1], inputs=0.0), {"used": "no", "moves": "drifts"}, True
     ),
-    "expanding map": Planted(lambda: moving([[1.5]]), {"used": "not used", "moves": "expands"}, True),
+    "expanding map": Planted(lambda: moving([[1.5]]), {"used": "no", "moves": "expands"}, True),
     # Held out, and planted after the rule of the question "side" was changed once (docs/audit.md).
+    "sees the truth late": Planted(lambda: cached(sees_from=12), {"used": "yes", "unseen": "no"}, True),
     "majority vote": Planted(
         lambda: by_algorithm.machine(majority_vote(), EXPERTS.layout(n_experts=4)),
-        {"used": "not used", "side": "shortcut", "in time": "late"},
+        {"used": "no", "side": "no", "in time": "no"},
         True,
     ),
-    "more ancestors": Planted(
-        lambda: _graph(heuristic("more_ancestors")), {"used": "not used", "side": "shortcut"}, True
-    ),
+    "more ancestors": Planted(lambda: _graph(heuristic("more_ancestors")), {"used": "no", "side": "no"}, True),
     "undirected distance": Planted(
         lambda: _graph(_from_the_root()),
-        {"used": "used", "content": "content", "lasts": "made anew", "side": "shortcut", "in time": "early"},
+        {"used": "yes", "content": "yes", "lasts": "no", "side": "no", "in time": "yes", "early": "yes"},
         True,
     ),
     "depth-first": Planted(
         partial(_searching, "depth-first"),
-        {"used": "used", "in time": "late", "lasts": "carried on"},
+        {"used": "yes", "in time": "no", "lasts": "yes"},
         True,
     ),
     "Q-learning": Planted(
         lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3),
-        {"used": "used", "content": "content", "lasts": "carried on", "decoded": "read"},
+        {"used": "yes", "content": "yes", "lasts": "yes", "decoded": "yes"},
         True,
     ),
 }
 
 
 def said(found: AuditResult, question: str) -> str:
-    """The word of a line, by question and channel."""
+    """The word of a claim, of a channel ("used cache"), how the state "moves", and whether an answer is "early"."""
+    if question == "moves":
+        return found["settles"].note.partition(".")[0].removeprefix("It ")
+    if question == "early":
+        return "yes" if "Early" in found["in time"].note else "no"
     key, _, channel = question.partition(" ") if question.startswith("used ") else (question, "", "")
-    return found.verdict(key, channel).word
+    return next(one for one in found if one.key == key and one.about == channel).word
 
 
 def main(keys: list[str]) -> None:
@@ -336,9 +342,9 @@ def main(keys: list[str]) -> None:
             f"{key} ({'held out' if one.held_out else 'seen'}): {len(words) - len(wrong)} of {len(words)} right, "
             f"{time.process_time() - start:.1f} CPU s\n"
         )
-        for question in wrong:
-            name, _, channel = question.partition(" ") if question.startswith("used ") else (question, "", "")
-            sys.stdout.write(f"    asked for {wrong[question][0]!r}: {found.verdict(name, channel)}\n")
+        for question, (right, _) in wrong.items():
+            sys.stdout.write(f"    {question} should be {right!r}:\n{found!r}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -40,10 +40,10 @@ def built(name: str, folder: Path) -> Any:
 
 
 def row(name: str, found: AuditResult, full: bool, seconds: float) -> dict[str, Any]:
-    """The words of an audit: one column a question, the channels apart from all that is carried."""
-    used = [line for line in found.verdicts if line.key == "used"]
-    words = {"used": used[0].word, "by channel": "; ".join(f"{line.about}: {line.word}" for line in used[1:])}
-    words |= {line.key: line.word for line in found.verdicts if line.key != "used"}
+    """The words of an audit: one column a claim, the channels apart from all that is carried."""
+    words = {one.key: one.word for one in found if not one.about}
+    words["by channel"] = "; ".join(f"{one.about}: {one.word}" for one in found if one.about)
+    words["moves"] = found["settles"].note.partition(".")[0].removeprefix("It ")
     shipped = name not in KINDS and name != PLAIN
     size = "full" if full else "quick"
     return {"machine": name, "shipped": shipped, "size": size, **words, "CPU seconds": round(seconds, 1)}
@@ -60,7 +60,7 @@ def main(asked: list[str], full: bool) -> None:
         start = time.process_time()
         found = audit(machine, effort=FULL if full else QUICK)
         new = row(name, found, full, time.process_time() - start)
-        sys.stdout.write(f"{new}\n" + "".join(f"    {line}\n" for line in found.verdicts))
+        sys.stdout.write(f"{new}\n" + f"{found!r}\n")
         sys.stdout.flush()
         held = held[(held["machine"] != name) | (held["size"] != size)]
         held = pd.concat([held, pd.DataFrame([new])], ignore_index=True)

@@ -1,4 +1,4 @@
-"""The shell's one JSON object and the page hold every line of an audit, with number, control and threshold."""
+"""The shell's one JSON object and the page hold every measure of an audit, with number, control and threshold."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from typer.testing import CliRunner
 import interp
 import lab
 from interp import audit as room
-from interp.audit import Effort
+from interp.audit import Scope
 from interp.cli import app
 from interp.errors import InputError
 from tests.audit import shipped
 
-TINY = Effort(episodes=12, rounds=5, writes=2, away=1, held=12, jacobians=1, along=1)
+TINY = Scope(episodes=12, rounds=5, writes=2, away=1, held=12, jacobians=1, along=1, copies=1)
 
 
 @pytest.fixture
 def told(monkeypatch, tmp_path):
     """What the command says of a small model, at little effort."""
-    monkeypatch.setattr("interp.audit.subject.QUICK", TINY)
+    monkeypatch.setattr("interp.audit.trial.QUICK", TINY)
     words = ["audit", "wma-handwired", "--experts", "2", "--quick", "--report", "--json", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout), tmp_path / "wma-handwired"
 
 
-def test_the_command_tells_every_question_and_writes_tables_and_a_page(told):
+def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
     said, folder = told
-    keys = [line["key"] for line in said["verdicts"]]
-    assert keys == ["used", "content", "lasts", "decoded", "directions", "in time", "longer", "stays", "moves", "side"]
-    decided = [line for line in said["verdicts"] if line["verdict"] not in ("undecided", "not applicable")]
-    assert decided and all(line["number_low"] <= line["number"] <= line["number_high"] for line in decided)
-    assert all(line["control_is"] and line["control"] is not None for line in decided)
-    assert said["settings"]["thresholds"]["effect"] == room.THRESHOLDS["effect"].value
-    assert (folder / "verdicts.csv").is_file() and (folder / "used.csv").is_file()
+    measures = {one["key"]: one for one in said["measures"]}
+    keys = ["used", "content", "side", "unseen", "lasts", "decoded", "in time", "longer", "stays", "directions"]
+    assert list(measures) == [*keys, "settles"]
+    decided = [one for one in measures.values() if one["word"] in ("yes", "no")]
+    assert decided and all(one["low"] <= one["number"] <= one["high"] for one in decided)
+    assert all(one["control"] and one["control_number"] is not None for one in decided)
+    assert all("an untrained copy" in one["controls"] for one in decided if one["key"] != "unseen")
+    assert said["settings"]["thresholds"]["worth"] == room.THRESHOLDS["worth"].value
+    tables = {name for one in decided for name in one["rests_on"]} - {"cycles"}
+    assert all((folder / f"{name}.csv").is_file() for name in (*tables, "measures"))
     (page,) = folder.glob("wma-handwired*.html")
     text = unescape(page.read_text("utf-8"))
     assert "What critics ask" in text and "Not computed" not in text
-    for line in said["verdicts"]:
-        assert line["question"].split("?")[0] in text
+    assert all(one["claim"] in text for one in measures.values())
 
 
 def test_bad_efforts_are_refused_before_any_work():
     for name, value in (("episodes", 3), ("rounds", 1), ("held", 2), ("episodes", "many")):
         with pytest.raises(InputError, match=name):
             replace(TINY, **{name: value})
-    with pytest.raises(InputError, match="unknown question 'speed'"):
-        room.audit(interp.load("wma-handwired", n_experts=2), effort=TINY).verdict("speed")
     with pytest.raises(InputError, match="wma-lerned"):
         room.audit("wma-lerned")
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import pytest
 
 from interp.audit import audit
-from interp.audit.verdicts import NOT_APPLICABLE, UNDECIDED
 from tests.audit.planted import PLANTED, SMALL, said
 
-OPEN = (UNDECIDED, NOT_APPLICABLE)
 LONG = {"search", "Q-learning"}
 """Those that take more than ten seconds of one core."""
 UNSURE = {("majority vote", "in time"), ("undirected search", "side")}
@@ -22,7 +20,7 @@ UNSURE = {("majority vote", "in time"), ("undirected search", "side")}
 def judged(key: str) -> None:
     found = audit(PLANTED[key].make(), effort=SMALL)
     words = {question: said(found, question) for question in PLANTED[key].right}
-    expected = {q: UNDECIDED if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()}
+    expected = {q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()}
     assert words == expected
 
 

@@ -62,7 +62,7 @@ def test_weights_that_change_between_two_horizons_fail() -> None:
 
 def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() -> None:
     found = circuits.verify(W, [2, 3], n_rounds=5, n_episodes=2)
-    rows = found.to_frame().query("variable == 'horizon'")
+    rows = found.table().query("variable == 'horizon'")
     assert found.passed and rows["size"].tolist() == [2] * 4 and rows["dtype"].nunique() == 2
     assert rows["where"].str.contains("after 5 rounds|after 10 rounds").all()
     for arguments in ({"eta": 60.0}, {"rotation": 0}, {"positions": "sinusoidal"}):

@@ -57,7 +57,7 @@ def test_circuits_pass_it_too_by_the_algorithm_of_their_task():
         "qlearning-handwired": {"n_states": 2, "n_actions": 2},
     }.items():
         result = circuits.verify_machine(interp.load(name, **sizes), n_rounds=8, n_episodes=3)
-        assert result.passed, result.to_frame()
+        assert result.passed, result.table()
         assert result.checks[0].size == (2 if len(sizes) == 1 else (2, 2))
 
 
@@ -99,7 +99,7 @@ def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
     """By the name that its builder is registered under; exit 0 where it is exact, 1 where it is not, 2 if refused."""
     small = ["--rounds", 20, "--episodes", 3]
     exact = invoked("my-majority", *small, "--experts", 3, "--set", "decay=0.9", "--out", tmp_path)
-    assert exact.exit_code == 0 and "exact within tolerance" in exact.output, exact.output
+    assert exact.exit_code == 0 and "exactly: all" in exact.output, exact.output
     assert "carried_state" in (tmp_path / "verification.csv").read_text()
     failed = invoked("another", *small, "--json")
     told = json.loads(failed.output)

@@ -82,8 +82,8 @@ def test_another_draw_changes_the_choice_and_never_the_update(variant: str, form
 @pytest.mark.parametrize("form", [{}, {"signed": True, "rewards": (-1.0, 1.0)}, {"beta": 2.0}], ids=str)
 def test_it_is_verified_in_both_precisions(variant: str, form: dict[str, Any]) -> None:
     result = circuits.verify(Q, [(4, 3)], n_rounds=60, n_episodes=6, variant=variant, noise=True, **form)
-    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
-    assert {"noise", "policy", "maximum" if variant != "lin" else "best_column"} <= set(result.to_frame()["variable"])
+    assert result.passed, result.table()[~result.table()["passed"]].to_string()
+    assert {"noise", "policy", "maximum" if variant != "lin" else "best_column"} <= set(result.table()["variable"])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -105,7 +105,7 @@ def test_interchanges_of_the_draw_have_the_whole_effect_where_it_is_said_to_be(
 
 def test_soft_heads_choose_the_drawn_action_too() -> None:
     result = circuits.verify(Q, [(3, 2)], 15, 6, "float64", variant="softmlp", noise=True, eta=80.0)
-    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    assert result.passed, result.table()[~result.table()["passed"]].to_string()
 
 
 def test_the_algorithm_takes_the_drawn_action_and_learns_as_before() -> None:

@@ -87,9 +87,9 @@ def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
     result = circuits.verify("qlearning-handwired", sizes=[(3, 2)], n_rounds=12, n_episodes=6, variant=variant)
-    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    assert result.passed, result.table()[~result.table()["passed"]].to_string()
     circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2, variant=variant)
-    assert set(result.to_frame()["variable"]) == {
+    assert set(result.table()["variable"]) == {
         *circuit.sites,
         "carried_state",
         "residue",
@@ -276,7 +276,7 @@ def test_free_rollouts_on_the_chain_equal_the_tabular_learner() -> None:
 def test_verify_at_the_promised_sizes(variant: str) -> None:
     """Slow: 1,000 steps x 20 MDPs at 16 sizes up to 16 x 8, in both dtypes."""
     result = circuits.verify("qlearning-handwired", variant=variant)
-    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    assert result.passed, result.table()[~result.table()["passed"]].to_string()
 
 
 @pytest.mark.slow
@@ -285,4 +285,4 @@ def test_verify_at_the_promised_sizes(variant: str) -> None:
 def test_verify_with_negative_rewards(arguments: dict[str, Any], rewards: tuple[float, float]) -> None:
     """Slow: 1,000 steps, of both signs and with every Q far below 0; 1e-10 in float64."""
     result = circuits.verify("qlearning-handwired", sizes=[(4, 3), (8, 4)], rewards=rewards, **arguments)
-    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    assert result.passed, result.table()[~result.table()["passed"]].to_string()

@@ -154,7 +154,7 @@ def test_without_the_clip_errors_of_one_round_reach_the_next() -> None:
 def test_verify_passes() -> None:
     result = circuits.verify("reachability-handwired", sizes=[(5, 4), (8, 12)], n_rounds=9, n_episodes=8)
     assert result.passed
-    assert {"active", "frontier", "carried_state"} < set(result.to_frame()["variable"])
+    assert {"active", "frontier", "carried_state"} < set(result.table()["variable"])
 
 
 @pytest.mark.parametrize("make", [reachability, partial(interp.load, "reachability-handwired")])

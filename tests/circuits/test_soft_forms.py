@@ -112,7 +112,7 @@ def test_a_hard_form_is_allowed_nothing() -> None:
 
 def test_a_form_too_soft_to_promise_anything_fails_and_says_so() -> None:
     result = circuits.verify(R, [(6, 6)], n_rounds=6, n_episodes=6, dtype="float64", eta=15.0)
-    frame = result.to_frame()
+    frame = result.table()
     assert not result.passed
     assert frame.allowance[~frame.passed].str.contains("none: .*more than 0.0001").all()
 

@@ -71,7 +71,7 @@ def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
     result = circuits.verify("wma-handwired", sizes=[1, 4], n_rounds=12, n_episodes=4, variant=variant)
-    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    assert result.passed, result.table()[~result.table()["passed"]].to_string()
     held = {
         "log_weights",
         "binding",
@@ -86,9 +86,9 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
         "causality",
         "horizon",
     }
-    assert set(result.to_frame()["variable"]) == (held | {"match"} if variant == "R" else held)
-    scores = result.to_frame()["where"] == "blocks.2.attn.hook_attn_scores at w?"
-    assert set(result.to_frame()["variable"][scores]) == {"match" if variant == "R" else "next_log_weights"}
+    assert set(result.table()["variable"]) == (held | {"match"} if variant == "R" else held)
+    scores = result.table()["where"] == "blocks.2.attn.hook_attn_scores at w?"
+    assert set(result.table()["variable"][scores]) == {"match" if variant == "R" else "next_log_weights"}
 
 
 def test_interchange_of_a_variable_gives_the_counterfactual_of_the_algorithm() -> None:
@@ -211,7 +211,7 @@ def test_unknown_models_name_the_nearest() -> None:
 def test_verify_at_the_promised_sizes() -> None:
     """Slow: 1,000 rounds x 20 episodes at n = 2, 4, 8, 32 in both dtypes."""
     result = circuits.verify("wma-handwired")
-    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    assert result.passed, result.table()[~result.table()["passed"]].to_string()
 
 
 @pytest.mark.slow

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import interp
 import interp.audit
 import probes
 from circuits import compare
 from circuits.compare.question import Effort
 from interp import catalog
-from interp.audit.verdicts import NOT_APPLICABLE
 from interp.errors import InputError
 from interp.interventions import mediation
 from interp.interventions.interchange import interchange
@@ -31,7 +32,7 @@ from tests.machines_of_others.kinds import make, pair
 
 SHOWN = ("GRU of 2 layers", "LSTM", "loop", "HRM", "Mamba", "thoughts", "agent")
 TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
-AUDITED = interp.audit.Effort(episodes=16, rounds=6, writes=2, away=1, held=10, jacobians=1, along=1)
+AUDITED = interp.audit.Scope(episodes=16, rounds=6, writes=2, away=1, held=10, jacobians=1, along=1)
 RAN = "ran"
 """What a cell says of a room that ran whole."""
 
@@ -90,9 +91,9 @@ def _compare(machine: Any, folder: Path) -> str:
 
 def _audit(machine: Any, folder: Path) -> str:
     found = interp.audit.audit(machine, effort=AUDITED)
-    assert found.verdict("used").number is not None
-    line = found.verdict("moves")  # what other lines lack is what an untrained machine has not learned
-    return RAN if line.word != NOT_APPLICABLE else f"{RAN}; dynamics: not applicable ({line.note.rstrip('.')})"
+    assert not np.isnan(found["used"].number.estimate)
+    moves = found["settles"]  # what other claims lack is what an untrained machine has not learned
+    return RAN if moves.word != "not applicable" else f"{RAN}; dynamics: not applicable ({moves.reason})"
 
 
 def _report(machine: Any, folder: Path) -> str:

@@ -15,12 +15,12 @@ import numpy as np
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
 from circuits.benchmark.method import METHODS, Method, register
-from circuits.benchmark.question import Answer, Question
+from circuits.benchmark.question import Answer, Challenge
 from circuits.benchmark.questions import QUESTIONS
 from interp.errors import require_known
 
 
-def _random(question: Question, subject: KnownMachine, material: Material) -> Answer:
+def _random(question: Challenge, subject: KnownMachine, material: Material) -> Answer:
     """Scores drawn from the subject's name and the seed, so that they do not depend on what else is run."""
     words = [material.seed, *question.key.encode(), *subject.name.encode()]
     return question.drawn(subject, material, np.random.default_rng(words))

@@ -15,7 +15,7 @@ import numpy as np
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
-from circuits.benchmark.question import Answer, Question, Truth, pose, ranking
+from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking
 
 Item = tuple[str, int, int]
 """Key of a corruption, the round that it changes, and the round that reads the latents."""
@@ -74,7 +74,7 @@ def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 pose(
-    Question(
+    Challenge(
         key="rounds",
         name="through which rounds",
         asked="Which rounds read latents that carry the effect of a changed input on what a later round predicts?",

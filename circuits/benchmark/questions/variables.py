@@ -20,7 +20,7 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
-from circuits.benchmark.question import Answer, Question, Truth, pose, ranking
+from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking
 from interp.display import lacks
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
@@ -143,7 +143,7 @@ def _families(subject: KnownMachine, material: Material) -> Truth:
 
 
 pose(
-    Question(
+    Challenge(
         key="where",
         name="where variables live",
         asked="At which sites of the residual stream is a variable held in a form that the rest of the round uses?",
@@ -153,7 +153,7 @@ pose(
         truth=_where,
         grade=lambda subject, material, answer: ranking(material.truth("where"), answer, "held"),
     ),
-    Question(
+    Challenge(
         key="subspace",
         name="in which directions",
         asked="In which directions of a site does a variable live, given that it lives there?",
@@ -166,7 +166,7 @@ pose(
         oracle=lambda subject, material: Answer({}, subspaces=_bases(subject, material)),
         chance=_random_subspaces,
     ),
-    Question(
+    Challenge(
         key="exists",
         name="which variables exist",
         asked="Which variables does the machine hold anywhere in its residual stream, and which does it not?",
@@ -176,7 +176,7 @@ pose(
         truth=_exist,
         grade=_grade_existing,
     ),
-    Question(
+    Challenge(
         key="algorithm",
         name="which algorithm",
         asked="Which algorithm known to the task's comparison does the machine compute, whatever its parameters?",

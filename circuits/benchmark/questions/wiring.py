@@ -12,7 +12,7 @@ import torch
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import ANOTHER, EXITS, Exit, Material
-from circuits.benchmark.question import Answer, Question, Truth, pose, ranking, scores_of
+from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
 from interp.interventions.ablation import SHARES
 
 _KINDS = ("content", "constant", "clean-up")
@@ -105,7 +105,7 @@ def _true_nodes(subject: KnownMachine, material: Material) -> Answer:
 
 
 pose(
-    Question(
+    Challenge(
         key="edges",
         name="which edges",
         asked="Which edges does a round have: which head, MLP or exit reads what which part wrote, at which port?",
@@ -120,7 +120,7 @@ pose(
         grade=_grade_edges,
         oracle=_true_edges,
     ),
-    Question(
+    Challenge(
         key="nodes",
         name="which nodes",
         asked="Which of a round's embedding, heads and MLPs write something that varies and that another part reads?",

@@ -1,4 +1,4 @@
-"""What every question of an audit shares: a model, episodes, its run over them, and how far predictions lie apart.
+"""What every claim of an audit shares: a model, episodes, its run over them, and how far predictions lie apart.
 
 Predictions are compared as distributions. Of classes the distance is the total variation, from 0 to 1; of a real number
 it is the distance of the means in units of two standard deviations of the means that the model gives, and 1 at most.
@@ -7,11 +7,12 @@ What a change *costs* is by how much the task's own loss rises, by the truth.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -25,20 +26,25 @@ from interp.checks import check_fields, integer
 from interp.errors import InputError, require
 from interp.evaluation.plan import lacks_room
 from interp.machine import Channel, Machine
+from interp.measure import UNTRAINED, Control, Side, best_of
 from interp.model.rollout import rollout, run_round
 from interp.model.run import Rollout
+from interp.session import once
+from interp.statistics import Interval
 from interp.task import Task
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Array = NDArray[Any]
 ALL = "all that is carried"
 """The name of every channel together."""
-_COPIES = 4
-"""So many untrained copies are drawn at most until the predictions of one are finite."""
+_SPARE = 3
+"""So many more untrained copies are drawn at most until the predictions of enough of them are finite."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is run.
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """How much an audit runs.
 
     Attributes:
         episodes: of each regime.
@@ -47,6 +53,7 @@ class Effort:
         away: how many regimes beside the sampler's default are run.
         held: rounds in which the inputs are held, to see where the state goes.
         jacobians: episodes whose Jacobian is computed; ``along`` how many rounds of theirs, for exponents.
+        copies: untrained copies that are put in the model's place; the best of them is a control of every claim.
     """
 
     episodes: int = 96
@@ -56,38 +63,36 @@ class Effort:
     held: int = 40
     jacobians: int = 3
     along: int = 4
+    copies: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what leaves nothing to compare: folds of episodes, a round after the first, a step after a step."""
         check_fields(self)
-        least = {"episodes": 8, "rounds": 2, "writes": 1, "away": 0, "held": 10, "jacobians": 1, "along": 1, "seed": 0}
+        least = {"episodes": 8, "rounds": 2, "away": 0, "held": 10, "copies": 0, "seed": 0}
+        least |= {"writes": 1, "jacobians": 1, "along": 1}
         for name, bound in least.items():
             integer(name, getattr(self, name), bound)
 
 
-FULL, QUICK = Effort(), Effort(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2)
+FULL, QUICK = Scope(), Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2, copies=2)
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """A model that has run over episodes; what is computed once for it, in a session, is asked by its identity."""
+class Trial:
+    """A model on episodes; in a session, what is computed for a trial is found again by its identity."""
 
     model: Machine
     episodes: Any
-    effort: Effort
+    effort: Scope
 
     @classmethod
-    def of(cls, model: Machine, effort: Effort, regime: str = "", seed: int = 0, n_rounds: int = 0) -> Subject:
+    def of(cls, model: Machine, effort: Scope, regime: str = "", seed: int = 0, n_rounds: int = 0) -> Trial:
         """On new episodes of a regime, of the sampler's default one where none is named."""
         task = catalog.of(model)
         n_rounds = n_rounds or rounds_for(model, effort)
         require(n_rounds >= 2, f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}")
         return cls(model, task.sample_for(model, effort.episodes, n_rounds, effort.seed + seed, regime), effort)
-
-    def another(self, model: Machine) -> Subject:
-        """The same episodes with another model."""
-        return replace(self, model=model)
 
     @cached_property
     def task(self) -> Task:
@@ -151,14 +156,14 @@ class Subject:
         made = {record.key: record.make() for record in self.task.algorithms.records()}
         return {key: algorithm for key, algorithm in made.items() if not algorithm.state}
 
-    def told(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
+    def predicted_by(self, algorithm: Algorithm) -> Float[np.ndarray, "episode round outcome"]:
         """The distribution that an algorithm gives over the same episodes."""
         return np.asarray(algorithm.distribution(algorithm.run(self.episodes)), np.float64)
 
     def distribution(self, predictions: Tensor) -> Array:
         """Predictions ``[..., episode, round, ...]`` as ``[..., episode, round, outcome]``."""
-        told: Array = self.run.layout.distribution(predictions.double()).numpy(force=True)
-        return told
+        given: Array = self.run.layout.distribution(predictions.double()).numpy(force=True)
+        return given
 
     @cached_property
     def plain(self) -> Float[np.ndarray, "episode round outcome"]:
@@ -214,16 +219,41 @@ class Subject:
         """What the rounds ``starts`` read when nothing is changed."""
         return self.run.latents[:, list(starts)].transpose(0, 1)
 
-    def untrained(self) -> Subject | None:
-        """The same episodes with an untrained copy; None where no copy of a few predicts finite numbers."""
-        for seed in range(_COPIES):
-            blank = self.another(self.model.fresh(self.effort.seed + seed).eval())
-            if blank.run.predictions.isfinite().all() and blank.run.latents.isfinite().all():
-                return blank
-        return None
+    @cached_property
+    def copies(self) -> tuple[Trial, ...]:
+        """Untrained copies of the model on the same episodes: the first few whose predictions are finite."""
+        found: list[Trial] = []
+        for seed in range(self.effort.copies and self.effort.copies + _SPARE):
+            copy = replace(self, model=self.model.fresh(self.effort.seed + seed).eval())
+            if copy.run.predictions.isfinite().all() and copy.run.latents.isfinite().all():
+                found.append(copy)
+            if len(found) == self.effort.copies:
+                break
+        return tuple(found)
+
+    def untrained(self, number: Callable[[Trial], Interval | None], side: Side = "above") -> dict[str, Control]:
+        """The control of a claim: its number with untrained copies in the model's place; empty where none runs.
+
+        A copy that has nothing to which the claim applies counts as far from it: 0, or 1 for a claim of little.
+        """
+        numbers = [
+            Interval(*[float(side == "below")] * 3) if (of := number(copy)) is None else of for copy in self.copies
+        ]
+        return {UNTRAINED: best_of([of.estimate for of in numbers], side)} if numbers else {}
 
 
-def rounds_for(model: Machine, effort: Effort, times: int = 1) -> int:
+def remembered(find: Callable[Concatenate[Trial, P], T]) -> Callable[Concatenate[Trial, P], T]:
+    """``find``, which in a session computes anything about a trial only once; its arguments are hashable."""
+
+    @functools.wraps(find)
+    def found(trial: Trial, *args: P.args, **options: P.kwargs) -> T:
+        key = (find.__module__, find.__name__, args, *options.items())
+        return once(key, trial, make=lambda: find(trial, *args, **options))
+
+    return found
+
+
+def rounds_for(model: Machine, effort: Scope, times: int = 1) -> int:
     """Rounds of an episode, ``times`` as many where there is room for them."""
     wanted = times * catalog.of(model).at_most(effort.rounds)
     if not lacks_room(model, wanted):
