@@ -178,13 +178,16 @@ def ratio(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: floa
 
 
 @checked
-def skill(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
+def skill(
+    losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95, smallest: float = 0.0
+) -> Interval:
     """``1 - sum losses / sum references``: R2 from squared errors and :func:`totals`, or any skill score.
 
-    Where all losses are 0 the fit is exact and so are the bounds (1); where all references are 0 nothing varies and
-    everything is NaN. Arguments and errors as in :func:`ratio`.
+    Where all losses are 0 the fit is exact and so are the bounds (1), but for a ``smallest`` loss that could have been
+    in one episode, such as half a miss; where all references are 0 nothing varies and everything is NaN. Arguments and
+    errors as in :func:`ratio`.
     """
-    part = _Part.of(losses, references, n_folds, level)
+    part = _Part.of(losses, references, n_folds, level, smallest)
     return Interval(1 - part.ratio, 1 - part.high, 1 - part.low)
 
 
@@ -242,40 +245,16 @@ def accuracy_difference(
 
 
 @checked
-def detectable(
-    losses: ArrayLike,
-    references: ArrayLike,
-    n_folds: int,
-    *,
-    control_losses: ArrayLike | None = None,
-    control_references: ArrayLike | None = None,
-    level: float = 0.95,
-) -> float:
-    """The smallest difference from the control whose interval would have excluded 0 in this sample.
+def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> float:
+    """The smallest skill whose interval would have excluded 0 in this sample: ``1 - exp(-h)``.
 
-    It keeps the relative spread that both scores showed, holds the control where it is, and moves the fit up from it
-    until the lower bound of :func:`skill_difference` is 0. It lies between 0 and the control's distance from 1; NaN
-    where the control is perfect. A true difference of this size is found in about half of such samples, no more.
+    It keeps the relative spread that the losses showed; NaN where nothing varies. A true skill of this size is found in
+    about half of such samples, no more.
 
-    Args:
-        control_losses: None: the constant, whose skill is 0 without error (what :func:`skill` itself must exceed).
-
-    Example:
-        >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
-        0.777
+    >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
+    0.777
     """
-    own, q, below, r = _Part.of(losses, references, n_folds, level), 1.0, 0.0, 0.0
-    if control_losses is not None:
-        of_control = references if control_references is None else control_references
-        control = _Part.of(control_losses, of_control, n_folds, level)
-        q, below, r = control.ratio, control.ratio - control.low, own.correlation(control)
-    if isnan(own.ratio) or not q > 0:  # NaN is not above 0
-        return nan
-    # D^2 = (a (q - D))^2 + below^2 - 2 r a (q - D) below, a quadratic with one root between 0 and q.
-    a = expm1(min(own.half, _WIDEST))
-    square, linear = 1 - a**2, 2 * a * (a * q - r * below)
-    constant = a * a * q * q + below**2 - 2 * r * a * q * below
-    return 2 * constant / (linear + sqrt(max(linear**2 + 4 * square * constant, 0.0))) if constant > 0 else 0.0
+    return -expm1(-_Part.of(losses, references, n_folds, level).half)
 
 
 @dataclass(frozen=True, eq=False)
