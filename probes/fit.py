@@ -192,8 +192,8 @@ def _fit_run(
         alike = [i for i, target in enumerate(targets) if target.when == when]
         there = None if elsewhere is None else [elsewhere[i] for i in alike]
         copies = [(read(blank, where, when), there) for blank in blanks]
-        given = {"copies": copies, "uncontrolled": _why_none(run, n_untrained), "site": where, "seed": seed}
-        given |= {**_about(run), **options}
+        given: dict[str, Any] = {"copies": copies, "uncontrolled": _why_none(run, n_untrained), "site": where}
+        given |= {"seed": seed, **_about(run), **options}
         fitted = fit_targets(read(run, where, when), [targets[i] for i in alike], **given)
         results |= dict(zip(alike, fitted, strict=True))
     return [results[i] for i in range(len(targets))]
@@ -301,7 +301,7 @@ def fit_targets(
         kind.check(target)
     results = dict[int, ProbeResult]()
     where = site if isinstance(site, Place) else None
-    name = where.name if where else site
+    name = site.name if isinstance(site, Place) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
     sizes |= {"n_untrained": len(usable), "untrained_episodes": max((len(blank) for blank, _ in usable), default=0)}
     about = provenance(seed=seed, **sizes, **settings)
@@ -316,7 +316,7 @@ def fit_targets(
         fitted = Problem.of(sample, kind).with_baselines().fit(x, drawn)
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()
-            options = {"untrained": overflown or uncontrolled, "n_features": n_features[i]}
+            options: dict[str, Any] = {"untrained": overflown or uncontrolled, "n_features": n_features[i]}
             notes = (few, LEANS_LOW if n_features[i] else None, overflown and f"{overflown}, so that it is no control")
             results[i] = ProbeResult(
                 target=targets[i],

@@ -248,7 +248,7 @@ class ProbeResult(Measured):
         rows = [("probe", "all", name, score) for name, score in self.metrics.items()]
         rows += [("probe", name, self.metric, score) for name, score in self.by_output.items()]
         rows += [(name, "all", self.metric, control.score) for name, control in self.controls.items()]
-        about = {"target": self.target.key, "site": self.site}
+        about: dict[str, Any] = {"target": self.target.key, "site": self.site}
         common = {"detectable": self.score.detectable, "warning": self.warning}
         table = []
         for fitted, output, metric, score in rows:

@@ -162,7 +162,7 @@ class R2:
 
 def mean_scores(values: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> list[ProbeScore]:
     """Means of losses (absolute errors, log-losses) over scored entries: each output and, last, all together."""
-    return [ProbeScore.of(*sums, "ratio") for sums in _summed(mask, groups, values)]
+    return [ProbeScore.of(lost, steps, "ratio") for lost, steps in _summed(mask, groups, values)]
 
 
 def accuracies(

@@ -42,7 +42,7 @@ from interp.session import session
 from interp.workers import each, one_thread, share
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, Problem, Sample
-from probes.fit import N_UNTRAINED, untrained_runs
+from probes.fit import untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
 from probes.targets import compute
@@ -85,8 +85,8 @@ def cell(
     fitted = shared.problem.fit(without_rounding(x), copies)
     rows = []
     for target, (probe, controls) in zip(shared.problem.sample.targets, fitted, strict=True):
-        options = {"untrained": "its activations overflow", "n_features": leans_low(x, target)}
-        measure = measure_of(target, str(site), probe.score, controls, **options)
+        of_untrained, n_features = "the activations of the untrained model overflow", leans_low(x, target)
+        measure = measure_of(target, str(site), probe.score, controls, untrained=of_untrained, n_features=n_features)
         row: _Row = {"target": target.key, "site": str(site)}
         row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
         row |= dict(zip(("start", "stop"), shared.window, strict=True)) | measure.row()
@@ -165,7 +165,7 @@ def sweep(
     layers: Iterable[int] | Literal["all"] = "all",
     positions: str | Iterable[str] = "all",
     windows: Sequence[Window] | None = None,
-    n_untrained: int = N_UNTRAINED,
+    n_untrained: int = 1,
     seed: int = 0,
     cache: str | Path | None = None,
     n_jobs: int = -1,
@@ -182,7 +182,7 @@ def sweep(
         layers: of a loop within the round, its cycles.
         positions: labels of the layout, or "all"; a point that has none is one site.
         windows: (first round, round after the last); all rounds when None.
-        n_untrained: untrained copies, of which the best counts in each cell (:func:`probes.fit.fit`).
+        n_untrained: untrained copies, of which the best counts in each cell; :func:`probes.fit.fit` draws more.
         seed: of the folds, shuffles and the untrained copies.
         cache: folder for finished cells; nothing is kept when None.
         n_jobs: workers, -1 for one per core.
