@@ -122,8 +122,8 @@ class Sample:
         return kind.fit(x, every if kind.of_classes else [one.indicators() for one in every], folds, self.groups)
 
 
-Copy = tuple[Float[Array, "episode round d"], Sample]
-"""Activations of an untrained copy, and the targets of the episodes that it was run over."""
+Copy = tuple[Array, Sample]
+"""Activations ``[episode, round, feature]`` of an untrained copy, and the targets of the episodes that it was run over."""
 
 
 @dataclass(frozen=True, eq=False)

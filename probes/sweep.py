@@ -77,7 +77,7 @@ def cell(
     shared: Shared,
     site: Site,
     x: Float[Array, "episode round d"],
-    *blanks: Float[Array, "episode round d"],
+    *blanks: Array,
 ) -> _Done:
     """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
     require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
