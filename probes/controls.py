@@ -123,7 +123,7 @@ class Sample:
 
 
 Copy = tuple[Array, Sample]
-"""Activations ``[episode, round, feature]`` of an untrained copy, and the targets of the episodes that it was run over."""
+"""Activations ``[episode, round, feature]`` of an untrained copy, and the targets of its episodes."""
 
 
 @dataclass(frozen=True, eq=False)
