@@ -32,8 +32,7 @@ interval (below it: 2 % at most).
 Where a target is constant within episodes and there are fewer than two effective episodes for each feature, the score
 leans low (:func:`leans_low`): fits on four fifths of the episodes say less than one on all. With 16 features coverage
 was 91 and 92 % at 16 episodes, 88 and 89 % at 32, 91 and 95 % at 64; the truth lay below 1 to 3 % of the intervals
-and above up to 12 %. So no probe says "not represented" there (:mod:`probes.controls`), while "represented" may be
-said. Where nothing is decoded of a rare label the interval of R2 is narrow (.01 at 64 episodes) and covered 91 % of 300
+and above up to 12 %. So no probe says "no" there (:func:`probes.result.measure_of`), while it may say "yes". Where nothing is decoded of a rare label the interval of R2 is narrow (.01 at 64 episodes) and covered 91 % of 300
 data sets. The allowance ``m / (m - 1)``, m in place of n, and the two episodes for each feature were chosen on these
 designs, too.
 
@@ -54,7 +53,7 @@ from dataclasses import dataclass, replace
 from math import exp, expm1, isnan, nan, sqrt
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
@@ -144,24 +143,35 @@ def leans_low(
 
 @checked
 def totals(
-    values: Float[Array, "episode round k"], mask: Bool[Array, "episode round k"] | None = None
-) -> Float[Array, "episode k"]:
+    values: Float[Array, "episode round k"],
+    mask: Bool[Array, "episode round k"] | None = None,
+    groups: Int[Array, " episode"] | None = None,
+) -> Float[Array, "group k"]:
     """What a constant would leave on new episodes: per episode, squares about the mean, without its optimism.
 
     Squares about the mean of the same episodes are too small, by a share 1/n where whole episodes differ. Multiplying
     each value's distance from the mean of all by its distance from the mean of the *other* episodes has no such bias
     (exactly for episodes of equal length): an episode gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the others``.
+    The episodes of a group, one after another, are one long episode; every episode is a group when None.
 
     >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
     [4.0, 4.0]
     """
     used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
     y = np.where(used > 0, values, 0.0).astype(np.float64)
-    steps = used.sum(1)
+    groups = np.arange(len(values)) if groups is None else groups
+    steps = in_groups(used.sum(1), groups)
     centred = (y - (y * used).sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
     others = steps.sum(0) - steps
-    bias = centred.sum(1) ** 2 / np.where(others > 0, others, 1)
-    return np.asarray(np.einsum("etk,etk->ek", centred, centred) + bias)
+    bias = in_groups(centred.sum(1), groups) ** 2 / np.where(others > 0, others, 1)
+    return np.asarray(in_groups(np.einsum("etk,etk->ek", centred, centred), groups) + bias)
+
+
+def in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> Float[Array, "group k"]:
+    """Sums per episode as sums per group."""
+    result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
+    np.add.at(result, groups, sums)
+    return result
 
 
 @checked

@@ -109,8 +109,8 @@ def fit(
         >>> round(result.r2, 6), result.word
         (1.0, 'yes')
         >>> bare = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes))
-        >>> bare.word, bare.reason
-        ('undecided', 'a control was not run: no untrained model; give untrained= or a rollout')
+        >>> bare.word, bare.reason.partition(" (")[0]
+        ('undecided', 'a control was not run: no untrained model; give untrained= or a rollout without hooks')
     """
     if not isinstance(target, TargetValues):
         target = TargetValues.of(target, of_classes=method is not None and _kind(method).of_classes)
@@ -135,17 +135,14 @@ def fit(
             )
         target = replace(target, inputs=forms)
     how: dict[str, Any] = {"groups": groups, "method": method, "seed": seed}
-    if run is None:
-        copies = [] if untrained is None else [(untrained, None)]
-        return fit_targets(activations, [target], copies=copies, **how)[0]
-    where = place(site, model if model is not None else run.model)
+    where = None if run is None else place(site, model if model is not None else run.model)
     if isinstance(untrained, Rollout):
-        untrained = read(untrained, where, target.when)
-    if untrained is not None:
-        x = read(run, where, target.when)
-        return fit_targets(x, [target], copies=[(untrained, None)], site=where, **how, **_about(run))[0]
+        untrained = read(untrained, where or place(site, model), target.when)
+    copies = [] if untrained is None else [(untrained, None)]
+    if run is None or where is None:
+        return fit_targets(activations, [target], copies=copies, **how)[0]
     with session():
-        return _fit_run(run, [target], where, n_untrained, **how)[0]
+        return _fit_run(run, [target], where, 0 if copies else n_untrained, copies, **how)[0]
 
 
 @checked
@@ -178,12 +175,14 @@ def probe(
         return _fit_run(run, values, where, n_untrained, method=method, seed=seed, **about)
 
 
-def _about(run: Rollout) -> dict[str, Any]:
-    return {name: run.settings[name] for name in ("model", "digest", "commit")}
-
-
 def _fit_run(
-    run: Rollout, targets: Sequence[TargetValues], where: Place, n_untrained: int, seed: int, **options: Any
+    run: Rollout,
+    targets: Sequence[TargetValues],
+    where: Place,
+    n_untrained: int,
+    given: Sequence[tuple[Any, None]] = (),
+    seed: int = 0,
+    **options: Any,
 ) -> list[ProbeResult]:
     """Probes of a rollout, beside untrained copies of its model where it knows that, each at its target's moment."""
     blanks, elsewhere = untrained_runs(run, targets, [where], n_untrained, seed)
@@ -191,21 +190,12 @@ def _fit_run(
     for when in sorted({target.when for target in targets}):
         alike = [i for i, target in enumerate(targets) if target.when == when]
         there = None if elsewhere is None else [elsewhere[i] for i in alike]
-        copies = [(read(blank, where, when), there) for blank in blanks]
-        given: dict[str, Any] = {"copies": copies, "uncontrolled": _why_none(run, n_untrained), "site": where}
-        given |= {"seed": seed, **_about(run), **options}
-        fitted = fit_targets(read(run, where, when), [targets[i] for i in alike], **given)
+        copies = [*given, *((read(blank, where, when), there) for blank in blanks)]
+        about = {name: run.settings[name] for name in ("model", "digest", "commit")}
+        how: dict[str, Any] = {"copies": copies, "site": where, "seed": seed, **about, **options}
+        fitted = fit_targets(read(run, where, when), [targets[i] for i in alike], **how)
         results |= dict(zip(alike, fitted, strict=True))
     return [results[i] for i in range(len(targets))]
-
-
-def _why_none(run: Rollout, n_untrained: int) -> str:
-    """Why no untrained copies of a rollout's model are run, where none are."""
-    if not n_untrained:
-        return "no untrained model, as n_untrained is 0"
-    if run.settings.get("hooked_rounds"):
-        return "no untrained model, as the rollout was run with hooks; give untrained="
-    return "no untrained model, as the rollout does not know its model; give model= and episodes=, or untrained="
 
 
 def untrained_runs(
@@ -271,7 +261,6 @@ def fit_targets(
     *,
     groups: Any = "episode",
     copies: Sequence[tuple[Any, Sequence[TargetValues] | None]] = (),
-    uncontrolled: str = "",
     site: str | Place | None = None,
     method: str | Any | None = None,
     seed: int = 0,
@@ -282,7 +271,6 @@ def fit_targets(
     Args:
         copies: activations of untrained copies, each with the targets of the episodes that it was run over; None where
             they are those of ``activations``.
-        uncontrolled: why there are no copies.
     """
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
@@ -316,7 +304,7 @@ def fit_targets(
         fitted = Problem.of(sample, kind).with_baselines().fit(x, drawn)
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()
-            options: dict[str, Any] = {"untrained": overflown or uncontrolled, "n_features": n_features[i]}
+            options: dict[str, Any] = {"untrained": overflown, "n_features": n_features[i]}
             notes = (few, LEANS_LOW if n_features[i] else None, overflown and f"{overflown}, so that it is no control")
             results[i] = ProbeResult(
                 target=targets[i],

@@ -40,6 +40,7 @@ _SITES = {
 }
 """The beginning of a claim about a site, and what its phrases say of the place."""
 
+_NO_COPY = "no untrained model; give untrained= or a rollout without hooks (from a file: with model= and episodes=)"
 _MAX_LINES, _MAX_POINTS = 8, 4000
 
 
@@ -65,7 +66,7 @@ def measure_of(
     subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
     unless: dict[Word, str] = {}
     if "untrained" not in controls:
-        unless["yes"] = f"{NOT_RUN}: {untrained or 'no untrained model; give untrained= or a rollout'}"
+        unless["yes"] = f"{NOT_RUN}: {untrained or _NO_COPY}"
     elif "inputs" not in controls and "inputs" not in target.implied_by:
         unless["yes"] = f"{NOT_RUN}: no probe of the round's inputs; give episodes= or inputs="
     if n_features:

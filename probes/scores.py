@@ -106,29 +106,6 @@ class ProbeScore(Difference):
         return refit.detectable(self.losses, self.constant, N_FOLDS)
 
 
-def _in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> _PerGroup:
-    """Sums per episode as sums per group."""
-    result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
-    np.add.at(result, groups, sums)
-    return result
-
-
-def totals(values: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> _PerGroup:
-    """:func:`interp.refit.totals` of groups: the episodes of a group, one after another, are one long episode."""
-    if len(values) == int(groups.max()) + 1:
-        order = np.argsort(groups)
-        return refit.totals(values[order], None if mask is None else mask[order])
-    used = np.ones(values.shape, dtype=bool) if mask is None else mask
-    place = np.zeros(len(groups), dtype=int)
-    for group in range(int(groups.max()) + 1):
-        place[groups == group] = np.arange((groups == group).sum())
-    shape = (int(groups.max()) + 1, int(place.max()) + 1, *values.shape[1:])
-    long, scored = np.zeros(shape), np.zeros(shape, dtype=bool)
-    long[groups, place], scored[groups, place] = values, used
-    flat = (shape[0], shape[1] * shape[2], shape[3])
-    return refit.totals(long.reshape(flat), scored.reshape(flat))
-
-
 @dataclass(frozen=True, eq=False)
 class R2:
     """R2 of any predictions of some columns; what depends on the targets alone is summed once."""
@@ -141,7 +118,7 @@ class R2:
     @classmethod
     def of(cls, y: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> R2:
         """The score of targets ``[episode, round, output]`` whose folds and intervals keep groups together."""
-        return cls(y, mask, groups, totals(y, mask, groups))
+        return cls(y, mask, groups, refit.totals(y, mask, groups))
 
     def errors(self, predictions: Float[Array, "episode round m"]) -> Float[Array, "group m"]:
         """Sums of squared errors of the first m columns."""
@@ -149,7 +126,7 @@ class R2:
         wrong = self.y[..., :m] - predictions
         if self.mask is not None:
             wrong *= self.mask[..., :m]
-        return _in_groups(np.einsum("etk,etk->ek", wrong, wrong), self.groups)
+        return refit.in_groups(np.einsum("etk,etk->ek", wrong, wrong), self.groups)
 
     def overall(self, errors: Float[Array, "group m"], columns: slice) -> ProbeScore:
         """R2 of some columns together; NaN where nothing varies."""
@@ -178,7 +155,7 @@ def accuracies(
 def _summed(mask: _Mask, groups: Int[Array, " episode"], *values: _PerRound) -> list[tuple[Array, ...]]:
     """Sums of values and, last, of scored entries by group: of each output and, last, of all together."""
     used = np.ones(values[0].shape) if mask is None else mask.astype(np.float64)
-    parts = [_in_groups((part * used).sum(1), groups) for part in (*values, np.ones(used.shape))]
+    parts = [refit.in_groups((part * used).sum(1), groups) for part in (*values, np.ones(used.shape))]
     return [tuple(p[:, k] for p in parts) for k in range(used.shape[-1])] + [tuple(p.sum(1) for p in parts)]
 
 

@@ -1,4 +1,4 @@
-"""Where is it represented? Every target, with its controls, at every component, layer, position and round window.
+"""Where is it held? Every target, with its controls, at every component, layer, position and round window.
 
 A *cell* is one site in one window of rounds. Its probe is the one of :func:`probes.fit.fit`
 (ridge; classes as indicators), its controls are the same, and all targets share its factorisations. Cells run in

@@ -214,7 +214,7 @@ def test_intervals_cover_in_every_design_where_resampling_does_not():
     assert len(after) == len(cells) / 2 == len(designs) * 6
     assert min(cell.coverage for cell in after if cell.leaning < 0.5) >= 0.8
     assert {cell.design for cell in after if cell.leaning > 0.5} == {"constant", "constant_target"}
-    # Those that lean low lean no other way, so that "represented" needs no such rule.
+    # Those that lean low lean no other way, so that a "yes" needs no such rule.
     leaning = [cell for cell in after if cell.leaning > 0.5 and "-" not in cell.score]
     assert max(cell.truth_below for cell in leaning) <= 0.1
     for score in {cell.score for cell in cells}:

@@ -155,7 +155,7 @@ def test_a_control_that_holds_the_target_is_shown_and_does_not_count():
 def test_without_a_control_that_counts_nothing_is_held():
     """The reason says how to run it; a target that is an input needs no inputs control; a "no" stands without them."""
     bare = judged(0.9, without=("untrained", "inputs"))
-    assert bare.word == "undecided" and bare.reason.endswith("no untrained model; give untrained= or a rollout")
+    assert bare.word == "undecided" and bare.reason.startswith("a control was not run: no untrained model")
     inputs = judged(0.9, without=("inputs",))
     assert inputs.word == "undecided" and inputs.reason.endswith("give episodes= or inputs=")
     assert judged(0.9, without=("inputs",), implied_by=("inputs",)).word == "yes"

@@ -62,7 +62,7 @@ def test_the_contract(run, episodes):
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round", "control_task"}
     bare = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes), groups="episode")
     assert bare.missing == ("untrained",) and "not run: an untrained copy" in str(bare)
-    assert bare.word == "undecided" and bare.reason.endswith("give untrained= or a rollout")
+    assert bare.word == "undecided" and bare.reason.startswith("a control was not run: no untrained model")
 
 
 def test_untrained_copies_get_the_episodes_that_they_need(learned):
@@ -91,12 +91,12 @@ def test_a_rollout_that_does_not_know_its_model_has_no_untrained_control(model, 
     target = probes.targets.votes(episodes)
     loaded = saved.load(saved.save(interp.rollout(model, episodes), tmp_path / "run.safetensors"))
     assert loaded.model is loaded.episodes is None
-    assert "give model= and episodes=" in probes.fit(loaded, target).reason or probes.fit(loaded, target).word == "no"
+    assert "untrained" not in probes.fit(loaded, target).controls
     assert "untrained" in probes.fit(loaded, target, model=model, episodes=episodes, n_untrained=1).controls
     hook = ("hook_embed", lambda embedded, hook: embedded)
     hooked = interp.rollout(model, episodes, fwd_hooks=[hook])
     result = probes.fit(hooked, probes.targets.log_weights(episodes), model=model, episodes=episodes)
-    assert "untrained" not in result.controls and "was run with hooks" in result.reason
+    assert "untrained" not in result.controls and "a rollout without hooks" in result.reason
 
 
 def test_predictions_never_saw_their_episode(episodes):

@@ -85,7 +85,7 @@ def test_a_bare_target_is_undecided_at_most(data):
     bare = probes.fit(data["x"], data["held"], untrained=data["untrained"])
     assert bare.word == "undecided" and bare.reason.endswith("give episodes= or inputs=") and bare.reason in str(bare)
     blind = probes.fit(data["x"], data["held"], inputs=data["inputs"])
-    assert blind.word == "undecided" and blind.reason.endswith("give untrained= or a rollout")
+    assert blind.word == "undecided" and blind.reason.startswith("a control was not run: no untrained model")
     assert probes.fit(data["x"], data["noise"]).word != "yes"
     copied = probes.fit(data["x"], data["held"], inputs=[data["inputs"], data["held"]], untrained=data["untrained"])
     assert copied.word == "undecided" and copied.controls["inputs"].score.estimate > 0.99
