@@ -106,10 +106,7 @@ def effective(references: ArrayLike) -> float:
     >>> effective([3.0, 3.0, 3.0, 3.0]), effective([3.0, 3.0, 0.0, 0.0]), effective([3.0, 0.0, 0.0, 0.0])
     (4.0, 2.0, 2.0)
     """
-    return _effective(_per_episode(references))
-
-
-def _effective(given: Float[Array, " episode"]) -> float:
+    given = _per_episode(references)
     share = given / given.max() if given.any() else np.ones(len(given))
     return max(float(share.sum() ** 2 / (share @ share)), _FEWEST)
 
@@ -136,7 +133,7 @@ def leans_low(
     between = (centred.sum(1) ** 2 / np.maximum(steps, 1)).sum(0)
     given = totals(values, mask)
     return any(
-        whole[k] > 0 and between[k] >= _CONSTANT * whole[k] and n_features * _PER_FEATURE > _effective(given[:, k])
+        whole[k] > 0 and between[k] >= _CONSTANT * whole[k] and n_features * _PER_FEATURE > effective(given[:, k])
         for k in range(values.shape[2])
     )
 
@@ -283,7 +280,7 @@ class _Part:
         lost, given = (_per_episode(values) for values in (losses, references))
         require(len(lost) == len(given), f"losses are of {len(lost)} episodes and references of {len(given)}")
         n = len(lost)
-        factor = inflation(n, n_folds, level, _effective(given))
+        factor = inflation(n, n_folds, level, effective(given))
         loss, reference = float(lost.sum()), float(given.sum())
         if reference == 0:
             return cls(nan, nan, nan, nan, np.zeros(n))

@@ -55,7 +55,7 @@ class ProbeScore(Difference):
     >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
     >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
     >>> print(score, "beats the control by", score.minus(control))
-    0.750 [0.475, 0.881] beats the control by 0.700 [0.423, 0.884]
+    0.750 [0.431, 0.890] beats the control by 0.700 [0.349, 0.923]
     """
 
     losses: Float[Array, " group"] = field(repr=False)
