@@ -32,8 +32,9 @@ interval (below it: 2 % at most).
 Where a target is constant within episodes and there are fewer than two effective episodes for each feature, the score
 leans low (:func:`leans_low`): fits on four fifths of the episodes say less than one on all. With 16 features coverage
 was 91 and 92 % at 16 episodes, 88 and 89 % at 32, 91 and 95 % at 64; the truth lay below 1 to 3 % of the intervals
-and above up to 12 %. So no probe says "no" there (:func:`probes.result.measure_of`), while it may say "yes". Where nothing is decoded of a rare label the interval of R2 is narrow (.01 at 64 episodes) and covered 91 % of 300
-data sets. The allowance ``m / (m - 1)``, m in place of n, and the two episodes for each feature were chosen on these
+and above up to 12 %. So no probe says "no" there (:func:`probes.result.measure_of`), while it may say "yes".
+Where nothing is decoded of a rare label the interval of R2 is narrow (.01 at 64 episodes) and covered 91 % of 300 data
+sets. The allowance ``m / (m - 1)``, m in place of n, and the two episodes for each feature were chosen on these
 designs, too.
 
 What the interval is NOT: valid given the data at hand (no interval from cross-validation is: Bates, Hastie and

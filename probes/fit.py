@@ -166,7 +166,7 @@ def probe(
     """
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
-    about = {"regime": episodes.regime, "episodes_seed": episodes.seed}
+    about: dict[str, Any] = {"regime": episodes.regime, "episodes_seed": episodes.seed}
     with session():
         values = compute(targets, episodes, model)
         (where,) = places(model, episodes, [site])
