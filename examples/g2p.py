@@ -42,7 +42,7 @@ def holds(g2p: Any, n: int) -> pd.DataFrame:
             found = probes.fit(held[:, [t]], words.letters[:, :, [letter]], **controls)
             row = {"letter": letter + 1, "round": t, "seed": seed, **found.score.columns("share")}
             row |= {name: found.controls[name].score.estimate for name in ("shuffled", "untrained", "inputs")}
-            rows.append({**row, "verdict": found.verdict})
+            rows.append({**row, "word": found.word})
     return pd.DataFrame(rows)
 
 

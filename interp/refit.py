@@ -32,9 +32,9 @@ interval (below it: 2 % at most).
 Where a target is constant within episodes and there are fewer than two effective episodes for each feature, the score
 leans low (:func:`leans_low`): fits on four fifths of the episodes say less than one on all. With 16 features coverage
 was 91 and 92 % at 16 episodes, 88 and 89 % at 32, 91 and 95 % at 64; the truth lay below 1 to 3 % of the intervals
-and above up to 12 %. So no probe says "not represented" there (:mod:`probes.controls`), while "represented" may be
-said. Where nothing is decoded of a rare label the interval of R2 is narrow (.01 at 64 episodes) and covered 91 % of 300
-data sets. The allowance ``m / (m - 1)``, m in place of n, and the two episodes for each feature were chosen on these
+and above up to 12 %. So no probe says "no" there (:func:`probes.result.measure_of`), while it may say "yes".
+Where nothing is decoded of a rare label the interval of R2 is narrow (.01 at 64 episodes) and covered 91 % of 300 data
+sets. The allowance ``m / (m - 1)``, m in place of n, and the two episodes for each feature were chosen on these
 designs, too.
 
 What the interval is NOT: valid given the data at hand (no interval from cross-validation is: Bates, Hastie and
@@ -54,7 +54,7 @@ from dataclasses import dataclass, replace
 from math import exp, expm1, isnan, nan, sqrt
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
@@ -107,10 +107,7 @@ def effective(references: ArrayLike) -> float:
     >>> effective([3.0, 3.0, 3.0, 3.0]), effective([3.0, 3.0, 0.0, 0.0]), effective([3.0, 0.0, 0.0, 0.0])
     (4.0, 2.0, 2.0)
     """
-    return _effective(_per_episode(references))
-
-
-def _effective(given: Float[Array, " episode"]) -> float:
+    given = _per_episode(references)
     share = given / given.max() if given.any() else np.ones(len(given))
     return max(float(share.sum() ** 2 / (share @ share)), _FEWEST)
 
@@ -137,31 +134,42 @@ def leans_low(
     between = (centred.sum(1) ** 2 / np.maximum(steps, 1)).sum(0)
     given = totals(values, mask)
     return any(
-        whole[k] > 0 and between[k] >= _CONSTANT * whole[k] and n_features * _PER_FEATURE > _effective(given[:, k])
+        whole[k] > 0 and between[k] >= _CONSTANT * whole[k] and n_features * _PER_FEATURE > effective(given[:, k])
         for k in range(values.shape[2])
     )
 
 
 @checked
 def totals(
-    values: Float[Array, "episode round k"], mask: Bool[Array, "episode round k"] | None = None
-) -> Float[Array, "episode k"]:
+    values: Float[Array, "episode round k"],
+    mask: Bool[Array, "episode round k"] | None = None,
+    groups: Int[Array, " episode"] | None = None,
+) -> Float[Array, "group k"]:
     """What a constant would leave on new episodes: per episode, squares about the mean, without its optimism.
 
     Squares about the mean of the same episodes are too small, by a share 1/n where whole episodes differ. Multiplying
     each value's distance from the mean of all by its distance from the mean of the *other* episodes has no such bias
     (exactly for episodes of equal length): an episode gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the others``.
+    The episodes of a group, one after another, are one long episode; every episode is a group when None.
 
     >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
     [4.0, 4.0]
     """
     used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
     y = np.where(used > 0, values, 0.0).astype(np.float64)
-    steps = used.sum(1)
+    groups = np.arange(len(values)) if groups is None else groups
+    steps = in_groups(used.sum(1), groups)
     centred = (y - (y * used).sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
     others = steps.sum(0) - steps
-    bias = centred.sum(1) ** 2 / np.where(others > 0, others, 1)
-    return np.asarray(np.einsum("etk,etk->ek", centred, centred) + bias)
+    bias = in_groups(centred.sum(1), groups) ** 2 / np.where(others > 0, others, 1)
+    return np.asarray(in_groups(np.einsum("etk,etk->ek", centred, centred), groups) + bias)
+
+
+def in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> Float[Array, "group k"]:
+    """Sums per episode as sums per group."""
+    result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
+    np.add.at(result, groups, sums)
+    return result
 
 
 @checked
@@ -178,13 +186,16 @@ def ratio(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: floa
 
 
 @checked
-def skill(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
+def skill(
+    losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95, smallest: float = 0.0
+) -> Interval:
     """``1 - sum losses / sum references``: R2 from squared errors and :func:`totals`, or any skill score.
 
-    Where all losses are 0 the fit is exact and so are the bounds (1); where all references are 0 nothing varies and
-    everything is NaN. Arguments and errors as in :func:`ratio`.
+    Where all losses are 0 the fit is exact and so are the bounds (1), but for a ``smallest`` loss that could have been
+    in one episode, such as half a miss; where all references are 0 nothing varies and everything is NaN. Arguments and
+    errors as in :func:`ratio`.
     """
-    part = _Part.of(losses, references, n_folds, level)
+    part = _Part.of(losses, references, n_folds, level, smallest)
     return Interval(1 - part.ratio, 1 - part.high, 1 - part.low)
 
 
@@ -242,40 +253,16 @@ def accuracy_difference(
 
 
 @checked
-def detectable(
-    losses: ArrayLike,
-    references: ArrayLike,
-    n_folds: int,
-    *,
-    control_losses: ArrayLike | None = None,
-    control_references: ArrayLike | None = None,
-    level: float = 0.95,
-) -> float:
-    """The smallest difference from the control whose interval would have excluded 0 in this sample.
+def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> float:
+    """The smallest skill whose interval would have excluded 0 in this sample: ``1 - exp(-h)``.
 
-    It keeps the relative spread that both scores showed, holds the control where it is, and moves the fit up from it
-    until the lower bound of :func:`skill_difference` is 0. It lies between 0 and the control's distance from 1; NaN
-    where the control is perfect. A true difference of this size is found in about half of such samples, no more.
+    It keeps the relative spread that the losses showed; NaN where nothing varies. A true skill of this size is found in
+    about half of such samples, no more.
 
-    Args:
-        control_losses: None: the constant, whose skill is 0 without error (what :func:`skill` itself must exceed).
-
-    Example:
-        >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
-        0.777
+    >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
+    0.777
     """
-    own, q, below, r = _Part.of(losses, references, n_folds, level), 1.0, 0.0, 0.0
-    if control_losses is not None:
-        of_control = references if control_references is None else control_references
-        control = _Part.of(control_losses, of_control, n_folds, level)
-        q, below, r = control.ratio, control.ratio - control.low, own.correlation(control)
-    if isnan(own.ratio) or not q > 0:  # NaN is not above 0
-        return nan
-    # D^2 = (a (q - D))^2 + below^2 - 2 r a (q - D) below, a quadratic with one root between 0 and q.
-    a = expm1(min(own.half, _WIDEST))
-    square, linear = 1 - a**2, 2 * a * (a * q - r * below)
-    constant = a * a * q * q + below**2 - 2 * r * a * q * below
-    return 2 * constant / (linear + sqrt(max(linear**2 + 4 * square * constant, 0.0))) if constant > 0 else 0.0
+    return -expm1(-_Part.of(losses, references, n_folds, level).half)
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,7 +281,7 @@ class _Part:
         lost, given = (_per_episode(values) for values in (losses, references))
         require(len(lost) == len(given), f"losses are of {len(lost)} episodes and references of {len(given)}")
         n = len(lost)
-        factor = inflation(n, n_folds, level, _effective(given))
+        factor = inflation(n, n_folds, level, effective(given))
         loss, reference = float(lost.sum()), float(given.sum())
         if reference == 0:
             return cls(nan, nan, nan, nan, np.zeros(n))

@@ -113,10 +113,10 @@ def nulls(
                 episodes, others = sample(seed), sample(seed + 1)
                 x, x_blank = (rollout(m, episodes).latents[:, 1:] for m in (model, blank))
                 target = _planted(kind, model, episodes, others, seed)
-                (result,) = fit_targets(x, [target], untrained=x_blank, seed=seed)
-                (bare,) = fit_targets(x, [TargetValues.of(target.values)], untrained=x_blank, seed=seed)
+                (result,) = fit_targets(x, [target], copies=[(x_blank, None)], seed=seed)
+                (bare,) = fit_targets(x, [TargetValues.of(target.values)], copies=[(x_blank, None)], seed=seed)
                 about = {"model": name, "kind": kind, "set": index, "n_episodes": n_episodes, "n_rounds": n_rounds}
-                rows.append({**about, **_verdict(result), "bare": bare.verdict})
+                rows.append({**about, **_verdict(result), "bare": bare.word})
                 advance(1)
     return pd.DataFrame(rows)
 
@@ -160,11 +160,11 @@ def _with_effect(design: str, effect: float, n: int, index: int) -> ProbeResult:
     x, blank, noise = parts[..., :8], parts[..., 8:16], parts[..., 16:]
     y = np.sqrt(effect) * x[..., :1] + np.sqrt(1 - effect) * noise
     target = TargetValues("planted", y, ("y",), inputs=(rng.normal(size=(n, 20, 2)),))
-    return fit_targets(x, [target], untrained=blank, seed=index)[0]
+    return fit_targets(x, [target], copies=[(blank, None)], seed=index)[0]
 
 
 def _verdict(result: ProbeResult) -> dict[str, Any]:
-    return {"r2": result.r2, "verdict": result.verdict, "detectable": result.detectable}
+    return {"r2": result.r2, "word": result.word, "detectable": result.score.detectable}
 
 
 def _coverage_summary(frame: pd.DataFrame) -> str:
@@ -175,22 +175,22 @@ def _coverage_summary(frame: pd.DataFrame) -> str:
 
 
 def _nulls_summary(frame: pd.DataFrame) -> str:
-    """How many nulls were called represented, with the exact binomial interval, and the verdicts by kind."""
+    """How many nulls were called held, with the exact binomial interval, and the words by kind."""
     lines = []
-    for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
-        wrong = frame[column] == "represented"
+    for column, what in (("word", "with every control"), ("bare", "given as bare values")):
+        wrong = frame[column] == "yes"
         rate = exact_share(wrong)
         said = f"{rate.estimate:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
-        lines.append(f"{what}: {wrong.sum()} of {len(wrong)} nulls represented ({said})")
-    return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
+        lines.append(f"{what}: {wrong.sum()} of {len(wrong)} nulls held ({said})")
+    return "\n".join([*lines, pd.crosstab(frame["kind"], frame["word"]).to_string()])
 
 
 def _power_summary(frame: pd.DataFrame) -> str:
-    """The share called represented, by true R2 and number of episodes."""
-    share = frame.assign(hit=frame["verdict"] == "represented").pivot_table("hit", ["design", "effect"], "n_episodes")
+    """The share called held, by true R2 and number of episodes."""
+    share = frame.assign(hit=frame["word"] == "yes").pivot_table("hit", ["design", "effect"], "n_episodes")
     seen = frame.pivot_table("detectable", ["design", "effect"], "n_episodes", aggfunc="median")
-    hits = f"Share represented, by true R2 and number of episodes\n{share.round(2).to_string()}"
-    return f"{hits}\nMedian of the smallest difference that would have been shown\n{seen.round(2).to_string()}"
+    hits = f"Share held, by true R2 and number of episodes\n{share.round(2).to_string()}"
+    return f"{hits}\nMedian of the smallest score that would have been shown\n{seen.round(2).to_string()}"
 
 
 def _whole(quick: bool) -> Sequence[str]:

@@ -5,10 +5,10 @@
     >>> episodes = experts.sample(n_episodes=32, n_rounds=20, n_experts=4, seed=0)
     >>> model = interp.load("wma-handwired", n_experts=4)
     >>> (result,) = probes.probe(model, episodes, ["log_weights_centred"], site="resid_post[2]@w?")
-    >>> round(result.r2, 6), result.verdict, list(result.controls)
-    (1.0, 'represented', ['shuffled', 'untrained', 'inputs', 'round', 'control_task'])
+    >>> round(result.r2, 6), result.word, list(result.controls)
+    (1.0, 'yes', ['shuffled', 'untrained', 'inputs', 'round', 'control_task'])
 
-:func:`fit` takes activations, :func:`probe` a model and its untrained copy, :func:`sweep` every place in a model.
+:func:`fit` takes a rollout or activations, :func:`probe` a model, :func:`sweep` every place in a model.
 Interventions are in ``interp.interventions``, and what the algorithms compute in ``interp.tasks``.
 """
 

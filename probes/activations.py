@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -178,7 +179,7 @@ def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarra
     return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 
 
-def places(model: Machine, episodes: Episodes, sites: Sequence[str]) -> list[Place]:
+def places(model: Machine, episodes: Episodes, sites: Sequence[str | Place]) -> list[Place]:
     """The places that sites name in a machine, for these episodes; those that it does not have are refused."""
     layout = model.layout.fit(episodes)
     found = [place(site, model) for site in sites]
@@ -188,7 +189,7 @@ def places(model: Machine, episodes: Episodes, sites: Sequence[str]) -> list[Pla
     return found
 
 
-def run_with_sites(model: Machine, episodes: Episodes, sites: Sequence[str]) -> Rollout:
-    """A rollout that caches what the sites need."""
+def run_with_sites(model: Machine, episodes: Episodes, sites: Sequence[str | Place], **options: Any) -> Rollout:
+    """A rollout that caches what the sites need; ``options`` are those of :func:`interp.rollout`."""
     hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
-    return rollout(model, episodes, names_filter=hooks or None)
+    return rollout(model, episodes, names_filter=hooks or None, **options)

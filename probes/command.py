@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -56,19 +55,19 @@ def sample(
 def fit_at(
     model: Machine, episodes: Episodes, targets: Sequence[str], site: str, seed: int, folder: Path
 ) -> list[ProbeResult]:
-    """Fit probes at one site; writes ``probes.txt``, ``.csv``, ``.json`` and a figure per target."""
+    """Fit probes at one site; writes ``probes.txt``, every number as ``.csv``, measures as ``.json``, and figures."""
     names = list(targets or interp.tasks.of(episodes).analysis.probed) or None
     places(model, episodes, [site])
     compute(names, episodes, model)
     writable(folder)
     results = probe(model, episodes, names, site=site, seed=seed)
-    frame = pd.concat([result.to_frame() for result in results], ignore_index=True)
+    frame = pd.concat([result.scores() for result in results], ignore_index=True)
     write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
     write_csv(folder / "probes.csv", frame)
-    write_json(folder / "probes.json", {result.target.key: result.to_json() for result in results})
+    write_json(folder / "probes.json", {r.target.key: {**r.settings, **r.measure.to_dict()} for r in results})
     for result in results:
         if result.metric == "r2":
-            _save(result.plot(), folder / f"{_file_name(result.target.key)}.svg")
+            write_figure(folder / f"{result.target.key.replace(':', '-')}.svg", result.plot())
     return results
 
 
@@ -79,7 +78,8 @@ def write_sweep(result: SweepResult, folder: Path) -> None:
     write_csv(folder / "sweep.csv", frame)
     write_json(folder / "sweep.json", result.settings)
     for target, start, stop in frame[["target", "start", "stop"]].drop_duplicates().itertuples(index=False):
-        _save(result.heatmap(target, window=(start, stop)), folder / f"{_file_name(target)}-{start}-{stop}.svg")
+        path = folder / f"{target.replace(':', '-')}-{start}-{stop}.svg"
+        write_figure(path, result.heatmap(target, window=(start, stop)))
 
 
 @checked
@@ -94,11 +94,3 @@ def window(text: str) -> Window:
     except ValueError:
         raise InputError(f"{text!r} is not a window of rounds; write first:after-last, such as 0:10") from None
     return start, stop
-
-
-def _save(figure: Any, path: Path) -> None:
-    write_figure(path, figure)
-
-
-def _file_name(target: str) -> str:
-    return target.replace(":", "-")

@@ -7,46 +7,31 @@
 * ``control_task`` (Hewitt and Liang 2019): every kind of round (its tokens) is given a target drawn at random, the same
   wherever it occurs; a probe that can memorise does well. The difference from it is the probe's *selectivity*.
 
-Each has the folds, penalties and score of the probe itself, so that differences are paired by episode.
-
-A verdict compares the probe's score with every control that counts, and R2 with 0 (the best constant):
-
-* ``represented``: every difference has a lower bound above 0, and the inputs control was run;
-* ``uninformative``: the probe beats all others in that way, but an untrained model comes within 0.05
-  of its score, by the estimates, or exceeds it: what is decoded is there without training, so that the score says
-  nothing about what was learned, even where the interval says that a little more is decoded;
-* ``not represented``: the upper bound of some difference is below :data:`SMALLEST_EFFECT` of what that control leaves
-  (``1 - score`` of the control; 1 where the control is below 0), and this sample would have shown an effect of that
-  size; or the upper bound is below 0: the control says more than the probe;
-* ``undecided``: everything else. ``detectable`` says which difference this sample would have shown. So it is, too, in
-  place of ``not represented`` where the score leans low (:func:`interp.refit.leans_low`): a target that is constant
-  within an episode, and fewer than two episodes for each feature. The result's ``warning`` says so.
-
-What a verdict is NOT: corrected for several targets or sites; about use (see :mod:`probes.fit`); a statement about a
-model other than this one. "Not represented" means: not by a linear map (or the given estimator), beyond that control.
+Each has the penalties and score of the probe itself. All but the untrained copies, which may be run over more episodes,
+have its folds, too, so that differences are paired by episode. The word about a probe is that of its measure
+(:mod:`interp.measure`): it is "yes" where the score is clear of every control that counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
-from math import isnan, nan
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 from numpy import ndarray as Array
 
-from interp.statistics import Interval
+from interp.measure import UNTRAINED
 from probes.scores import Difference, ProbeScore
-from probes.values import TargetValues
+from probes.values import N_FOLDS, TargetValues
 
 DESCRIPTIONS = {
-    "shuffled": "targets shuffled between episodes",
-    "untrained": "an untrained model of the same architecture",
-    "inputs": "the current round's inputs alone",
-    "round": "the round index alone",
-    "control_task": "a random target for every kind of round",
+    "shuffled": "the target of other episodes",
+    "untrained": UNTRAINED,
+    "inputs": "a probe of the round's inputs",
+    "round": "a probe of the round index",
+    "control_task": "a random target for each kind of round",
 }
 """What each control is, in the order of tables."""
 
@@ -55,18 +40,18 @@ _SHUFFLE, _TASK = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Control:
-    """The score of a control, how much higher the probe's score is, and whether the verdict depends on it.
+    """The score of a control, how much higher the probe's score is, and whether a "yes" must be clear of it.
 
-    A control that holds the target by construction (the inputs, for a target that is one of them) is shown, not asked.
+    A control that holds the target by construction (the inputs, for a target that is one of them) does not count.
     """
 
     name: str
     score: ProbeScore
     difference: Difference
-    counted: bool = True
+    counts: bool = True
 
     def __str__(self) -> str:
-        note = "" if self.counted else " (holds the target by construction)"
+        note = "" if self.counts else " (holds the target by construction)"
         return f"{self.score}, probe - control {self.difference}{note}"
 
 
@@ -95,111 +80,112 @@ def control_task(
     return rows[draws][types]
 
 
-def round_index(n_episodes: int, n_rounds: int) -> Float[Array, "episode round index"]:
-    """One indicator per round."""
-    return np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
-
-
-def higher(one: ProbeScore | None, other: ProbeScore) -> ProbeScore:
-    """The higher of two scores of a control that has several forms."""
-    return other if one is None or other.estimate > one.estimate else one
-
-
-def controls_of(target: TargetValues, score: ProbeScore, others: dict[str, ProbeScore]) -> dict[str, Control]:
-    """Controls with their differences from the probe's score, in the order of tables."""
-    return {
-        name: Control(name, others[name], score.minus(others[name]), name not in target.implied_by)
-        for name in DESCRIPTIONS
-        if name in others
-    }
-
-
-def lacks_inputs(target: TargetValues, names: Container[str]) -> bool:
-    """Whether the inputs control is needed for a verdict but was not run; the verdict is then undecided at most."""
-    return "inputs" not in names and "inputs" not in target.implied_by
+def assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
+    """A fold for every episode: sizes differ by at most one."""
+    return np.random.default_rng(seed).permutation(np.arange(n_episodes) % n_folds)
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
-    """What probes are fitted to: activations ``x`` of the model and of its untrained copy, ``blank``.
+class Fitted:
+    """A cross-validated probe of one target: its score, and the other fields of a result, made when they are needed."""
 
-    ``blank`` is None where that control is left out; ``folds`` and ``groups`` hold a number for each episode.
+    score: ProbeScore
+    details: Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A kind of probe: ``method`` names it, and ``check`` refuses a target that it cannot fit.
+
+    ``fit`` takes inputs ``[episode, round, feature]``, targets, and a fold and a group for each episode. A kind that is
+    not ``of_classes`` decodes numbers, and classes as indicators.
     """
 
-    x: Float[Array, "episode round d"]
-    blank: Float[Array, "episode round d"] | None
-    folds: Int[Array, " episode"]
+    name: str
+    of_classes: bool
+    fit: Callable[[Array, Sequence[TargetValues], Array, Array], list[Fitted]]
+    check: Callable[[TargetValues], None] = lambda target: None
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Targets of the same episodes, and a group for each of these, whose members share a fold."""
+
+    targets: Sequence[TargetValues]
     groups: Int[Array, " episode"]
     seed: int
 
-    def controls(
-        self, target: TargetValues, score: ProbeScore, scored: Callable[[Array, Array, Array | None], ProbeScore]
-    ) -> dict[str, Control]:
-        """The controls of a probe of one target: ``scored(inputs, labels, mask)`` fits and scores it anew."""
-        y, mask = target.values, target.mask
-        moved = None if mask is None else shuffled(mask, self.seed, self.groups)
-        others = {"shuffled": scored(self.x, shuffled(y, self.seed, self.groups), moved)}
-        if self.blank is not None:
-            others["untrained"] = scored(self.blank, y, mask)
-        for inputs in target.inputs:
-            others["inputs"] = higher(others.get("inputs"), scored(inputs, y, mask))
-        others["round"] = scored(round_index(*y.shape[:2]), y, mask)
-        if target.types is not None:
-            others["control_task"] = scored(self.x, control_task(y, target.types, self.seed), mask)
-        return controls_of(target, score, others)
+    def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
+        """Probes of all targets, and of others of the same episodes, from ``x``."""
+        folds = assign_folds(int(self.groups.max()) + 1, N_FOLDS, self.seed)[self.groups]
+        every = [*self.targets, *targets]
+        return kind.fit(x, every if kind.of_classes else [one.indicators() for one in every], folds, self.groups)
 
 
-VerdictWord = Literal["represented", "not represented", "undecided", "uninformative"]
-
-SMALLEST_EFFECT = 0.1
-"""The smallest effect of interest: this share of what a control leaves to be explained."""
-
-_CONSTANT = "constant"
-"""The name under which a score is compared with the best constant."""
-
-_UNINFORMATIVE = 0.05
-"""An untrained control that comes this close to the score makes it uninformative (R2 or accuracy)."""
+Copy = tuple[Array, Sample]
+"""Activations ``[episode, round, feature]`` of an untrained copy, and the targets of its episodes."""
 
 
-def verdict_of(
-    score: ProbeScore, controls: Mapping[str, Control], limited: bool = False, leans_low: bool = False
-) -> VerdictWord:
-    """The verdict.
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A sample with what its controls need: each target shuffled, and the control task of those that have kinds."""
 
-    ``limited`` says that the inputs control is missing, so that "represented" cannot be said; ``leans_low``, that the
-    score is likely below that of the refit, so that "not represented" cannot.
-    """
-    counted = {name: control for name, control in controls.items() if control.counted}
-    differences: dict[str, Interval] = {name: control.difference for name, control in counted.items()}
-    if score.kind == "skill":
-        differences[_CONSTANT] = score
-    unlike = all(difference.low > 0 for name, difference in differences.items() if name != "untrained")
-    blank = counted.get("untrained")
-    if unlike and blank is not None and blank.difference.estimate <= _UNINFORMATIVE:
-        return "uninformative"
-    if all(difference.low > 0 for difference in differences.values()):
-        return "undecided" if limited else "represented"
-    absent = not leans_low and any(
-        _absent(score, difference, counted.get(name)) for name, difference in differences.items()
-    )
-    return "not represented" if absent else "undecided"
+    sample: Sample
+    kind: Kind
+    drawn: Mapping[tuple[int, str], TargetValues]
+    baselines: Mapping[tuple[int, str], ProbeScore] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sample: Sample, kind: Kind) -> Problem:
+        """The problem of a sample, without the scores of its baselines."""
+        seed, groups, drawn = sample.seed, sample.groups, {}
+        numbers = [target if kind.of_classes else target.indicators() for target in sample.targets]
+        for i, t in enumerate(numbers):
+            # A shuffled target brings its mask along; a control task is scored where its target is.
+            mask = None if t.mask is None else shuffled(t.mask, seed, groups)
+            drawn[i, "shuffled"] = replace(t, values=shuffled(t.values, seed, groups), mask=mask)
+        for i, t in enumerate(numbers):
+            if t.types is not None:
+                drawn[i, "control_task"] = replace(t, values=control_task(t.values, t.types, seed))
+        return cls(replace(sample, targets=numbers), kind, drawn)
+
+    def with_baselines(self) -> Problem:
+        """The same with the scores of the controls that read no activation: the round index and the round's inputs."""
+        scores: dict[tuple[int, str], ProbeScore] = {}
+        n_episodes, n_rounds = self.sample.targets[0].values.shape[:2]
+        index = np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
+        for name, forms in (("round", (index,)), ("inputs", self.sample.targets[0].inputs)):
+            for form in forms:
+                _keep_best(scores, name, self.sample.fit(self.kind, form))
+        return replace(self, baselines=scores)
+
+    def fit(
+        self, x: Float[Array, "episode round d"], copies: Iterable[Copy] = ()
+    ) -> list[tuple[Fitted, dict[str, Control]]]:
+        """Each target's probe and controls; of several untrained copies the one with the highest score counts."""
+        n = len(self.sample.targets)
+        fitted = self.sample.fit(self.kind, x, list(self.drawn.values()))
+        scores = {key: one.score for key, one in zip(self.drawn, fitted[n:], strict=True)} | dict(self.baselines)
+        for blank, sample in copies:
+            _keep_best(scores, "untrained", sample.fit(self.kind, blank))
+        return [
+            (
+                own,
+                {
+                    name: Control(
+                        name, scores[i, name], own.score.minus(scores[i, name]), name not in target.implied_by
+                    )
+                    for name in DESCRIPTIONS
+                    if (i, name) in scores
+                },
+            )
+            for i, (own, target) in enumerate(zip(fitted, self.sample.targets, strict=False))
+        ]
 
 
-def _absent(score: ProbeScore, difference: Interval, control: Control | None) -> bool:
-    """Whether the probe beats a control (None: the constant) by no effect of interest that the sample would show."""
-    if difference.high < 0:
-        return True
-    level, shown = (
-        (0.0, score.detectable()) if control is None else (control.score.estimate, score.detectable(control.score))
-    )
-    smallest = SMALLEST_EFFECT * min(1 - level, 1.0)
-    return difference.high < smallest and shown <= smallest
-
-
-def detectable_of(score: ProbeScore, controls: Mapping[str, Control]) -> float:
-    """The smallest difference that this sample would have shown from whichever counted control is hardest to beat."""
-    values = [score.detectable(control.score) for control in controls.values() if control.counted]
-    if score.kind == "skill":
-        values.append(score.detectable())
-    known = [value for value in values if not isnan(value)]
-    return max(known, default=nan)
+def _keep_best(scores: dict[tuple[int, str], ProbeScore], name: str, fitted: Sequence[Fitted]) -> None:
+    """Put each target's score of a control that has several forms where it is higher than the one that is there."""
+    for i, one in enumerate(fitted):
+        known = scores.get((i, name))
+        if known is None or one.score.estimate > known.estimate:
+            scores[i, name] = one.score

@@ -7,6 +7,7 @@ arrays that scikit-learn takes, for fits of your own, without the controls that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,9 @@ from numpy import ndarray as Array
 from interp.checks import checked
 from interp.errors import require
 from interp.statistics import Interval
-from probes.controls import Data
-from probes.result import Kind, ProbeResult, predict
-from probes.scores import R2, ProbeScore, mean_scores, rank_correlation
-from probes.values import N_FOLDS, TargetValues, as_array
+from probes.controls import Fitted, Kind
+from probes.scores import R2, accuracies, mean_scores, rank_correlation
+from probes.values import TargetValues, as_array
 
 
 def _classifies(estimator: Any) -> bool:
@@ -53,6 +53,13 @@ def _cross_validate(
     return predictions
 
 
+def predict(fitted: tuple[Any, ...], x: Float[Array, "episode round d"]) -> Float[Array, "episode round k"]:
+    """What fitted estimators of scikit-learn, one per output, predict."""
+    rows = x.reshape(-1, x.shape[-1])
+    columns = [np.full(len(rows), e) if isinstance(e, float) else np.asarray(e.predict(rows)).ravel() for e in fitted]
+    return np.stack(columns, axis=-1).astype(np.float64).reshape(*x.shape[:2], -1)
+
+
 def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]) -> tuple[Any, ...]:
     """A fitted clone for each output; where training has one class only, that class itself, which needs no fit."""
     from sklearn.base import clone
@@ -67,46 +74,41 @@ def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "ep
 
 def kind(estimator: Any) -> Kind:
     """An estimator as a kind of probe, in the same folds and with the same controls as the others."""
-    name, of_classes = type(estimator).__name__, _classifies(estimator)
-    return Kind(name, of_classes, lambda data, targets: [_fit_one(estimator, data, one) for one in targets])
-
-
-def _fit_one(estimator: Any, data: Data, target: TargetValues) -> ProbeResult:
     of_classes = _classifies(estimator)
-    target = target if of_classes else target.indicators()
 
-    def scores(labels: Array, predictions: Array, mask: Array | None) -> list[ProbeScore]:
-        """Of each output and, last, all together."""
-        if of_classes:
-            return mean_scores((predictions != labels).astype(np.float64), mask, data.groups, N_FOLDS, "accuracy")
-        r2, columns = R2.of(labels, mask, data.groups, N_FOLDS), slice(0, labels.shape[-1])
+    def fits(x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array) -> list[Fitted]:
+        return [_fit_one(estimator, of_classes, x, target, folds, groups) for target in targets]
+
+    return Kind(type(estimator).__name__, of_classes, fits)
+
+
+def _fit_one(estimator: Any, of_classes: bool, x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
+    y, mask, columns = target.values, target.mask, slice(0, target.values.shape[-1])
+    predictions = _cross_validate(estimator, x, y, folds)
+    if of_classes:
+        *each, score = accuracies(y, predictions, mask, groups)
+    else:
+        r2 = R2.of(y, mask, groups)
         errors = r2.errors(predictions)
-        return [*r2.each(errors, columns), r2.overall(errors, columns)]
+        each, score = r2.each(errors, columns), r2.overall(errors, columns)
 
-    def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:
-        return scores(labels, _cross_validate(estimator, inputs, labels, data.folds), mask)[-1]
+    def details() -> dict[str, Any]:
+        metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
+        if not of_classes:
+            metrics["rank_correlation"] = rank_correlation(y, predictions, mask)
+            metrics["mae"] = mean_scores(np.abs(y - predictions), mask, groups)[-1]
+        return {
+            "by_output": dict(zip(target.outputs, each, strict=True)),
+            "metrics": metrics,
+            "predictions": predictions,
+            "weights": np.zeros((x.shape[-1], 0)),
+            "intercept": np.zeros(0),
+            "columns": target.outputs,
+            "settings": {"estimator": repr(estimator)},
+            "estimators": fit(estimator, x, y),
+        }
 
-    y = target.values
-    predictions = _cross_validate(estimator, data.x, y, data.folds)
-    *each, score = scores(y, predictions, target.mask)
-    metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
-    if not of_classes:
-        metrics["rank_correlation"] = rank_correlation(y, predictions, target.mask)
-        metrics["mae"] = mean_scores(np.abs(y - predictions), target.mask, data.groups, N_FOLDS)[-1]
-    return ProbeResult(
-        target=target,
-        method=type(estimator).__name__,
-        score=score,
-        by_output=dict(zip(target.outputs, each, strict=True)),
-        metrics=metrics,
-        controls=data.controls(target, score, scored),
-        predictions=predictions,
-        weights=np.zeros((data.x.shape[-1], 0)),
-        intercept=np.zeros(0),
-        columns=target.outputs,
-        settings={"estimator": repr(estimator)},
-        estimators=fit(estimator, data.x, y),
-    )
+    return Fitted(score, details)
 
 
 class Rows(NamedTuple):

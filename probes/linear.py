@@ -16,27 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from probes.controls import Control, Data, control_task, controls_of, higher, round_index, shuffled
-from probes.result import Kind, ProbeResult
-from probes.scores import R2, ProbeScore, mean_scores, rank_correlation
-from probes.values import N_FOLDS, TargetValues
+from probes.controls import Fitted, Kind
+from probes.scores import R2, mean_scores, rank_correlation
+from probes.values import TargetValues
 
 ALPHAS = tuple(float(a) for a in np.logspace(-4, 6, 11))
 """Penalties tried, in scikit-learn's units: added to the sums of squares of standardised inputs."""
 
 _CONSTANT = 1e-12
 """An input whose variance in a training set is below this share of its variance over all rows counts as constant."""
-
-
-def assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
-    """A fold for every episode: sizes differ by at most one."""
-    return np.random.default_rng(seed).permutation(np.arange(n_episodes) % n_folds)
 
 
 @dataclass(frozen=True)
@@ -175,130 +170,43 @@ def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"], alphas: Seq
     return np.asarray(alphas)[::-1][summed.argmin(0)]
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """One target in one role (as it is, "shuffled", or replaced by its "control_task"), and its columns."""
-
-    target: int
-    role: str
-    columns: slice
-
-
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """What one matrix of inputs gave: the fit, and the score of every part by (target, role)."""
-
-    fit: _RidgeFit
-    errors: Float[Array, "group k"]
-    scores: dict[tuple[int, str], ProbeScore]
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Real targets side by side, each with its shuffled copy and its control task: what one factorisation fits.
-
-    Class targets are indicators; the columns of the targets themselves come first, ``n_own`` of them, and ``blocks``
-    says which part each column belongs to.
-    """
-
-    targets: tuple[TargetValues, ...]
-    r2: R2
-    blocks: Int[Array, " k"]
-    n_own: int
-    parts: tuple[_Part, ...]
-
-    @classmethod
-    def of(cls, targets: Sequence[TargetValues], seed: int, groups: Int[Array, " episode"], n_folds: int) -> Problem:
-        """The targets, with the shuffled ones and those of the control tasks beside them."""
-        numbers = tuple(target.indicators() for target in targets)
-        # A shuffled target brings its mask along; a control task is scored where its target is.
-        roles = [(i, "probe", target.values, target.mask) for i, target in enumerate(numbers)]
-        for i, t in enumerate(numbers):
-            mask = None if t.mask is None else shuffled(t.mask, seed, groups)
-            roles.append((i, "shuffled", shuffled(t.values, seed, groups), mask))
-        roles += [
-            (i, "control_task", control_task(t.values, t.types, seed), t.mask)
-            for i, t in enumerate(numbers)
-            if t.types is not None
-        ]
-        y = np.concatenate([values for _, _, values, _ in roles], axis=-1, dtype=np.float64)
-        masks = [np.ones(v.shape, dtype=bool) if mask is None else mask for _, _, v, mask in roles]
-        mask = np.concatenate(masks, axis=-1) if any(target.mask is not None for target in numbers) else None
-        widths = [values.shape[-1] for _, _, values, _ in roles]
-        starts = np.cumsum([0, *widths])
-        parts = [_Part(i, role, slice(int(starts[p]), int(starts[p + 1]))) for p, (i, role, *_) in enumerate(roles)]
-        return cls(
-            targets=numbers,
-            r2=R2.of(y, mask, groups, n_folds),
-            blocks=np.repeat(np.arange(len(roles)), widths),
-            n_own=sum(target.values.shape[-1] for target in numbers),
-            parts=tuple(parts),
-        )
-
-    def fit(self, x: Float[Array, "episode round d"], folds: Int[Array, " episode"], own_only: bool = False) -> _Fitted:
-        """Fit and score every part, or the targets themselves only, from ``x``."""
-        end = self.n_own if own_only else self.r2.y.shape[-1]
-        fit = cross_validate(x, self.r2.y[..., :end], folds, self.blocks[:end])
-        errors = self.r2.errors(fit.predictions)
-        parts = [part for part in self.parts if part.columns.stop <= end]
-        return _Fitted(fit, errors, {(p.target, p.role): self.r2.overall(errors, p.columns) for p in parts})
-
-    def baselines(self, folds: Int[Array, " episode"]) -> dict[tuple[int, str], ProbeScore]:
-        """The controls that depend on no activation: the round index and, where known, the round's inputs."""
-        known = {"round": (round_index(*self.r2.y.shape[:2]),), "inputs": self.targets[0].inputs}
-        scores: dict[tuple[int, str], ProbeScore] = {}
-        for name, forms in known.items():
-            for x in forms:
-                for (i, _), score in self.fit(x, folds, own_only=True).scores.items():
-                    scores[i, name] = higher(scores.get((i, name)), score)
-        return scores
-
-    def controls(
-        self,
-        fitted: _Fitted,
-        blank: Float[Array, "episode round d"] | None,
-        folds: Int[Array, " episode"],
-        baselines: dict[tuple[int, str], ProbeScore],
-    ) -> list[dict[str, Control]]:
-        """The controls of each target: those of the fit itself, of the untrained copy, and of :meth:`baselines`."""
-        others = baselines | {key: score for key, score in fitted.scores.items() if key[1] != "probe"}
-        if blank is not None:
-            of_blank = self.fit(blank, folds, own_only=True).scores
-            others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
-        of_targets: list[dict[str, ProbeScore]] = [{} for _ in self.targets]
-        for (i, name), score in others.items():
-            of_targets[i][name] = score
-        scored = enumerate(zip(self.targets, of_targets, strict=True))
-        return [controls_of(target, fitted.scores[i, "probe"], scores) for i, (target, scores) in scored]
-
-
-def _fit(data: Data, targets: Sequence[TargetValues]) -> list[ProbeResult]:
+def _fit(
+    x: Float[Array, "episode round d"],
+    targets: Sequence[TargetValues],
+    folds: Int[Array, " episode"],
+    groups: Int[Array, " episode"],
+) -> list[Fitted]:
     """Probes of several targets, from one factorisation."""
-    problem = Problem.of(targets, data.seed, data.groups, N_FOLDS)
-    fitted = problem.fit(data.x, data.folds)
-    controls = problem.controls(fitted, data.blank, data.folds, problem.baselines(data.folds))
-    fit, results = fitted.fit, []
-    for part in problem.parts[: len(targets)]:
-        target, score = problem.targets[part.target], fitted.scores[part.target, "probe"]
-        predictions = fit.predictions[..., part.columns]
-        errors = mean_scores(np.abs(target.values - predictions), target.mask, data.groups, N_FOLDS)
+    y = np.concatenate([target.values for target in targets], axis=-1, dtype=np.float64)
+    mask = None
+    if any(target.mask is not None for target in targets):
+        masks = [np.ones(t.values.shape, dtype=bool) if t.mask is None else t.mask for t in targets]
+        mask = np.concatenate(masks, axis=-1)
+    widths = [target.values.shape[-1] for target in targets]
+    ends = np.cumsum(widths)
+    r2 = R2.of(y, mask, groups)
+    fit = cross_validate(x, y, folds, np.repeat(np.arange(len(targets)), widths))
+    errors = r2.errors(fit.predictions)
+
+    def details(target: TargetValues, columns: slice, i: int) -> dict[str, Any]:
+        predictions, score = fit.predictions[..., columns], r2.overall(errors, columns)
+        absolute = mean_scores(np.abs(target.values - predictions), target.mask, groups)
         ranks = rank_correlation(target.values, predictions, target.mask)
-        results.append(
-            ProbeResult(
-                target=targets[part.target],
-                method="ridge",
-                score=score,
-                by_output=dict(zip(target.outputs, problem.r2.each(fitted.errors, part.columns), strict=True)),
-                metrics={"r2": score, "rank_correlation": ranks, "mae": errors[-1]},
-                controls=controls[part.target],
-                predictions=predictions,
-                weights=fit.weights[:, part.columns],
-                intercept=fit.intercept[part.columns],
-                columns=target.outputs,
-                settings={"alphas": ALPHAS, "alpha": float(fit.alpha[part.target])},
-            )
-        )
-    return results
+        return {
+            "by_output": dict(zip(target.outputs, r2.each(errors, columns), strict=True)),
+            "metrics": {"r2": score, "rank_correlation": ranks, "mae": absolute[-1]},
+            "predictions": predictions,
+            "weights": fit.weights[:, columns],
+            "intercept": fit.intercept[columns],
+            "columns": target.outputs,
+            "settings": {"alphas": ALPHAS, "alpha": float(fit.alpha[i])},
+        }
+
+    parts = [slice(int(end - width), int(end)) for end, width in zip(ends, widths, strict=True)]
+    return [
+        Fitted(r2.overall(errors, columns), partial(details, target, columns, i))
+        for i, (target, columns) in enumerate(zip(targets, parts, strict=True))
+    ]
 
 
 RIDGE = Kind("ridge", of_classes=False, fit=_fit)

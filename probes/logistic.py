@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -18,10 +19,9 @@ from numpy import ndarray as Array
 from scipy import special
 
 from interp.errors import require
-from probes.controls import Data
-from probes.result import Kind, ProbeResult
-from probes.scores import ProbeScore, class_scores
-from probes.values import N_FOLDS, TargetValues
+from probes.controls import Fitted, Kind
+from probes.scores import class_scores
+from probes.values import TargetValues
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
@@ -35,15 +35,32 @@ _NONE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, eq=False)
 class _LogisticFit:
-    """Out-of-fold probabilities, C as each outer fold and, last, the refit chose it, and the refit on raw inputs.
+    """Out-of-fold probabilities, C as each outer fold chose it, and the refit on all episodes, made when it is read."""
 
-    Its weights have one column for two classes, the log-odds of class 1, else one per class.
-    """
-
+    fits: _Fits
+    varying: Bool[Array, " d"]
     probabilities: Float[Array, "episode round c"]
-    penalties: tuple[float, ...]
-    weights: Float[Array, "d m"]
-    intercept: Float[Array, " m"]
+    chosen: tuple[float, ...]
+
+    @cached_property
+    def penalties(self) -> tuple[float, ...]:
+        """C of each outer fold and, last, of the refit."""
+        return *self.chosen, self.fits.best_penalty(_NONE)
+
+    @cached_property
+    def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"]]:
+        """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1), else one a class."""
+        probe, n_classes = self.fits.probe(_NONE, self.penalties[-1]), self.fits.n_classes
+        assert probe is not None, "a target that is constant is refused before"
+        scaling, regression = probe
+        m = 1 if n_classes <= 2 else n_classes
+        weights, intercept = np.zeros((len(self.varying), m)), np.zeros(m)
+        raw = regression.coef_ / scaling.scale
+        classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
+        columns = classes if m > 1 else np.zeros(1, dtype=int)
+        weights[np.ix_(self.varying, columns)] = raw.T
+        intercept[columns] = regression.intercept_ - raw @ scaling.mean
+        return weights, intercept
 
 
 def cross_validate(
@@ -51,9 +68,8 @@ def cross_validate(
     y: Int[Array, "episode round"],
     folds: Int[Array, " episode"],
     n_classes: int,
-    refit: bool = True,
 ) -> _LogisticFit:
-    """Nested cross-validation of one class target, and the refit on all episodes (zeros when not asked for)."""
+    """Nested cross-validation of one class target, and the refit on all episodes."""
     n_episodes, n_rounds, d = x.shape
     rows, labels, groups = x.reshape(-1, d).astype(np.float64), y.reshape(-1), np.repeat(folds, n_rounds)
     # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
@@ -66,19 +82,7 @@ def cross_validate(
         left_out = frozenset([fold])
         penalties.append(fits.best_penalty(left_out))
         probabilities[groups == fold] = fits.probabilities(left_out, penalties[-1], fold)
-    m = 1 if n_classes <= 2 else n_classes
-    weights, intercept = np.zeros((d, m)), np.zeros(m)
-    if refit:
-        penalties.append(fits.best_penalty(_NONE))
-        probe = fits.probe(_NONE, penalties[-1])
-        assert probe is not None, "a target that is constant is refused before"
-        scaling, regression = probe
-        raw = regression.coef_ / scaling.scale
-        classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
-        columns = classes if m > 1 else np.zeros(1, dtype=int)
-        weights[np.ix_(varying, columns)] = raw.T
-        intercept[columns] = regression.intercept_ - raw @ scaling.mean
-    return _LogisticFit(probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties), weights, intercept)
+    return _LogisticFit(fits, varying, probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,38 +174,30 @@ def _regression(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float)
         return LogisticRegression(C=penalty, max_iter=_MAX_ITER, solver=solver).fit(x, y)
 
 
-def _fit_one(data: Data, target: TargetValues) -> ProbeResult:
+def _fit_one(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
     import sklearn
 
     y, n_classes = target.values, int(target.values.max()) + 1
+    # Inputs are finite, so that scikit-learn, which would look at every fit, need not.
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        fits = [cross_validate(x, y[..., k], folds, n_classes) for k in range(y.shape[-1])]
+    accuracy, loss = class_scores(y, [one.probabilities for one in fits], target.mask, groups)
 
-    def fits(inputs: Array, labels: Array, refit: bool = False) -> list[_LogisticFit]:
-        # Inputs are finite: scikit-learn, which would look at every fit, is told not to.
-        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-            each = range(y.shape[-1])
-            return [cross_validate(inputs, labels[..., k], data.folds, n_classes, refit=refit) for k in each]
+    def details() -> dict[str, Any]:
+        columns = target.outputs
+        if n_classes > 2:
+            columns = tuple(f"{name}={c}" for name in target.outputs for c in range(n_classes))
+        return {
+            "by_output": dict(zip(target.outputs, accuracy[:-1], strict=True)),
+            "metrics": {"accuracy": accuracy[-1], "log_loss": loss[-1]},
+            "predictions": np.stack([one.probabilities.argmax(-1) for one in fits], axis=-1).astype(np.float64),
+            "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
+            "intercept": np.concatenate([one.refit[1] for one in fits]),
+            "columns": columns,
+            "settings": {"penalties": [one.penalties for one in fits]},
+        }
 
-    def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:
-        return class_scores(labels, [f.probabilities for f in fits(inputs, labels)], mask, data.groups, N_FOLDS)[0][-1]
-
-    own = fits(data.x, y, refit=True)
-    accuracy, loss = class_scores(y, [f.probabilities for f in own], target.mask, data.groups, N_FOLDS)
-    columns = target.outputs
-    if n_classes > 2:
-        columns = tuple(f"{name}={c}" for name in target.outputs for c in range(n_classes))
-    return ProbeResult(
-        target=target,
-        method="logistic",
-        score=accuracy[-1],
-        by_output=dict(zip(target.outputs, accuracy[:-1], strict=True)),
-        metrics={"accuracy": accuracy[-1], "log_loss": loss[-1]},
-        controls=data.controls(target, accuracy[-1], scored),
-        predictions=np.stack([f.probabilities.argmax(-1) for f in own], axis=-1).astype(np.float64),
-        weights=np.concatenate([f.weights for f in own], axis=-1),
-        intercept=np.concatenate([f.intercept for f in own]),
-        columns=columns,
-        settings={"penalties": [f.penalties for f in own]},
-    )
+    return Fitted(accuracy[-1], details)
 
 
 def _check(target: TargetValues) -> None:
@@ -216,5 +212,8 @@ def _check(target: TargetValues) -> None:
 
 
 LOGISTIC = Kind(
-    "logistic", of_classes=True, fit=lambda data, targets: [_fit_one(data, one) for one in targets], check=_check
+    "logistic",
+    of_classes=True,
+    fit=lambda x, targets, folds, groups: [_fit_one(x, one, folds, groups) for one in targets],
+    check=_check,
 )

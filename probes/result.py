@@ -1,10 +1,10 @@
-"""What a probe found: its scores with intervals, its controls, its weights, and where they can be used."""
+"""What a probe found: one measure of whether the target can be read, its scores and controls, and the fitted probe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isnan
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,83 @@ from numpy import ndarray as Array
 import interp.tasks
 from interp.algorithm import Episodes
 from interp.checks import checked
-from interp.display import Tabled, drawn
+from interp.display import drawn
 from interp.errors import InputError, require, unknown_name
+from interp.measure import FEW, NOT_RUN, Measure, Measured, Word
+from interp.measure import Control as Bound
 from interp.model.run import Rollout
 from interp.statistics import Interval
 from probes.activations import Place, read
-from probes.controls import DESCRIPTIONS, Control, Data, VerdictWord, detectable_of, lacks_inputs, verdict_of
+from probes.controls import DESCRIPTIONS, Control
+from probes.estimators import predict
 from probes.scores import ProbeScore
 from probes.targets import parse
 from probes.values import TargetValues, as_array, as_inputs
 
+SMALLEST_EFFECT = 0.1
+"""The smallest effect of interest, the threshold of every probe: a tenth of what the best constant leaves."""
+
+_SITES = {
+    None: ("The activations hold", ""),
+    "latents": ("The latents hold", ""),
+    "written": ("The written latent holds", " in the latent that it writes"),
+    "change": ("The change of the latent holds", " in the change of its latent"),
+    "update": ("The update holds", " in its update"),
+}
+"""The beginning of a claim about a site, and what its phrases say of the place."""
+
+_NO_COPY = "no untrained model; give untrained= or a rollout without hooks (from a file: with model= and episodes=)"
 _MAX_LINES, _MAX_POINTS = 8, 4000
 
 
-@dataclass(frozen=True, eq=False)
-class ProbeResult(Tabled):
-    """A fitted probe.
+def measure_of(
+    target: TargetValues,
+    site: str | None,
+    score: ProbeScore,
+    controls: Mapping[str, Control],
+    *,
+    untrained: str = "",
+    n_features: int = 0,
+) -> Measure:
+    """The measure of a probe: its site holds the target, so that a linear map (or an estimator) can read it.
+
+    The number is R2 or, of classes, the skill: how much of the misses of the best constant the probe avoids.
+
+    Args:
+        untrained: why no untrained copy was run, where none was.
+        n_features: how many features the probe reads, where its score leans low (:func:`interp.refit.leans_low`).
+    """
+    key, _, moment = target.key.partition(":")
+    name = f"the {key.replace('log_', 'log-').replace('_', ' ')}{' before the round' if moment else ''}"
+    subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
+    unless: dict[Word, str] = {}
+    if "untrained" not in controls:
+        unless["yes"] = f"{NOT_RUN}: {untrained or _NO_COPY}"
+    elif "inputs" not in controls and "inputs" not in target.implied_by:
+        unless["yes"] = f"{NOT_RUN}: no probe of the round's inputs; give episodes= or inputs="
+    if n_features:
+        unless["no"] = f"{FEW}: the target is constant in each; about {2 * n_features} would do, two for each feature"
+    elif score.detectable > SMALLEST_EFFECT:
+        n = ceil(len(score.losses) * (score.detectable / SMALLEST_EFFECT) ** 2)
+        unless["no"] = f"{FEW}: about {n} would do"
+    return Measure(
+        key=target.key,
+        claim=f"{subject} {name}",
+        number=score.skill,
+        threshold=SMALLEST_EFFECT,
+        unit="R2" if score.kind == "skill" else "skill",
+        controls={DESCRIPTIONS[key]: Bound(one.score.skill.estimate, one.counts) for key, one in controls.items()},
+        yes=f"holds {name}{place}",
+        no=f"does not hold {name}{place}",
+        unless=unless,
+        caution="what can be read need not be used",
+        note="" if score.kind == "skill" else f"accuracy {score}",
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProbeResult(Measured):
+    """A fitted probe, which is one measure: that the target can be read at the site.
 
     Attributes:
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
@@ -40,12 +101,12 @@ class ProbeResult(Tabled):
         predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most probable classes.
         weights, intercept, columns: the probe refitted on all episodes, for raw activations ``[episode, round,
             feature]``, with a name for each column; no columns for a scikit-learn estimator.
+        measure: the claim, its number, threshold and controls, and the word.
         shape: of one activation.
         site, place: where the activations were read, when a rollout was given: its name, and how it is found in a run.
         settings: folds, seed, penalties, model and versions: how to make it again.
-        warning: what weakens the intervals (few episodes, a score that leans low) or the verdict (no untrained
-            control); None otherwise.
-        leans_low: whether there are too few episodes for the features and the target (:func:`interp.refit.leans_low`).
+        warning: what weakens the intervals (few episodes, a score that leans low) or the word (an untrained copy whose
+            activations overflow); None otherwise.
         estimators: those of scikit-learn, refitted on all episodes, one per output.
     """
 
@@ -59,17 +120,38 @@ class ProbeResult(Tabled):
     weights: Float[Array, "d m"]
     intercept: Float[Array, " m"]
     columns: tuple[str, ...]
+    measure: Measure
     shape: tuple[int, ...] = ()
     site: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     warning: str | None = None
-    estimators: tuple[Any, ...] = field(default=(), repr=False)
-    place: Place | None = field(default=None, repr=False)
-    leans_low: bool = False
+    estimators: tuple[Any, ...] = ()
+    place: Place | None = None
 
-    def __repr__(self) -> str:
-        where = f" at {self.site}" if self.site else ""
-        return f"ProbeResult({self.target.key}{where}: {self.metric} {self.score}, {self.verdict})"
+    @property
+    def measures(self) -> tuple[Measure, ...]:  # type: ignore[override]
+        """The one measure."""
+        return (self.measure,)
+
+    @property
+    def model(self) -> str:  # type: ignore[override]
+        """The name of the model, where it is known."""
+        return str(self.settings.get("model", "The model"))
+
+    @property
+    def word(self) -> Word:
+        """Whether the site holds the target: yes, no, undecided or not applicable."""
+        return self.measure.word
+
+    @property
+    def reason(self) -> str:
+        """Why the word is undecided."""
+        return self.measure.reason
+
+    @property
+    def number(self) -> Interval:
+        """R2, or the skill of a probe of classes, with its 95 % interval."""
+        return self.measure.number
 
     @property
     def metric(self) -> str:
@@ -86,40 +168,11 @@ class ProbeResult(Tabled):
     @property
     def r2(self) -> float:
         """R2 over all outputs; a probe of classes has none."""
-        return self._r2.estimate
-
-    @property
-    def r2_ci(self) -> tuple[float, float]:
-        """The 95 % interval of :attr:`r2`, over episodes and fits (:mod:`interp.refit`)."""
-        return self._r2.low, self._r2.high
-
-    @property
-    def _r2(self) -> Interval:
         require(
             "r2" in self.metrics,
             f"the probe of {self.target.key!r} is {self.method} and has no R2; read .score, its accuracy, or .metrics",
         )
-        return self.metrics["r2"]
-
-    @property
-    def verdict(self) -> VerdictWord:
-        """Represented, not represented, undecided or uninformative; :mod:`probes.controls` says when.
-
-        It is about the controls that were run; :attr:`missing` names the others. Without the inputs control nothing is
-        represented.
-        """
-        limited = lacks_inputs(self.target, self.controls)
-        return verdict_of(self.score, self.controls, limited=limited, leans_low=self.leans_low)
-
-    @property
-    def detectable(self) -> float:
-        """The smallest difference from its controls that this sample would have shown (:mod:`probes.controls`)."""
-        return detectable_of(self.score, self.controls)
-
-    @property
-    def represented(self) -> bool:
-        """Whether that is the verdict."""
-        return self.verdict == "represented"
+        return self.metrics["r2"].estimate
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -188,38 +241,30 @@ class ProbeResult(Tabled):
             f"{ran.get('model')!r} ({str(ran.get('digest'))[:12]}); fit it on that model",
         )
 
-    def to_frame(self) -> pd.DataFrame:
-        """Tidy: one row per metric, per output and per control, with intervals and, for controls, differences."""
-        rows = [self._row("probe", "all", name, score) for name, score in self.metrics.items()]
-        rows += [self._row("probe", name, self.metric, score) for name, score in self.by_output.items()]
-        for control in self.controls.values():
-            difference = control.difference
-            row = self._row(control.name, "all", self.metric, control.score)
-            row |= {"difference": difference.estimate, "difference_low": difference.low}
-            rows.append(row | {"difference_high": difference.high, "counted": control.counted})
-        return pd.DataFrame(rows)
+    def scores(self) -> pd.DataFrame:
+        """Every number: a row per metric, per output and per control, with intervals and paired differences.
 
-    def to_json(self) -> dict[str, Any]:
-        """The settings with the verdict, the score and its controls, what it is about and what weakens it."""
-        detectable = None if isnan(self.detectable) else self.detectable
-        about = {"verdict": self.verdict, "detectable": detectable, "estimand": self.estimand, "warning": self.warning}
-        controls = {name: _bounds(control.score) for name, control in self.controls.items()}
-        return {**self.settings, "metric": self.metric, **_bounds(self.score), "controls": controls, **about}
-
-    def _row(self, fitted: str, output: str, metric: str, score: Interval) -> dict[str, Any]:
-        what = {"target": self.target.key, "site": self.site, "fitted": fitted, "output": output, "metric": metric}
-        bounds = {"estimate": score.estimate, "low": score.low, "high": score.high}
-        said = {name: getattr(self, name) for name in ("verdict", "detectable", "represented", "warning")}
-        return {**what, **bounds, **said}
+        ``detectable`` is the smallest score (skill, of classes) whose interval would have excluded 0 in this sample.
+        """
+        rows = [("probe", "all", name, score) for name, score in self.metrics.items()]
+        rows += [("probe", name, self.metric, score) for name, score in self.by_output.items()]
+        rows += [(name, "all", self.metric, control.score) for name, control in self.controls.items()]
+        about: dict[str, Any] = {"target": self.target.key, "site": self.site}
+        common = {"detectable": self.score.detectable, "warning": self.warning}
+        table = []
+        for fitted, output, metric, score in rows:
+            row = {**about, "fitted": fitted, "output": output, "metric": metric}
+            row |= {"number": score.estimate, "low": score.low, "high": score.high}
+            if fitted in self.controls:
+                control = self.controls[fitted]
+                row |= {**control.difference.columns("difference"), "counts": control.counts}
+            table.append({**row, **common})
+        return pd.DataFrame(table)
 
     def __str__(self) -> str:
-        where = f" at {self.site}" if self.site else ""
-        lines = [f"{self.target.key}{where}: {self.metric} {self.score}: {self.verdict}"]
+        lines = [repr(self)]
         lines += [f"  {DESCRIPTIONS[name]}: {control}" for name, control in self.controls.items()]
         lines += [f"  not run: {DESCRIPTIONS[name]}" for name in self.missing]
-        if lacks_inputs(self.target, self.controls):
-            lines.append("  the inputs control is missing: undecided at most; give probes.fit episodes= or inputs=")
-        lines.append(f"  smallest difference that this sample would have shown: {self.detectable:.3f}")
         lines.append(f"  intervals (95 %): {self.estimand}")
         lines += [f"  warning: {self.warning}"] if self.warning else []
         return "\n".join(lines)
@@ -269,27 +314,3 @@ class Decoded:
         right.plot(ends, ends, color="black", linewidth=1)
         right.set(xlabel="true", ylabel="decoded", title="all episodes and rounds")
         return drawn(figure)
-
-
-def _bounds(score: Interval) -> dict[str, float]:
-    return {"value": score.estimate, "low": score.low, "high": score.high}
-
-
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """A kind of probe: ``method`` calls it by its name, and ``check`` refuses a target that it cannot fit.
-
-    One that is not ``of_classes`` decodes numbers, and classes as indicators.
-    """
-
-    name: str
-    of_classes: bool
-    fit: Callable[[Data, Sequence[TargetValues]], list[ProbeResult]]
-    check: Callable[[TargetValues], None] = lambda target: None
-
-
-def predict(fitted: tuple[Any, ...], x: Float[Array, "episode round d"]) -> Float[Array, "episode round k"]:
-    """What fitted estimators of scikit-learn, one per output, predict."""
-    rows = x.reshape(-1, x.shape[-1])
-    columns = [np.full(len(rows), e) if isinstance(e, float) else np.asarray(e.predict(rows)).ravel() for e in fitted]
-    return np.stack(columns, axis=-1).astype(np.float64).reshape(*x.shape[:2], -1)

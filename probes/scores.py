@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -26,6 +26,7 @@ from numpy import ndarray as Array
 from interp import refit
 from interp.checks import checked
 from interp.statistics import Interval
+from probes.values import N_FOLDS
 
 Kind = Literal["skill", "accuracy", "ratio"]
 _Mask = Bool[Array, "episode round k"] | None
@@ -33,8 +34,8 @@ _PerGroup = Float[Array, "group k"]
 _PerRound = Shaped[Array, "episode round k"]
 
 
-class _Told(Interval):
-    """An interval that says itself with three digits."""
+class Difference(Interval):
+    """How much higher a probe's score is than a control's; or a statistic without an interval, whose bounds are NaN."""
 
     def __str__(self) -> str:
         bounds = "(no interval)" if isnan(self.low) else f"[{self.low:.3f}, {self.high:.3f}]"
@@ -42,86 +43,67 @@ class _Told(Interval):
 
 
 @dataclass(frozen=True, eq=False)
-class ProbeScore(_Told):
+class ProbeScore(Difference):
     """An estimate with its 95 % interval, and the sums over episodes that the interval is read from.
 
     Attributes:
         losses: out-of-fold, per independent group of episodes: squared errors (R2), misses (accuracy).
         references: what they are divided by: totals (R2), scored steps (accuracy).
-        n_folds: of the cross-validation.
         kind: "skill" (R2: one minus the ratio), "accuracy" (the same, within 0 and 1) or "ratio" (the ratio itself).
+        constant: losses of the best constant: the references of R2, the misses of the most frequent class.
 
-    >>> losses = np.array([[1.0, 2.0, 3.0, 2.0], [7.0, 8.0, 7.0, 8.0]])
-    >>> score, control = (ProbeScore.of(lost, np.full(4, 8.0), 2) for lost in losses)
+    >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
+    >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
     >>> print(score, "beats the control by", score.minus(control))
-    0.750 [-0.121, 0.944] beats the control by 0.688 [-0.213, 1.050]
+    0.750 [0.431, 0.890] beats the control by 0.700 [0.349, 0.923]
     """
 
     losses: Float[Array, " group"] = field(repr=False)
     references: Float[Array, " group"] = field(repr=False)
-    n_folds: int = field(repr=False)
     kind: Kind = "skill"
+    constant: Float[Array, " group"] = field(default_factory=lambda: np.zeros(0), repr=False)
 
     @classmethod
     @checked
     def of(
-        cls, losses: Shaped[Array, " group"], references: Shaped[Array, " group"], n_folds: int, kind: Kind = "skill"
+        cls,
+        losses: Shaped[Array, " group"],
+        references: Shaped[Array, " group"],
+        kind: Kind = "skill",
+        constant: Shaped[Array, " group"] | None = None,
     ) -> ProbeScore:
-        """From sums per independent group of episodes."""
-        lost, given = (np.asarray(part, np.float64) for part in (losses, references))
+        """From sums per independent group of episodes; the constant's losses are the references when None."""
+        lost, scale = (np.asarray(part, np.float64) for part in (losses, references))
         if kind == "accuracy":
-            own = refit.accuracy(given - lost, given, n_folds)
+            own = refit.accuracy(scale - lost, scale, N_FOLDS)
         else:
-            own = (refit.skill if kind == "skill" else refit.ratio)(lost, given, n_folds)
-        return cls(own.estimate, own.low, own.high, lost, given, n_folds, kind)
+            own = (refit.skill if kind == "skill" else refit.ratio)(lost, scale, N_FOLDS)
+        return cls(own.estimate, own.low, own.high, lost, scale, kind, scale if constant is None else constant)
+
+    @property
+    def skill(self) -> Interval:
+        """One minus the losses over those of the best constant: R2 itself, or what an accuracy is above guessing."""
+        if self.kind == "skill":
+            return Interval(self.estimate, self.low, self.high)
+        return refit.skill(self.losses, self.constant, N_FOLDS, smallest=0.5)
 
     @checked
     def minus(self, other: ProbeScore) -> Difference:
-        """The difference from a score of the same kind, folds and episodes, with its paired interval."""
-        lost, of_control = self.losses, other.losses
-        steps, references, n_folds = self.references, other.references, self.n_folds
+        """The difference from a score of the same kind, with its paired interval where both have the same episodes."""
+        lost, of_control, scale, references = self.losses, other.losses, self.references, other.references
+        if len(lost) != len(of_control):
+            return Difference(self.estimate - other.estimate, nan, nan)
         if self.kind == "accuracy":
-            hits, hits_of_control = steps - lost, references - of_control
-            paired = refit.accuracy_difference(hits, hits_of_control, steps, n_folds, control_steps=references)
+            hits, control_hits = scale - lost, references - of_control
+            paired = refit.accuracy_difference(hits, control_hits, scale, N_FOLDS, control_steps=references)
         else:
-            paired = refit.skill_difference(lost, of_control, steps, n_folds, control_references=references)
+            paired = refit.skill_difference(lost, of_control, scale, N_FOLDS, control_references=references)
         return Difference(paired.estimate, paired.low, paired.high)
 
-    @checked
-    def detectable(self, control: ProbeScore | None = None) -> float:
-        """The smallest difference from a control, or from a score of 0, that this sample would have shown."""
-        given: dict[str, Any] = (
-            {} if control is None else {"control_losses": control.losses, "control_references": control.references}
-        )
-        return refit.detectable(self.losses, self.references, self.n_folds, **given)
-
-
-@dataclass(frozen=True, eq=False)
-class Difference(_Told):
-    """How much higher a probe's score is than a control's; or a statistic without an interval, whose bounds are NaN."""
-
-
-def _in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> _PerGroup:
-    """Sums per episode as sums per group."""
-    result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
-    np.add.at(result, groups, sums)
-    return result
-
-
-def totals(values: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> _PerGroup:
-    """:func:`interp.refit.totals` of groups: the episodes of a group, one after another, are one long episode."""
-    if len(values) == int(groups.max()) + 1:
-        order = np.argsort(groups)
-        return refit.totals(values[order], None if mask is None else mask[order])
-    used = np.ones(values.shape, dtype=bool) if mask is None else mask
-    place = np.zeros(len(groups), dtype=int)
-    for group in range(int(groups.max()) + 1):
-        place[groups == group] = np.arange((groups == group).sum())
-    shape = (int(groups.max()) + 1, int(place.max()) + 1, *values.shape[1:])
-    long, scored = np.zeros(shape), np.zeros(shape, dtype=bool)
-    long[groups, place], scored[groups, place] = values, used
-    flat = (shape[0], shape[1] * shape[2], shape[3])
-    return refit.totals(long.reshape(flat), scored.reshape(flat))
+    @property
+    def detectable(self) -> float:
+        """The smallest skill whose interval would have excluded 0 in this sample."""
+        return refit.detectable(self.losses, self.constant, N_FOLDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +113,12 @@ class R2:
     y: _PerRound
     mask: _Mask
     groups: Int[Array, " episode"]
-    n_folds: int
     total: _PerGroup
 
     @classmethod
-    def of(cls, y: _PerRound, mask: _Mask, groups: Int[Array, " episode"], n_folds: int) -> R2:
+    def of(cls, y: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> R2:
         """The score of targets ``[episode, round, output]`` whose folds and intervals keep groups together."""
-        return cls(y, mask, groups, n_folds, totals(y, mask, groups))
+        return cls(y, mask, groups, refit.totals(y, mask, groups))
 
     def errors(self, predictions: Float[Array, "episode round m"]) -> Float[Array, "group m"]:
         """Sums of squared errors of the first m columns."""
@@ -145,28 +126,37 @@ class R2:
         wrong = self.y[..., :m] - predictions
         if self.mask is not None:
             wrong *= self.mask[..., :m]
-        return _in_groups(np.einsum("etk,etk->ek", wrong, wrong), self.groups)
+        return refit.in_groups(np.einsum("etk,etk->ek", wrong, wrong), self.groups)
 
     def overall(self, errors: Float[Array, "group m"], columns: slice) -> ProbeScore:
         """R2 of some columns together; NaN where nothing varies."""
-        return ProbeScore.of(errors[:, columns].sum(1), self.total[:, columns].sum(1), self.n_folds)
+        return ProbeScore.of(errors[:, columns].sum(1), self.total[:, columns].sum(1))
 
     def each(self, errors: Float[Array, "group m"], columns: slice) -> list[ProbeScore]:
         """R2 of each of some columns."""
         return [self.overall(errors, slice(i, i + 1)) for i in range(columns.start, columns.stop)]
 
 
-def mean_scores(
-    values: _PerRound, mask: _Mask, groups: Int[Array, " episode"], n_folds: int, kind: Kind = "ratio"
-) -> list[ProbeScore]:
-    """Means of losses (absolute errors, misses, log-losses) over scored entries: each output and, last, all together.
+def mean_scores(values: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> list[ProbeScore]:
+    """Means of losses (absolute errors, log-losses) over scored entries: each output and, last, all together."""
+    return [ProbeScore.of(lost, steps, "ratio") for lost, steps in _summed(mask, groups, values)]
 
-    With the kind "accuracy" the values are misses and the score is the share of hits.
-    """
-    used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
-    lost, steps = (_in_groups(part.sum(1), groups) for part in (values * used, used))
-    columns = [(lost[:, k], steps[:, k]) for k in range(values.shape[-1])] + [(lost.sum(1), steps.sum(1))]
-    return [ProbeScore.of(losses, references, n_folds, kind) for losses, references in columns]
+
+def accuracies(
+    y: Int[Array, "episode round k"], predictions: _PerRound, mask: _Mask, groups: Int[Array, " episode"]
+) -> list[ProbeScore]:
+    """The share of hits: each output and, last, all together."""
+    used = np.ones(y.shape, dtype=bool) if mask is None else mask
+    most = [np.bincount(y[..., k][used[..., k]], minlength=1).argmax() for k in range(y.shape[-1])]
+    sums = _summed(mask, groups, predictions != y, y != np.array(most))
+    return [ProbeScore.of(misses, steps, "accuracy", constant) for misses, constant, steps in sums]
+
+
+def _summed(mask: _Mask, groups: Int[Array, " episode"], *values: _PerRound) -> list[tuple[Array, ...]]:
+    """Sums of values and, last, of scored entries by group: of each output and, last, of all together."""
+    used = np.ones(values[0].shape) if mask is None else mask.astype(np.float64)
+    parts = [refit.in_groups((part * used).sum(1), groups) for part in (*values, np.ones(used.shape))]
+    return [tuple(p[:, k] for p in parts) for k in range(used.shape[-1])] + [tuple(p.sum(1) for p in parts)]
 
 
 def rank_correlation(y: _PerRound, predictions: Float[Array, "episode round k"], mask: _Mask) -> Difference:
@@ -198,11 +188,9 @@ def class_scores(
     probabilities: Sequence[Float[Array, "episode round c"]],
     mask: _Mask,
     groups: Int[Array, " episode"],
-    n_folds: int,
 ) -> tuple[list[ProbeScore], list[ProbeScore]]:
     """Accuracy and log-loss (nats) of class probabilities: each output and, last, all together."""
-    misses = np.stack([p.argmax(-1) != y[..., k] for k, p in enumerate(probabilities)], axis=-1)
     of_truth = [np.take_along_axis(p, y[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
     losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
-    accuracy = mean_scores(misses.astype(np.float64), mask, groups, n_folds, "accuracy")
-    return accuracy, mean_scores(np.maximum(losses, 0.0), mask, groups, n_folds)
+    likeliest = np.stack([p.argmax(-1) for p in probabilities], axis=-1)
+    return accuracies(y, likeliest, mask, groups), mean_scores(np.maximum(losses, 0.0), mask, groups)

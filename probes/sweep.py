@@ -1,11 +1,11 @@
-"""Where is it represented? Every target, with its controls, at every component, layer, position and round window.
+"""Where is it held? Every target, with its controls, at every component, layer, position and round window.
 
 A *cell* is one site in one window of rounds. Its probe is the one of :func:`probes.fit.fit`
 (ridge; classes as indicators), its controls are the same, and all targets share its factorisations. Cells run in
 parallel (joblib), and finished ones are kept: an interrupted sweep goes on where it stopped.
 
-What it is NOT evidence of: hundreds of cells are looked at, each verdict at its own level; a map shows where to
-intervene. With 95 % intervals about one cell in forty passes a single control by luck; a verdict asks for all of them.
+What it is NOT evidence of: hundreds of cells are looked at, each word at its own level; a map shows where to
+intervene.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from joblib.parallel import get_active_backend
 from numpy import ndarray as Array
 from torch import Tensor
@@ -38,18 +38,20 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.progress import bar
 from interp.provenance import provenance
+from interp.session import session
 from interp.workers import each, one_thread, share
 from probes.activations import without_rounding
-from probes.controls import DESCRIPTIONS, detectable_of, lacks_inputs, verdict_of
-from probes.linear import ALPHAS, Problem, assign_folds
-from probes.scores import ProbeScore
+from probes.controls import DESCRIPTIONS, Problem, Sample
+from probes.fit import untrained_runs
+from probes.linear import ALPHAS, RIDGE
+from probes.result import measure_of
 from probes.targets import compute
 from probes.values import N_FOLDS, TargetValues, check, leans_low, overflows, warn_of_few
 
 COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
-_FORMAT = 4
+_FORMAT = 5
 Window = tuple[int, int]
 _Row = dict[str, Any]
 _Done = tuple["Shared", Site, list[_Row]]
@@ -62,39 +64,34 @@ class Shared:
 
     Attributes:
         digest: of everything that a cell depends on but its site.
-        baselines: scores of the controls that read no activation, by (target, control).
+        blank: the targets of the episodes that the untrained copies are run over.
     """
 
     window: Window
     problem: Problem
-    folds: Int[Array, " episode"]
     digest: str
-    baselines: dict[tuple[int, str], ProbeScore] = field(default_factory=dict)
+    blank: Sample
 
 
 def cell(
-    shared: Shared, site: Site, x: Float[Array, "episode round d"], blank: Float[Array, "episode round d"]
+    shared: Shared,
+    site: Site,
+    x: Float[Array, "episode round d"],
+    *blanks: Array,
 ) -> _Done:
-    """One row per target, from activations of the model and of its untrained copy, no control where these overflow."""
+    """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
     require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
-    usable = None if overflows(blank) else without_rounding(blank)
-    problem = shared.problem
-    fitted = problem.fit(without_rounding(x), shared.folds)
-    every = problem.controls(fitted, usable, shared.folds, shared.baselines)
+    copies = [(without_rounding(blank), shared.blank) for blank in blanks if not overflows(blank)]
+    fitted = shared.problem.fit(without_rounding(x), copies)
     rows = []
-    for i, (target, controls) in enumerate(zip(problem.targets, every, strict=True)):
-        score = fitted.scores[i, "probe"]
-        differences = [control.difference for control in controls.values() if control.counted]
-        closest = min(differences, key=lambda difference: difference.low)
-        limited, leaning = lacks_inputs(target, controls), leans_low(x, target)
-        verdict = verdict_of(score, controls, limited=limited, leans_low=leaning)
+    for target, (probe, controls) in zip(shared.problem.sample.targets, fitted, strict=True):
+        of_untrained, n_features = "the activations of the untrained model overflow", leans_low(x, target)
+        measure = measure_of(target, str(site), probe.score, controls, untrained=of_untrained, n_features=n_features)
         row: _Row = {"target": target.key, "site": str(site)}
         row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
-        row |= dict(zip(("start", "stop"), shared.window, strict=True))
-        row |= {"r2": score.estimate, "low": score.low, "high": score.high}
+        row |= dict(zip(("start", "stop"), shared.window, strict=True)) | measure.row()
         row |= {name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS}
-        row |= {"difference": closest.estimate, "difference_low": closest.low, "verdict": verdict}
-        rows.append(row | {"detectable": detectable_of(score, controls), "represented": verdict == "represented"})
+        rows.append(row | {"detectable": probe.score.detectable})
     return shared, site, rows
 
 
@@ -102,10 +99,9 @@ def cell(
 class SweepResult(Tabled):
     """A sweep's scores, tidy: one row per target, site and window.
 
-    Columns: target, site, component, layer, head, position, start, stop (the window's rounds), r2, low, high, one
-    column for each control's R2, difference and difference_low (from the control that is least surely beaten), verdict
-    and detectable (:mod:`probes.controls`), represented. Intervals are of R2 on new episodes of each probe, refitted on
-    all episodes.
+    Columns: target, site, component, layer, head, position, start, stop (the window's rounds), those of every measure
+    (:meth:`interp.measure.Measure.row`), one for each control's R2, and detectable, the smallest R2 whose interval
+    would have excluded 0. Intervals are of R2 on new episodes of each probe, refitted on all episodes.
     """
 
     frame: pd.DataFrame
@@ -116,15 +112,15 @@ class SweepResult(Tabled):
         return self.frame.copy()
 
     @checked
-    def heatmap(self, target: str, value: str = "r2", window: Window | None = None) -> Any:
-        """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "represented".
+    def heatmap(self, target: str, value: str = "number", window: Window | None = None) -> Any:
+        """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "yes".
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
         """
         from matplotlib.figure import Figure
 
         frame = self.frame
-        require_columns("a sweep", frame, "target", "start", "stop", "position", "layer", "component", "represented")
+        require_columns("a sweep", frame, "target", "start", "stop", "position", "layer", "component", "word")
         if target not in set(frame["target"]):
             raise unknown_name("swept target", target, frame["target"].unique(), limit=40)
         numbers = [name for name in frame.columns if pd.api.types.is_float_dtype(frame[name])]
@@ -143,13 +139,15 @@ class SweepResult(Tabled):
             grid = part.pivot_table(index="layer", columns="position", values=value, sort=False)
             grid = grid.reindex(columns=positions)
             axis.imshow(grid.to_numpy(), vmin=0, vmax=1, aspect="auto", cmap="viridis")
-            for _, row in part[part["represented"]].iterrows():
+            for _, row in part[part["word"] == "yes"].iterrows():
                 axis.plot(positions.index(row["position"]), grid.index.get_loc(row["layer"]), "o", color="white", ms=3)
             axis.set_yticks(range(len(grid)), list(grid.index), fontsize="small")
             axis.set_title(name, fontsize="medium", loc="left")
         axes[-1].set_xticks(range(len(positions)), positions, rotation=60, ha="right", fontsize="small")
-        figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: represented)", fontsize="medium")
-        figure.colorbar(axes[0].images[0], ax=list(axes), label=value.replace("_", " "), extend="min")
+        figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: yes)", fontsize="medium")
+        figure.colorbar(
+            axes[0].images[0], ax=list(axes), label="R2" if value == "number" else value.replace("_", " "), extend="min"
+        )
         return figure
 
 
@@ -167,6 +165,7 @@ def sweep(
     layers: Iterable[int] | Literal["all"] = "all",
     positions: str | Iterable[str] = "all",
     windows: Sequence[Window] | None = None,
+    n_untrained: int = 1,
     seed: int = 0,
     cache: str | Path | None = None,
     n_jobs: int = -1,
@@ -183,7 +182,8 @@ def sweep(
         layers: of a loop within the round, its cycles.
         positions: labels of the layout, or "all"; a point that has none is one site.
         windows: (first round, round after the last); all rounds when None.
-        seed: of the folds, shuffles and the untrained model.
+        n_untrained: untrained copies, of which the best counts in each cell; :func:`probes.fit.fit` draws more.
+        seed: of the folds, shuffles and the untrained copies.
         cache: folder for finished cells; nothing is kept when None.
         n_jobs: workers, -1 for one per core.
         scheduler: of dask workers, as :func:`interp.workers.each` takes it; threads (joblib) when empty.
@@ -195,7 +195,7 @@ def sweep(
         >>> episodes = experts.sample(n_episodes=20, n_rounds=10, n_experts=2, seed=0)
         >>> model = interp.load("wma-handwired", n_experts=2)
         >>> frame = sweep(model, episodes, ["label"], components="resid_post", positions=["p?", "w?"]).to_frame()
-        >>> round(frame.query("layer == 1").set_index("position").r2["w?"].item(), 3)
+        >>> round(frame.query("layer == 1").set_index("position").number["w?"].item(), 3)
         1.0
     """
     warn_of_few(len(episodes))
@@ -206,7 +206,10 @@ def sweep(
         components = stream if "resid_post" in stream else list(model.points)
     places = sites(model, layout, components, positions, layers)
     values = compute(targets, episodes, model)
-    in_windows = of_windows(model, episodes, values, windows, seed)
+    with session():
+        run = replace(rollout(model, episodes), model=model, episodes=episodes)
+        blanks, elsewhere = untrained_runs(run, values, ["latents"], n_untrained, seed)
+    in_windows = of_windows(model, episodes, values, windows, seed, elsewhere)
     folder = None if cache is None else writable(cache)
     finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
     cells = share([(shared, site) for shared in in_windows for site in places], shard)
@@ -215,7 +218,7 @@ def sweep(
     if missing:
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
-            for shared, site, scored in _run(model, episodes, missing, seed, n_jobs, scheduler):
+            for shared, site, scored in _run(missing, [run, *blanks], n_jobs, scheduler):
                 rows[shared.window, site] = finished[shared.window].save(str(site), list[_Row], scored)
                 advance(1)
     frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
@@ -230,8 +233,9 @@ def of_windows(
     values: Sequence[TargetValues],
     windows: Sequence[Window] | None,
     seed: int,
+    elsewhere: Sequence[TargetValues] | None = None,
 ) -> list[Shared]:
-    """What the cells of each window share."""
+    """What the cells of each window share; ``elsewhere``: targets of the untrained copies' episodes, if others."""
     n_rounds = episodes.n_rounds
     windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
     require(bool(windows), "no windows were given; give (first round, round after the last), or None for all rounds")
@@ -239,7 +243,6 @@ def of_windows(
     about = hashlib.sha256(f"{_FORMAT} {model.digest()} {seed} {N_FOLDS} {ALPHAS}".encode())
     for part in encoded.tensors().values():
         about.update(part.numpy().tobytes())
-    folds = assign_folds(len(episodes), N_FOLDS, seed)
     shared = []
     for start, stop in windows:
         require(
@@ -254,37 +257,34 @@ def of_windows(
             digest.update(f"{value.key} {value.implied_by} {start} {stop}".encode())
             digest.update(np.ascontiguousarray(value.values).tobytes())
             digest.update(b"" if value.mask is None else value.mask.tobytes())
-        problem = Problem.of(cut, seed, np.arange(len(episodes)), N_FOLDS)
-        shared.append(Shared((start, stop), problem, folds, digest.hexdigest()))
+        there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
+        digest.update(f"{len(there[0].values)}".encode())
+        sample, blank = (Sample(each, np.arange(len(each[0].values)), seed) for each in (cut, there))
+        shared.append(Shared((start, stop), Problem.of(sample, RIDGE), digest.hexdigest(), blank))
     return shared
 
 
 def _run(
-    model: Machine,
-    episodes: Episodes,
-    missing: Sequence[tuple[Shared, Site]],
-    seed: int,
-    n_jobs: int,
-    scheduler: str,
+    missing: Sequence[tuple[Shared, Site]], runs: Sequence[Rollout], n_jobs: int, scheduler: str
 ) -> Iterator[_Done]:
-    """The rows of the missing cells, as they are done.
+    """The rows of the missing cells, as they are done, from runs of the model and of its untrained copies.
 
     Workers that share this process's memory take the cells of one layer at a time, whose activations are computed once.
-    Others are sent the model and its latents, and compute what a hook needs themselves.
+    Others are sent the models and their latents, and compute what a hook needs themselves.
     """
-    models = (model, model.fresh(seed))
-    runs = tuple(rollout(m, episodes) for m in models)
-    ready = {s.window: replace(s, baselines=s.problem.baselines(s.folds)) for s, _ in missing}
-    layout = model.layout.fit(episodes)
+    ready = {
+        s.window: replace(s, problem=s.problem.with_baselines()) for s in {s.window: s for s, _ in missing}.values()
+    }
+    layout = runs[0].layout
     cells = [(shared.window, site) for shared, site in missing]
     if scheduler or not getattr(get_active_backend(prefer="threads")[0], "supports_sharedmem", False):
         by_hook = [[cell for cell in cells if cell[1].hook == hook] for hook in {site.hook: 0 for _, site in cells}]
-        for done in each(_of_hook, (ready, models, runs, layout), by_hook, n_jobs=n_jobs, scheduler=scheduler):
+        for done in each(_of_hook, (ready, runs, layout), by_hook, n_jobs=n_jobs, scheduler=scheduler):
             yield from done
         return
     layers = sorted({site.layer for _, site in cells}, key=lambda layer: -1 if layer is None else layer)
     hooks = {layer: sorted({site.hook for _, site in cells if site.layer == layer}) for layer in layers}
-    streams = [_by_layer(m, run, hooks) for m, run in zip(models, runs, strict=True)]
+    streams = [_by_layer(run.model, run, hooks) for run in runs]
     for layer, *caches in zip(layers, *streams, strict=True):
         of_layer = [cell for cell in cells if cell[1].layer == layer]
         # One thread per worker: the products are small, and workers share the cores.
@@ -295,20 +295,20 @@ def _run(
 def _of_cell(
     shared: tuple[dict[Window, Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
 ) -> _Done:
-    """One cell, from the activations of the model and of its untrained copy."""
+    """One cell, from the activations of the model and of its untrained copies."""
     (ready, caches, layout), (window, site) = shared, one
     return cell(ready[window], site, *(_read(cache, site, layout, window) for cache in caches))
 
 
 def _of_hook(
-    shared: tuple[dict[Window, Shared], Sequence[Machine], Sequence[Rollout], RoundLayout],
+    shared: tuple[dict[Window, Shared], Sequence[Rollout], RoundLayout],
     several: Sequence[tuple[Window, Site]],
 ) -> list[_Done]:
     """The cells of one hook, from the rounds that the models run again for it."""
-    ready, models, runs, layout = shared
+    ready, runs, layout = shared
     with one_thread():
         hooks = [several[0][1].hook]
-        caches = [replay(m, run, names_filter=hooks)[2] for m, run in zip(models, runs, strict=True)]
+        caches = [replay(run.model, run, names_filter=hooks)[2] for run in runs]
         return [_of_cell((ready, caches, layout), one) for one in several]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -176,15 +176,15 @@ def warn_of_few(n: int, stacklevel: int = 4) -> str | None:
 
 LEANS_LOW = (
     "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
-    "fits on four fifths of them, is likely below that of a fit on all, so that 'not represented' is not said"
+    "fits on four fifths of them, is likely below that of a fit on all, so that it cannot be a 'no'"
 )
 """The warning of a result whose score :func:`leans_low`."""
 
 
 def leans_low(
     x: Float[Array, "episode round d"], target: TargetValues, groups: Int[Array, " episode"] | None = None
-) -> bool:
-    """:func:`interp.refit.leans_low` of a target and the activations' features, those that vary.
+) -> int:
+    """How many features vary, where :func:`interp.refit.leans_low` of these and a target; else 0.
 
     Where several episodes make a group, one of each counts.
     """
@@ -192,7 +192,7 @@ def leans_low(
     first = slice(None) if groups is None else np.unique(groups, return_index=True)[1]
     mask = None if target.mask is None else target.mask[first]
     n_features = int((x != x[:1, :1]).any((0, 1)).sum())
-    return refit.leans_low(target.values[first].astype(np.float64), n_features, mask)
+    return n_features * refit.leans_low(target.values[first].astype(np.float64), n_features, mask)
 
 
 def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
@@ -281,19 +281,23 @@ def overflows(x: Array) -> bool:
         return not np.isfinite(x.size * np.square(x, dtype=np.float64).sum())
 
 
-def usable_untrained(x: Array, blank: Array, stacklevel: int = 4) -> tuple[Array | None, str | None]:
-    """Activations of an untrained model, None where they overflow, and the warning that says so, which is raised, too.
+def usable_untrained(
+    x: Array, blanks: Sequence[tuple[Array, Any]], stacklevel: int = 4
+) -> tuple[list[tuple[Array, Any]], str]:
+    """The untrained copies whose activations do not overflow, and a reason where none is left, of which it warns.
 
     Raises:
-        InputError: another shape than that of the model's activations ``x``.
+        InputError: another shape than that of the model's activations ``x``, where they are of the same episodes.
     """
-    require(
-        x.shape == blank.shape,
-        f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
-        "use probes.untrained(model) on the same episodes",
-    )
-    if not overflows(blank):
-        return blank, None
-    text = "the untrained model is no control here and is left out: its activations overflow or are NaN"
-    warnings.warn(text, UserWarning, stacklevel=stacklevel)
-    return None, text
+    for blank, there in blanks:
+        require(
+            there is not None or x.shape == blank.shape,
+            f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
+            "use probes.untrained(model) on the same episodes",
+        )
+    usable = [one for one in blanks if not overflows(one[0])]
+    if usable or not blanks:
+        return usable, ""
+    text = "the activations of the untrained model overflow or are NaN"
+    warnings.warn(f"{text}, so that it is no control and is left out", UserWarning, stacklevel=stacklevel)
+    return [], text

@@ -88,7 +88,7 @@ def write_from_python(folder: Path) -> None:
         "effects": mediation.effect_map(model, base, source, "latent"),
         "attribution": attribution.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
         "steering": steering.steer(wired, base, 3, np.eye(4)[0], algorithm, doses=(1.0,), n_random=2),
-        "probe": probes.fit(run, target),
+        "probe": probes.fit(run, target, n_untrained=1),
         "choices": explain_choices(base, base.labels, families=list(task.rivals().values())[:2]),
         "regret": regret.score(run.predictions, base),
     }

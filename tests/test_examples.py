@@ -49,7 +49,7 @@ def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(monkeypatch):
     best, learned, untrained = found["nats"]
     assert best < learned < best + 0.1 < untrained
     mean, variance = found["probes"]
-    assert mean.verdict == "represented" and mean.score.estimate > mean.controls["untrained"].score.estimate + 0.05
+    assert mean.word == "yes" and mean.score.estimate > mean.controls["untrained"].score.estimate + 0.05
     assert variance.score.estimate > variance.controls["inputs"].score.estimate + 0.1
 
 

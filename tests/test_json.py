@@ -77,7 +77,7 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
         "command": "probe",
         "version": "0",
         "model": "m",
-        "probes": {"log_weights": json_values(result.to_json())},
+        "measures": json_values([one.to_dict() for one in result]),
     }
     check(probed, SCHEMA["$defs"]["probe"])
 

@@ -6,11 +6,11 @@ has tame and wild data, whose half widths on the log scale lie below and above 1
 
 from __future__ import annotations
 
-from math import exp, expm1, inf, isnan, nan, sqrt
+from math import exp, inf, isnan, nan, sqrt
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 
 from interp import refit
 from interp.errors import InputError
@@ -156,31 +156,16 @@ def test_differences_join_both_intervals_and_their_correlation(data, n_folds, le
 @DATA
 @pytest.mark.parametrize(("n_folds", "level"), [(2, 0.95), (5, 0.95), (3, 0.8)])
 def test_what_would_have_been_shown_is_where_the_lower_bound_is_zero(data, n_folds, level):
-    losses, of_control, references, own = data
+    losses, _, references, _ = data
     options = {} if level == 0.95 else {"level": level}
-    _, _, _, h, z = part(losses, references, n_folds, level)
-
-    def edge(q, below, r):
-        """Where D is the root of what the fit, q - D, and the control leave open below it."""
-        return optimize.brentq(
-            lambda d: d - sqrt((expm1(h) * (q - d)) ** 2 + below**2 - 2 * r * expm1(h) * (q - d) * below), 0, q
-        )
-
-    found = refit.detectable(losses, references, n_folds, **options)
-    assert found == pytest.approx(edge(1, 0, 0)) and found == pytest.approx(1 - exp(-h))
-    for given, theirs in ((None, references), (own, own)):
-        q, low, _, _, of_z = part(of_control, theirs, n_folds, level)
-        shown = {"control_losses": of_control, "control_references": given, **options}
-        expected = edge(q, q - low, np.corrcoef(z, of_z)[0, 1])
-        assert refit.detectable(losses, references, n_folds, **shown) == pytest.approx(expected)
+    *_, h, _ = part(losses, references, n_folds, level)
+    assert refit.detectable(losses, references, n_folds, **options) == pytest.approx(1 - exp(-h))
 
 
 def test_what_shows_where_there_is_no_doubt_and_where_there_is_nothing_to_show():
     even, zeros, losses, references = np.full(4, 2.0), np.zeros(4), np.arange(4.0), np.full(4, 8.0)
     assert refit.detectable(even, references, 2) == refit.detectable(zeros, references, 2) == 0
-    assert refit.detectable(even, references, 2, control_losses=even) == 0
-    assert isnan(refit.detectable(losses, references, 2, control_losses=zeros))
-    assert isnan(refit.detectable(losses, zeros, 2)) and isnan(refit.detectable(losses, zeros, 2, control_losses=even))
+    assert isnan(refit.detectable(losses, zeros, 2))
 
 
 def test_two_episodes_by_hand():
@@ -219,6 +204,7 @@ def test_no_miss_is_half_a_miss_in_one_episode_for_its_bound():
     many = np.full(4, 1e6)
     low = 0.5 / 4e6 * exp(h)
     assert bounds(refit.accuracy(many, many, 2)) == pytest.approx((1, 1 - low, 1)) and low < 0.01
+    assert bounds(refit.skill(np.zeros(4), many, 2, smallest=0.5)) == pytest.approx((1, 1 - low, 1))
     q, under, over, _, _ = part(np.arange(1.0, 5) * 1e3, many, 2, 0.95)
     gain = refit.accuracy_difference(many, many - np.arange(1.0, 5) * 1e3, many, 2)
     assert bounds(gain) == pytest.approx((q, q - sqrt(low**2 + (q - under) ** 2), over))

@@ -106,7 +106,7 @@ def _open_model(
                 first = int(at != ANSWER)  # the first round has no note
                 own, drawn = (one.at(name, at)[:, first:] for one in (run, blank))
                 found = probes.fit(own, record.rounds(first, rounds), untrained=drawn, seed=seed)
-                fitted.append(found.to_frame().assign(site=name, position=at))
+                fitted.append(found.scores().assign(site=name, position=at, word=found.word))
     patched = pd.concat([one.to_frame().assign(of=one.settings["of"]) for one in patches])
     for name, table in {"probe": pd.concat(fitted), "patch": patched}.items():
         say.table(table, name, name)

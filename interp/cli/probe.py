@@ -57,7 +57,7 @@ def probe(
     if not sweep:
         with working("fitting probes"):
             results = run.fit_at(loaded, sampled, targets or [], site, seed, folder)
-        say.facts(probes={fitted.target.key: fitted.to_json() for fitted in results})
+        say.facts(measures=[one.to_dict() for fitted in results for one in fitted])
         for fitted in results:
             say.line(f"{fitted}\n")
         say.wrote([folder])

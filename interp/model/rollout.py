@@ -137,7 +137,8 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
             latents, choice = step.latents, step.choice.cpu().numpy()
             record.add(step)
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
-    return interaction.episodes(), record.rollout(layout, "own", settings)
+    episodes = interaction.episodes()
+    return episodes, replace(record.rollout(layout, "own", settings), model=model, episodes=episodes)
 
 
 def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> None:
@@ -245,15 +246,13 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
         chunks = torch.arange(len(encoded.tokens)).split(size)
         parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks]
         runs = [_sequential(model, part, layout, commit, {}, None) for part in parts]
-        predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
-        fed = EncodedRounds.joined([run.fed for run in runs])
-        return replace(runs[0], predictions=predictions, latents=latents, fed=fed)
+        return Rollout.joined(runs)
 
     with torch.no_grad():
         if not model.is_quiet():
             return run()
     settings = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
-    return once(settings, model, episodes, make=run)
+    return once(settings, model, episodes, make=lambda: replace(run(), model=model, episodes=episodes))
 
 
 def _taken_from(clean: Rollout, t: int) -> Step:

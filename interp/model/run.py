@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
@@ -31,6 +32,8 @@ class Rollout:
         cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
         cached_rounds: the rounds that the cache holds, in order.
         settings: model name and digest, dtype and its rounding, commit, propagate, hooked rounds, versions.
+        model, episodes: what was run over what, from which controls are drawn; None in a rollout with hooks, and in one
+            that was read from a file.
     """
 
     predictions: Tensor
@@ -41,6 +44,16 @@ class Rollout:
     cache: dict[str, Tensor] = field(default_factory=Cache)
     cached_rounds: tuple[int, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    model: Any = field(default=None, compare=False)
+    episodes: Any = field(default=None, compare=False)
+
+    @classmethod
+    def joined(cls, runs: Sequence[Rollout]) -> Rollout:
+        """Rollouts of one model over different episodes, of equal sizes, as one."""
+        predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
+        cache = Cache({name: torch.cat([run.cache[name] for run in runs]) for name in runs[0].cache})
+        fed = EncodedRounds.joined([run.fed for run in runs])
+        return replace(runs[0], predictions=predictions, latents=latents, fed=fed, cache=cache, episodes=None)
 
     def __repr__(self) -> str:
         cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""

@@ -28,9 +28,11 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes.activations import read
+from probes.controls import assign_folds
 from probes.linear import ALPHAS
 from probes.sweep import cell, of_windows
 from probes.targets import compute
+from probes.values import N_FOLDS
 
 N_EPISODES, N_ROUNDS, SITE, N_CELLS = 256, 100, "resid_post[1]@w?", 5 * 4 * 13
 
@@ -61,17 +63,17 @@ def main() -> None:
     ours = (time.perf_counter() - start) / 3
 
     # One outer fold of the loop is timed, and taken five times.
-    test = np.repeat(shared.folds == 0, N_ROUNDS)
-    y = shared.problem.r2.y.reshape(-1, shared.problem.r2.y.shape[-1])
-    calls = [(x, part.columns) for part in shared.problem.parts]
-    calls += [(blank, part.columns) for part in shared.problem.parts if part.role == "probe"]
+    test = np.repeat(assign_folds(N_EPISODES, N_FOLDS, 0) == 0, N_ROUNDS)
+    own = [target.values for target in shared.problem.sample.targets]
+    drawn = [target.values for target in shared.problem.drawn.values()]
+    calls = [(x, values) for values in own + drawn] + [(blank, values) for values in own]
     start = time.perf_counter()
-    for inputs, columns in calls:
-        _ridge(inputs, y[:, columns], test)
+    for inputs, values in calls:
+        _ridge(inputs, values.reshape(len(test), -1), test)
     loop = 5 * (time.perf_counter() - start)
     start = time.perf_counter()
-    _ridge(x, y, test)
-    _ridge(blank, y[:, : shared.problem.n_own], test)
+    for inputs, values in ((x, own + drawn), (blank, own)):
+        _ridge(inputs, np.concatenate(values, -1).reshape(len(test), -1), test)
     together = 5 * (time.perf_counter() - start)
     rows = [
         ("probes.sweep", ours),

@@ -25,12 +25,13 @@ def invoke(*arguments):
 def test_probes_at_a_site(tmp_path):
     result = invoke(*SMALL, "--site", "resid_post[1]@w?", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "log_weights at resid_post[1]@w?" in result.output and "represented" in result.output
+    assert "The activations at resid_post[1]@w? hold the log-weights" in result.output
     folder = tmp_path / "wma-handwired"
     frame = pd.read_csv(folder / "probes.csv")
     assert set(frame["target"]) == {"log_weights", "counts"} and "untrained" in set(frame["fitted"])
     settings = json.loads((folder / "probes.json").read_text())
     assert settings["counts"]["model"] == "wma-handwired" and settings["counts"]["n_episodes"] == 20
+    assert settings["counts"]["word"] in ("yes", "no", "undecided")
     assert (folder / "log_weights.svg").stat().st_size > 1000
 
 

@@ -1,176 +1,46 @@
-"""The rules of a probe's verdict on numbers that are given, and what each control is made of.
+"""What each control is made of, which count, and what a probe's measure says of them.
 
-Scores and differences are written out, so that every bound, filter and threshold has a case; two controls or more, so
-that one cannot stand for all. Thresholds are written out here: a change of one must be made here, too.
+Kinds of probes are stood in for by one that records its inputs and gives scores in turn, so that every control has a
+case; two targets, so that one cannot stand for all.
 """
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from probes.controls import Control, Data, control_task, controls_of, detectable_of, lacks_inputs, shuffled, verdict_of
-from probes.scores import Difference, ProbeScore
+from probes.controls import DESCRIPTIONS, Control, Fitted, Kind, Problem, Sample, control_task, shuffled
+from probes.result import SMALLEST_EFFECT, measure_of
+from probes.scores import ProbeScore
 from probes.targets import TargetValues
 
-EVEN, MILD, UNEVEN = np.full(4, 2.0), np.array([1.5, 2.0, 2.0, 2.5]), np.array([0.0, 1.0, 3.0, 4.0])
-"""Losses of episodes that are all alike would show any difference from 0, mild ones one of .53, uneven ones of .97."""
-OF_ALL = np.full(4, 8.0)
-HIGH, LOW, OPEN = (0.5, 0.4, 0.6), (0.0, -0.1, 0.05), (0.2, -0.1, 0.5)
-"""Differences, as (estimate, low, high): surely above a control, surely no tenth above it, and neither."""
+N = 6
+OF_ALL = np.full(N, 8.0)
 
 
-def score(interval=HIGH, losses=EVEN, kind="skill"):
-    return ProbeScore(*interval, losses, OF_ALL, 2, kind)
+def score(level, spread=0.0, n=N):
+    """R2 of ``level``, whose losses lie apart by that share of their mean."""
+    wobble = np.resize([1.0, -1.0], n) * spread
+    return ProbeScore.of(8 * (1 - level) * (1 + wobble), np.full(n, 8.0))
 
 
-def control(difference, level=0.0, losses=EVEN, counted=True, low=-1.0):
-    """A control whose score is ``level`` and that the probe beats by ``difference``."""
-    return Control("control", score((level, low, 1.0), losses), Difference(*difference), counted)
+def target(inputs=(), types=None, mask=None, implied_by=(), key="count"):
+    values = np.arange(4.0 * N).reshape(N, 4, 1)
+    return TargetValues(key, values, ("count",), mask=mask, inputs=inputs, types=types, implied_by=implied_by)
 
 
-def judged(own, limited=False, **differences):
-    given = {name: x if isinstance(x, Control) else control(x) for name, x in differences.items()}
-    return verdict_of(own, given, limited)
+def problem(targets, levels, seed=5):
+    """A problem whose kind of probe gives these scores in turn, and what it was given."""
+    asked, levels = [], iter(levels)
 
+    def fit(x, targets, folds, groups):
+        asked.append((x, targets, folds, groups))
+        return [Fitted(score(next(levels), n=len(x)), dict) for _ in targets]
 
-@pytest.mark.parametrize(
-    ("own", "shuffled", "inputs", "word"),
-    [
-        (HIGH, HIGH, HIGH, "represented"),
-        ((0.5, 1e-9, 0.6), (0.5, 1e-9, 0.6), (0.5, 1e-9, 0.6), "represented"),
-        ((0.5, 0.0, 0.6), HIGH, HIGH, "undecided"),  # a bound of 0 is not above 0
-        (HIGH, (0.5, 0.0, 0.6), HIGH, "undecided"),
-        (HIGH, HIGH, OPEN, "undecided"),
-        (HIGH, OPEN, HIGH, "undecided"),
-        (OPEN, HIGH, HIGH, "undecided"),
-        (LOW, HIGH, HIGH, "not represented"),
-        (HIGH, LOW, HIGH, "not represented"),
-        (HIGH, HIGH, LOW, "not represented"),
-        (OPEN, LOW, OPEN, "not represented"),
-        (LOW, LOW, LOW, "not represented"),
-    ],
-)
-def test_a_probe_represents_what_beats_zero_and_every_control_and_does_not_what_one_of_them_equals(
-    own, shuffled, inputs, word
-):
-    assert judged(score(own), shuffled=shuffled, inputs=inputs) == word
-    limited = "undecided" if word == "represented" else word
-    assert judged(score(own), shuffled=shuffled, inputs=inputs, limited=True) == limited
-
-
-@pytest.mark.parametrize(
-    ("upper", "level", "word"),
-    [
-        (0.0999, 0.0, "not represented"),
-        (0.1, 0.0, "undecided"),  # a tenth itself may be there
-        (0.0999, -1.0, "not represented"),  # below 0 a control leaves 1, not 2, to be explained
-        (0.105, -1.0, "undecided"),
-        (0.0199, 0.8, "not represented"),  # a tenth of the fifth that a control of .8 leaves
-        (0.0201, 0.8, "undecided"),
-    ],
-)
-def test_the_smallest_effect_of_interest_is_a_tenth_of_what_a_control_leaves(upper, level, word):
-    assert judged(score(), shuffled=HIGH, inputs=control((0.0, -0.1, upper), level)) == word
-    if level == 0:
-        assert judged(score((0.0, -0.1, upper)), shuffled=HIGH) == word  # the best constant, whose score is 0
-
-
-@pytest.mark.parametrize(
-    ("difference", "word"),
-    [
-        ((-0.1, -0.3, 0.05), "undecided"),
-        ((-0.1, -0.2, -1e-9), "not represented"),  # the control says more: no question of what could be seen
-        ((-0.1, -0.2, 0.0), "undecided"),
-        ((0.3, -0.2, 0.6), "undecided"),
-    ],
-)
-def test_a_sample_that_would_not_have_shown_a_tenth_shows_no_absence(difference, word):
-    own = score(HIGH, UNEVEN)
-    assert own.detectable() > 0.9 and own.detectable(score(losses=UNEVEN[::-1])) > 0.1
-    assert judged(own, inputs=control(difference, losses=UNEVEN[::-1])) == word
-    assert judged(score(difference, UNEVEN), inputs=HIGH) == word
-
-
-def test_what_the_sample_would_have_shown_is_asked_of_the_control_that_the_probe_does_not_beat():
-    """From a control that is uneven in the same episodes .07 would show; from an even one .13, from 0 only .53."""
-    mild = score(losses=MILD)
-    shown = [mild.detectable(score(losses=MILD)), mild.detectable(score(losses=EVEN)), mild.detectable()]
-    assert shown == pytest.approx([0.07, 0.13, 0.53], abs=0.005)
-    assert judged(mild, inputs=control(LOW, losses=MILD)) == "not represented"
-    assert judged(mild, inputs=control(LOW, losses=EVEN)) == "undecided"
-    assert judged(score(LOW, MILD), inputs=control(HIGH, losses=MILD)) == "undecided"
-
-
-@pytest.mark.parametrize(
-    ("untrained", "word"),
-    [
-        ((0.05, 0.01, 0.06), "uninformative"),  # surely above, by no more than .05
-        ((0.051, 0.01, 0.06), "represented"),
-        ((-0.3, -0.4, -0.2), "uninformative"),
-        ((0.2, -0.1, 0.5), "undecided"),
-        ((0.08, -0.1, 0.09), "not represented"),
-    ],
-)
-def test_a_probe_is_uninformative_where_an_untrained_model_comes_within_a_twentieth(untrained, word):
-    assert judged(score(), shuffled=HIGH, inputs=HIGH, untrained=untrained) == word
-
-
-@pytest.mark.parametrize(
-    ("own", "shuffled", "word"),
-    [(LOW, HIGH, "not represented"), (HIGH, OPEN, "undecided"), ((0.5, 0.0, 0.6), HIGH, "undecided")],
-)
-def test_a_probe_that_beats_too_little_is_not_called_uninformative(own, shuffled, word):
-    untrained = (0.04, 0.01, 0.3)
-    assert judged(score(own), shuffled=shuffled, inputs=HIGH, untrained=untrained) == word
-
-
-def test_a_control_that_holds_the_target_is_not_asked_and_only_r2_is_compared_with_zero():
-    given = control(LOW, counted=False)
-    assert judged(score(), shuffled=HIGH, inputs=given) == "represented"
-    assert judged(score(), shuffled=HIGH, untrained=given) == "represented"
-    assert judged(score(OPEN), shuffled=HIGH) == "undecided"
-    assert judged(score(OPEN, kind="accuracy"), shuffled=HIGH) == "represented"
-    assert str(given).endswith("(holds the target by construction)") and "holds" not in str(control(LOW))
-
-
-def test_what_a_sample_would_have_shown_is_the_most_that_any_counted_control_asks_for():
-    own = score(losses=UNEVEN)
-    levels = [own.detectable(score(losses=losses)) for losses in (UNEVEN[::-1], EVEN)]
-    alone = own.detectable()
-    assert levels[0] > levels[1] and alone > levels[1] and alone != levels[0]
-    hard, easy = control(HIGH, losses=UNEVEN[::-1]), control(HIGH, losses=EVEN)
-    unknown = control(HIGH, losses=np.zeros(4))
-    assert math.isnan(own.detectable(unknown.score))
-    assert detectable_of(own, {"inputs": hard, "round": easy}) == max(levels[0], alone)
-    assert detectable_of(own, {"round": easy}) == detectable_of(own, {"inputs": unknown, "round": easy}) == alone
-    hits = score(losses=UNEVEN, kind="accuracy")
-    assert detectable_of(hits, {"inputs": hard, "round": easy}) == levels[0]
-    without = control(HIGH, losses=UNEVEN[::-1], counted=False)
-    assert detectable_of(hits, {"inputs": without, "round": easy}) == levels[1]
-    assert math.isnan(detectable_of(hits, {"inputs": unknown})) and math.isnan(detectable_of(hits, {}))
-
-
-def target(inputs=(), types=None, mask=None, implied_by=()):
-    values = np.arange(12.0).reshape(3, 4, 1)
-    return TargetValues("count", values, ("count",), mask=mask, inputs=inputs, types=types, implied_by=implied_by)
-
-
-@pytest.mark.parametrize(
-    ("names", "implied_by", "lacks"),
-    [((), (), True), (("inputs",), (), False), ((), ("inputs",), False), (("inputs",), ("inputs",), False)],
-)
-def test_the_inputs_control_is_needed_unless_the_target_is_an_input(names, implied_by, lacks):
-    assert lacks_inputs(target(implied_by=implied_by), names) is lacks
-
-
-def test_controls_stand_in_the_order_of_tables_and_what_holds_the_target_does_not_count():
-    others = {"round": score((0.1, 0, 1), EVEN), "shuffled": score((0.2, 0, 1), np.full(4, 4.0))}
-    made = controls_of(target(implied_by=("round",)), score((0.75, 0.5, 0.9), EVEN), others)
-    assert list(made) == ["shuffled", "round"] and [made[name].counted for name in made] == [True, False]
-    assert made["shuffled"].score is others["shuffled"] and made["shuffled"].difference.estimate == 0.25
+    sample = Sample(targets, np.arange(len(targets[0].values)), seed)
+    return Problem.of(sample, Kind("recorder", False, fit)), asked
 
 
 @pytest.mark.parametrize(
@@ -191,42 +61,137 @@ def test_every_kind_of_round_gets_the_values_of_one_round(seed, kinds):
 
 
 def test_each_control_is_fitted_to_what_it_says():
-    """Inputs, target and mask are handed to the fit, control by control; lower bounds count the scores asked for."""
+    """Inputs, targets and masks reach the fit, control by control; of several forms and copies the best counts."""
     rng = np.random.default_rng(0)
-    x, blank = rng.normal(size=(2, 3, 4, 2))
-    data = Data(x, blank, np.arange(3), np.arange(3), seed=5)
-    asked, levels = [], iter([0.1, 0.2, 0.3, 0.7, 0.7, 0.5, 0.8, 0.9])
-
-    def scored(inputs, labels, mask):
-        asked.append((inputs, labels, mask))
-        return score((next(levels), -0.1 * len(asked), 1.0))
-
-    forms = tuple(rng.normal(size=(4, 3, 4, 1)))
-    kinds = np.array([[0, 1, 1, 0]] * 3)
-    full = target(forms, kinds, mask=rng.random((3, 4, 1)) < 0.5)
-    y = full.values
-    made = data.controls(full, score(), scored)
-    expected = [
-        (x, shuffled(y, 5), shuffled(full.mask, 5)),
-        (blank, y, full.mask),
-        *((form, y, full.mask) for form in forms),
-        (np.broadcast_to(np.eye(4), (3, 4, 4)), y, full.mask),
-        (x, control_task(y, kinds, 5), full.mask),
+    x, *blanks = rng.normal(size=(3, N, 4, 2))
+    forms = tuple(rng.normal(size=(N, 4, 1)) for _ in range(3))
+    kinds = np.resize([0, 1, 1, 0, 1], (N, 4))
+    one, two = target(forms, kinds, mask=rng.random((N, 4, 1)) < 0.5), target(forms, key="other")
+    two = replace(two, values=-two.values)
+    levels = [0.1, 0.2, 0.3, 0.7, 0.6, 0.5, 0.7, 0.4]  # the round index and three forms, of two targets
+    levels += [0.9, 0.8, 0.15, 0.25, 0.35, 0.65, 0.45, 0.55, 0.75]  # both, both shuffled, a control task; two copies
+    made, asked = problem([one, two], levels)
+    made = made.with_baselines()
+    more = Sample([one, two], np.arange(N), seed=7)
+    (own, first), (other, second) = made.fit(x, [(blanks[0], made.sample), (blanks[1], more)])
+    assert (own.score.estimate, other.score.estimate) == pytest.approx((0.9, 0.8))
+    scores = [{name: round(control.score.estimate, 6) for name, control in of.items()} for of in (first, second)]
+    assert scores[0] == {
+        "shuffled": 0.15,
+        "untrained": 0.65,
+        "inputs": 0.7,
+        "round": 0.1,
+        "control_task": 0.35,
+    }
+    assert scores[1] == {"shuffled": 0.25, "untrained": 0.75, "inputs": 0.7, "round": 0.2}
+    assert [of for of, *_ in asked[1:4]] == [pytest.approx(form) for form in forms]
+    np.testing.assert_array_equal(asked[0][0], np.broadcast_to(np.eye(4), (N, 4, 4)))
+    parts = asked[4][1]
+    wanted = [
+        one.values,
+        two.values,
+        shuffled(one.values, 5),
+        shuffled(two.values, 5),
+        control_task(one.values, kinds, 5),
     ]
-    for arrays, wanted in zip(asked, expected, strict=True):
-        for array, other in zip(arrays, wanted, strict=True):
-            np.testing.assert_array_equal(array, other)
-    assert list(made) == ["shuffled", "untrained", "inputs", "round", "control_task"]
-    assert [made[name].score.estimate for name in made] == [0.1, 0.2, 0.7, 0.8, 0.9]
-    assert made["inputs"].score.low == pytest.approx(-0.4)  # the best of four forms, the first of two that are
+    for part, values in zip(parts, wanted, strict=True):
+        np.testing.assert_array_equal(part.values, values)
+    np.testing.assert_array_equal(parts[2].mask, shuffled(one.mask, 5))
+    assert parts[4].mask is one.mask and parts[3].mask is None
+    for (given, targets, folds, _), blank in zip(asked[5:], blanks, strict=True):
+        np.testing.assert_array_equal(given, blank)
+        assert [each.key for each in targets] == ["count", "other"] and sorted(folds.tolist()) == [0, 0, 1, 2, 3, 4]
 
 
-def test_controls_that_a_target_has_nothing_for_are_left_out():
-    asked = []
+def test_controls_that_a_target_has_nothing_for_are_left_out_and_what_holds_it_does_not_count():
+    made, _ = problem([target(implied_by=("round",))], [0.1, 0.75, 0.2])
+    ((_, controls),) = made.with_baselines().fit(np.zeros((N, 4, 2)))
+    assert list(controls) == ["shuffled", "round"] and [one.counts for one in controls.values()] == [True, False]
+    assert controls["shuffled"].difference.estimate == pytest.approx(0.55)
+    assert str(controls["round"]).endswith("(holds the target by construction)")
+    assert "holds" not in str(controls["shuffled"])
 
-    def scored(inputs, labels, mask):
-        asked.append(mask)
-        return score()
 
-    data = Data(np.zeros((3, 4, 2)), None, np.arange(3), np.arange(3), seed=0)
-    assert list(data.controls(target(), score(), scored)) == ["shuffled", "round"] and asked == [None, None]
+def test_a_control_of_other_episodes_has_a_difference_without_an_interval():
+    apart, paired = score(0.9).minus(score(0.4, n=9)), score(0.9).minus(score(0.4, 0.1))
+    assert (apart.estimate, paired.estimate) == pytest.approx((0.5, 0.5))
+    assert np.isnan(apart.low) and paired.low < 0.5 < paired.high
+
+
+EVERY = {"shuffled": 0.0, "untrained": 0.2, "inputs": 0.1, "round": 0.1}
+
+
+def judged(level, spread=0.0, implied_by=(), key="count", site="latents", without=(), n_features=0, **changes):
+    """The measure of a probe of ``level`` beside the controls of EVERY, but for those changed or left out."""
+    own = score(level, spread)
+    levels = {name: score(of) for name, of in {**EVERY, **changes}.items() if name not in without}
+    controls = {name: Control(name, of, own.minus(of), name not in implied_by) for name, of in levels.items()}
+    return measure_of(target(implied_by=implied_by, key=key), site, own, controls, n_features=n_features)
+
+
+@pytest.mark.parametrize(
+    ("level", "changes", "word", "reason"),
+    [
+        (0.9, {}, "yes", ""),
+        (0.9, {"untrained": 0.8}, "undecided", "an untrained copy does as well"),
+        (0.9, {"inputs": 0.8}, "undecided", "a probe of the round's inputs does as well"),
+        (0.9, {"round": 0.8}, "undecided", "a probe of the round index does as well"),
+        (0.9, {"shuffled": 0.8}, "undecided", "the target of other episodes does as well"),
+        (0.05, {"untrained": 0.8}, "no", ""),
+        (0.101, {"untrained": 0, "inputs": 0, "round": 0}, "yes", ""),
+        (0.099, {"untrained": 0, "inputs": 0, "round": 0}, "no", ""),
+    ],
+)
+def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(level, changes, word, reason):
+    found = judged(level, **changes)
+    assert (found.word, found.reason) == (word, reason) and SMALLEST_EFFECT == 0.1
+
+
+def test_a_control_that_holds_the_target_is_shown_and_does_not_count():
+    found = judged(0.9, inputs=0.95, implied_by=("inputs",))
+    assert found.word == "yes" and not found.controls[DESCRIPTIONS["inputs"]].counts
+
+
+def test_without_a_control_that_counts_nothing_is_held():
+    """The reason says how to run it; a target that is an input needs no inputs control; a "no" stands without them."""
+    bare = judged(0.9, without=("untrained", "inputs"))
+    assert bare.word == "undecided" and bare.reason.startswith("a control was not run: no untrained model")
+    inputs = judged(0.9, without=("inputs",))
+    assert inputs.word == "undecided" and inputs.reason.endswith("give episodes= or inputs=")
+    assert judged(0.9, without=("inputs",), implied_by=("inputs",)).word == "yes"
+    assert judged(0.0, without=("untrained", "inputs")).word == "no"
+
+
+def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
+    """Losses apart by .08 of their mean would show a skill of .15 from 6 episodes: (.15 / .1)^2 as many would do."""
+    shown = score(0.0, 0.08).detectable
+    few = judged(-0.5, 0.08)
+    assert 0.1 < shown < 0.2 and few.number.high < 0.1
+    assert (
+        few.word == "undecided"
+        and few.reason == f"too few episodes: about {int(np.ceil(6 * (shown / 0.1) ** 2))} would do"
+    )
+    assert judged(-0.5, 0.01).word == "no" and judged(0.9, 0.08).word == "yes"
+    leaning = judged(0.0, n_features=16)
+    assert leaning.word == "undecided" and "about 32 would do, two for each feature" in leaning.reason
+    assert judged(0.9, n_features=16).word == "yes"
+
+
+@pytest.mark.parametrize(
+    ("key", "site", "claim", "phrase"),
+    [
+        ("log_weights", "latents", "The latents hold the log-weights", "holds the log-weights"),
+        ("td_error", None, "The activations hold the td error", "holds the td error"),
+        ("count", "written", "The written latent holds the count", "holds the count in the latent that it writes"),
+        (
+            "a:before",
+            "z@p",
+            "The activations at z@p hold the a before the round",
+            "holds the a before the round at z@p",
+        ),
+    ],
+)
+def test_a_claim_names_the_site_and_the_target(key, site, claim, phrase):
+    found = judged(0.9, key=key, site=site)
+    assert (found.key, found.claim, found.phrase) == (key, claim, phrase)
+    assert judged(0.0, key=key, site=site).phrase == f"does not {phrase.replace('holds', 'hold', 1)}"

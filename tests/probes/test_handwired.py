@@ -116,16 +116,16 @@ def test_a_variable_is_at_chance_where_it_cannot_be(case, name, label, hook):
     values = true_values(case, name)
     result = probes.fit(activation(case, hook, label), values)
     assert result.r2 < 0.02, result.r2
-    assert not result.represented
+    assert result.word != "yes"
 
 
-def test_the_verdict_holds_with_every_control():
+def test_the_word_is_yes_with_every_control():
     """Centred log-weights at the latent: beyond shuffled targets, an untrained model, the round and its inputs."""
     name, arguments = CASES["wma R"]
     model = interp.load(name, **arguments)
     _, episodes, _ = ran("wma R")
     (result,) = probes.probe(model, episodes, ["log_weights_centred"])
-    assert result.represented and not result.missing
+    assert result.word == "yes" and not result.missing
     assert result.r2 >= 1 - 1e-9
     assert all(control.score.estimate < 0.3 for control in result.controls.values())
 
@@ -134,7 +134,7 @@ def test_the_model_sets_the_parameters_of_its_targets():
     """The circuit's log gamma makes weighted majority's own prediction: nothing is fitted to another rate."""
     _, episodes, _ = ran("wma R")
     model = interp.load("wma-handwired", n_experts=3, log_gamma=0.3)
-    (result,) = probes.probe(model, episodes, ["prediction"], site="resid_post[2]@p?")
+    (result,) = probes.probe(model, episodes, ["prediction"], site="resid_post[2]@p?", n_untrained=0)
     assert result.r2 >= 1 - 1e-9
     with_other = probes.fit(
         interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"),
@@ -142,7 +142,7 @@ def test_the_model_sets_the_parameters_of_its_targets():
         site="resid_post[2]@p?",
     )
     assert with_other.r2 < 1 - 1e-4
-    (memory,) = probes.probe(model, episodes, ["log_weights"])
+    (memory,) = probes.probe(model, episodes, ["log_weights"], n_untrained=0)
     decoded = memory.decode(interp.rollout(model, episodes), episodes)
     np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-6)
 

@@ -21,11 +21,11 @@ def test_wma_learned_holds_centred_log_weights():
     episodes = experts.sample(n_episodes=256, n_rounds=100, n_experts=4, seed=11)
     target = probes.targets.log_weights_centred(episodes)
     run, blank = (interp.rollout(m, episodes).latents[:, 1:] for m in (model, probes.untrained(model)))
-    (overall,) = fit_targets(run, [target], untrained=blank)
-    (last,) = fit_targets(run[:, 99:], [target.rounds(99, 100)], untrained=blank[:, 99:])
+    (overall,) = fit_targets(run, [target], copies=[(blank, None)])
+    (last,) = fit_targets(run[:, 99:], [target.rounds(99, 100)], copies=[(blank[:, 99:], None)])
     for result in (overall, last):
         print(result)  # noqa: T201
-        assert result.r2 >= 0.97 and result.r2_ci[0] >= 0.96
+        assert result.r2 >= 0.97 and result.number.low >= 0.96
         assert all(result.controls[name].score.estimate < 0.2 for name in ("shuffled", "round", "inputs"))
 
 
@@ -39,6 +39,6 @@ def test_qlearning_learned_holds_columns_and_td_components():
     )
     for result in (*columns, *components):
         print(result)  # noqa: T201
-        assert np.isfinite(result.r2_ci).all()
+        assert np.isfinite([result.number.low, result.number.high]).all()
     assert columns[0].r2 >= 0.85
     assert components[0].r2 >= 0.7

@@ -9,7 +9,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.refit import totals
-from probes.linear import ALPHAS, assign_folds, cross_validate
+from probes.controls import assign_folds
+from probes.linear import ALPHAS, cross_validate
 from probes.scores import R2
 
 
@@ -75,7 +76,7 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
     predictions = y + rng.normal(size=y.shape)
-    r2 = R2.of(y, None, np.arange(6), 3)
+    r2 = R2.of(y, None, np.arange(6))
     errors, columns = r2.errors(predictions), slice(0, 3)
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     plain, larger = ((y - y.mean((0, 1))) ** 2).sum((0, 1)), totals(y).sum(0)
@@ -91,7 +92,7 @@ def test_groups_of_episodes_are_one_long_episode():
     rng = np.random.default_rng(1)
     y = rng.normal(size=(8, 3, 2))
     groups = np.array([2, 0, 0, 1, 2, 0, 3, 1])
-    r2 = R2.of(y, None, groups, 2)
+    r2 = R2.of(y, None, groups)
     for group in range(4):
         rows = y[groups == group].reshape(-1, 2) - y.mean((0, 1))
         others = 24 - len(rows)
@@ -108,8 +109,8 @@ def test_masked_entries_count_nowhere():
     a, b = (
         [score.estimate for score in r2.each(r2.errors(p), slice(0, 2))]
         for r2, p in (
-            (R2.of(y, mask, np.arange(6), 3), predictions),
-            (R2.of(y_other, mask, np.arange(6), 3), predictions_other),
+            (R2.of(y, mask, np.arange(6)), predictions),
+            (R2.of(y_other, mask, np.arange(6)), predictions_other),
         )
     )
     np.testing.assert_allclose(a, b)

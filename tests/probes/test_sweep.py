@@ -38,22 +38,29 @@ def test_one_row_per_target_site_and_window(swept):
     frame = swept.to_frame()
     assert len(frame) == 3 * 8 * 2
     assert not frame.duplicated(["target", "site", "start"]).any()
-    assert frame[["r2", "low", "high", "difference", "shuffled", "untrained", "inputs", "round"]].notna().all().all()
+    assert (
+        frame[["number", "low", "high", "control_number", "shuffled", "untrained", "inputs", "round"]]
+        .notna()
+        .all()
+        .all()
+    )
 
 
 def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
-    """Scores and controls equal those of the single fit, on the window's rounds."""
-    hook = "blocks.2.hook_resid_post"
-    run, blank = (interp.rollout(m, episodes, names_filter=hook) for m in (model, probes.untrained(model, 0)))
-    target = probes.targets.log_weights_centred(episodes, gain=0.5)
-    site = "resid_post[2]@w?"
-    x, x_blank = (probes.read(r, site)[:, 6:12] for r in (run, blank))
-    (result,) = fit_targets(x, [target.rounds(6, 12)], untrained=x_blank)
+    """Scores, controls and word equal those of the single fit, on the window's rounds."""
+    site, key = "resid_post[2]@w?", "log_weights_centred"
+    (result,) = probes.probe(model, episodes, [key], site=site, n_untrained=1)
+    (alone,) = probes.sweep(
+        model, episodes, [key], components="resid_post", layers=[2], positions=["w?"], n_jobs=1
+    ).frame.itertuples()
+    assert (alone.word, alone.claim) == (result.word, result.measure.claim)
+    assert alone.untrained == pytest.approx(result.controls["untrained"].score.estimate, abs=1e-9)
+    x = probes.read(interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"), site)[:, 6:12]
+    (result,) = fit_targets(x, [probes.targets.get(key)(episodes, gain=0.5).rounds(6, 12)])
     row = swept.to_frame().query("target == 'log_weights_centred' and site == @site and start == 6").iloc[0]
-    assert row.r2 == pytest.approx(result.r2, abs=1e-9) and row.low == pytest.approx(result.r2_ci[0], abs=1e-9)
+    assert (row.number, row.low) == pytest.approx((result.r2, result.number.low), abs=1e-9)
     for name, control in result.controls.items():
         assert row[name] == pytest.approx(control.score.estimate, abs=1e-6)
-    assert row.represented == result.represented
 
 
 def test_the_map_is_the_circuits(swept):
@@ -61,12 +68,14 @@ def test_the_map_is_the_circuits(swept):
     frame = (
         swept.to_frame().query("component == 'resid_post' and start == 6").set_index(["target", "layer", "position"])
     )
-    assert frame.r2["log_weights_centred:before", 1, "<z>"] > 1 - 1e-9
-    assert frame.r2["log_weights_centred", 2, "w?"] > 1 - 1e-9
-    assert frame.r2["log_weights_centred", 1, "w?"] < frame.r2["log_weights_centred", 2, "w?"] - 0.005
-    assert frame.represented["log_weights_centred", 2, "w?"] and not frame.represented["label", 2, "<z>"]
+    assert frame.number["log_weights_centred:before", 1, "<z>"] > 1 - 1e-9
+    assert frame.number["log_weights_centred", 2, "w?"] > 1 - 1e-9
+    assert frame.number["log_weights_centred", 1, "w?"] < frame.number["log_weights_centred", 2, "w?"] - 0.005
+    assert frame.word["log_weights_centred", 2, "w?"] == "yes" and frame.word["label", 2, "<z>"] == "no"
     # An untrained model carries the label to w? as well: its score there says nothing about these weights.
-    assert frame.r2["label", 1, "w?"] > 1 - 1e-9 and frame.verdict["label", 1, "w?"] == "uninformative"
+    assert (
+        frame.number["label", 1, "w?"] > 1 - 1e-9 and frame.reason["label", 1, "w?"] == "an untrained copy does as well"
+    )
     assert frame.detectable.between(0, 1).all()
 
 
@@ -118,7 +127,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     for frame in (first, second):
         assert frame["site"].tolist() == expected["site"].tolist() and list(frame) == list(expected)
         np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
-        assert frame["represented"].tolist() == expected["represented"].tolist()
+        assert frame["word"].tolist() == expected["word"].tolist()
     assert run(windows=[(0, 6), (5, 12)])[1] == 4
     assert all(isinstance(json.loads(path.read_text())["part"], list) for path in tmp_path.glob("*"))
 

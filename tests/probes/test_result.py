@@ -1,0 +1,188 @@
+"""What a result says: its measure, every number, what weakens it; and what may be given as numbers."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import probes
+from interp import refit
+from interp.errors import InputError
+from probes.scores import accuracies
+from probes.targets import TargetValues
+
+N, T = 24, 8
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Activations, a target that they hold (R2 about .8), noise, and inputs and an untrained model that say nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, T, 4))
+    held = x[..., :1] + 0.5 * rng.normal(size=(N, T, 1))
+    said = {"noise": rng.normal(size=(N, T, 1)), "inputs": rng.normal(size=(N, T, 2))}
+    return {"x": x, "held": held, **said, "untrained": rng.normal(size=(N, T, 4))}
+
+
+def controls(data, *names):
+    return {name: data[name] for name in names or ("inputs", "untrained")}
+
+
+def test_a_constant_of_episodes_with_many_features_is_told_and_not_denied():
+    """16 features of 20 episodes: a number that they do not hold is no "no", with the reason; 2 of 96 can deny it.
+
+    Features that do not vary do not count, and nor does a target that changes within episodes.
+    """
+    rng = np.random.default_rng(3)
+    noise, rounds = rng.normal(size=(96, 1, 1)) * np.ones((96, T, 1)), rng.normal(size=(96, T, 16))
+    few = probes.fit(rounds[:20], noise[:20])
+    assert few.word == "undecided" and "about 32 would do" in few.measure.unless["no"]
+    assert "is constant within episodes" in few.warning and few.warning in str(few)
+    still = np.concatenate([rounds[..., :2], np.ones((96, T, 30))], -1)
+    for many in (probes.fit(rounds[..., :2], noise), probes.fit(still, noise)):
+        assert many.word == "no" and many.warning is None
+    assert probes.fit(rounds[:20], rounds[:20, :, :1] ** 2).warning is None
+
+
+def test_a_result_says_what_it_is_about(data):
+    result = probes.fit(data["x"], data["held"], **controls(data))
+    assert (result.word, result.reason, result["target"], list(result)) == ("yes", "", result.measure, [result.measure])
+    assert result.estimand == f"R2 on new episodes of this probe, refitted on all {N} episodes"
+    assert result.estimand in str(result) and str(result).startswith("The model holds the target.\n")
+    frame = result.to_frame()
+    assert list(frame["word"]) == ["yes"] and frame["claim"].item() == "The activations hold the target"
+    scores = result.scores()
+    assert 0 < scores["detectable"].iloc[0] < 1 and set(scores["fitted"]) == {"probe", *result.controls}
+    assert scores.query("metric == 'rank_correlation'")[["low", "high"]].isna().all().all()
+    assert scores.query("fitted != 'probe'")["difference_low"].notna().all()
+    assert json.loads(json.dumps(result.measure.to_dict()))["controls"]["an untrained copy"]["counts"]
+    # The interval is the one of interp.refit.
+    lost = ((data["held"] - result.predictions) ** 2).sum((1, 2))
+    expected = refit.skill(lost, refit.totals(data["held"])[:, 0], 5)
+    assert (result.number, result.r2) == (expected, expected.estimate)
+    control = result.controls["inputs"]
+    assert control.difference.estimate == pytest.approx(result.r2 - control.score.estimate)
+
+
+def test_few_episodes_are_warned_of(data):
+    few = {name: values[:12] for name, values in data.items()}
+    with pytest.warns(UserWarning, match="12 independent episodes are few: below 16"):
+        result = probes.fit(few["x"], few["held"], inputs=few["inputs"])
+    assert "12 independent" in result.warning and "warning: 12 independent" in str(result)
+    assert result.scores()["warning"].str.contains("12 independent").all()
+    with pytest.warns(UserWarning, match="12 independent"):
+        probes.fit(data["x"], data["held"], groups=np.repeat(np.arange(12), 2))
+
+
+def test_a_bare_target_is_undecided_at_most(data):
+    """It knows neither the round's inputs nor an untrained model; and a target that is an input gives itself away."""
+    bare = probes.fit(data["x"], data["held"], untrained=data["untrained"])
+    assert bare.word == "undecided" and bare.reason.endswith("give episodes= or inputs=") and bare.reason in str(bare)
+    blind = probes.fit(data["x"], data["held"], inputs=data["inputs"])
+    assert blind.word == "undecided" and blind.reason.startswith("a control was not run: no untrained model")
+    assert probes.fit(data["x"], data["noise"]).word != "yes"
+    copied = probes.fit(data["x"], data["held"], inputs=[data["inputs"], data["held"]], untrained=data["untrained"])
+    assert copied.word == "undecided" and copied.controls["inputs"].score.estimate > 0.99
+    with pytest.raises(
+        InputError, match=r"inputs are \[episode, round, feature\], 24 episodes of 8 rounds .* \(24, 7, 1\)"
+    ):
+        probes.fit(data["x"], data["held"], inputs=np.zeros((N, 7, 1)))
+
+
+def test_episodes_give_a_bare_target_its_inputs():
+    from interp.tasks import experts
+
+    episodes = experts.sample(n_episodes=20, n_rounds=8, n_experts=2, seed=0)
+    x = episodes.advice.astype(float) + 0.1 * np.random.default_rng(0).normal(size=episodes.advice.shape)
+    votes = episodes.advice[..., :1]
+    assert probes.fit(x, votes, untrained=-x[::-1]).word == "undecided"
+    known = probes.fit(x, votes, episodes=episodes)
+    assert known.word != "yes" and {"inputs", "control_task"} <= set(known.controls)
+    with pytest.raises(InputError, match="give episodes= or inputs=, not both"):
+        probes.fit(x, votes, episodes=episodes, inputs=x)
+
+
+def test_numbers_of_any_make(data):
+    """Tensors with gradients, half precisions, pandas objects, whole numbers and truth values are fitted as numbers."""
+    rng = np.random.default_rng(1)
+    x = rng.integers(-4, 5, size=(N, T, 3))
+    y = (x[..., :1] + x[..., 1:2] > 0) ^ (rng.random((N, T, 1)) < 0.1)
+    plain = probes.fit(x.astype(float), y.astype(float), inputs=np.zeros((N, T, 1)))
+    names = [f"subject {i:02}" for i in range(N)]
+    rows = pd.MultiIndex.from_product([names, range(T)], names=["episode", "round"])
+    frame = pd.DataFrame(x.reshape(-1, 3), index=rows, columns=["a", "b", "c"])
+    series = pd.Series(y.reshape(-1), index=rows)
+    given = {
+        "whole": (x, y.astype(int)),
+        "truth": (x, y),
+        "gradients": (
+            torch.tensor(x, dtype=torch.float64, requires_grad=True),
+            torch.tensor(y * 1.0, requires_grad=True),
+        ),
+        "bfloat16": (torch.tensor(x).bfloat16(), torch.tensor(y)),
+        "float16": (x.astype(np.float16), torch.tensor(y).half()),
+        "pandas": (frame.sample(frac=1, random_state=0), series),
+        "pandas table": (frame, pd.DataFrame(y[..., 0])),
+    }
+    for name, (activations, target) in given.items():
+        result = probes.fit(activations, target, inputs=np.zeros((N, T, 1), bool))
+        assert result.r2 == pytest.approx(plain.r2, abs=1e-6), name
+        assert result.measure == plain.measure or abs(result.number.low - plain.number.low) < 1e-6, name
+        assert result.shape == (3,)
+    assert probes.fit(x > 0, y).r2 > 0.3  # activations that are truth values
+    class_target = TargetValues("class", y, ("y",), kind="class", mask=np.ones((N, T, 1), bool))
+    assert probes.fit(x, class_target).metric == "accuracy"
+    assert probes.fit(x, y, groups=pd.Series(names), method="logistic").metric == "accuracy"
+    with pytest.raises(InputError, match="a target must be real numbers"):
+        probes.fit(x, y.astype(complex))
+    with pytest.raises(InputError, match=r"activations must be numbers.*'left'"):
+        probes.fit(np.full((N, T, 1), "left", dtype=object), y)
+    with pytest.raises(InputError, match="every round of every episode once; this one has 191 rows"):
+        probes.fit(frame.iloc[1:], series)
+
+
+def test_estimators_of_scikit_learn(data):
+    """Cloned per fold: a linear one gives what the same probe by hand gives; classes are scored by accuracy."""
+    x, y = data["x"], data["held"]
+    given = LinearRegression()
+    result = probes.fit(x, y, **controls(data), method=given)
+    assert not hasattr(given, "coef_") and result.method == "LinearRegression"
+    assert result.word == "yes" and result.r2 == pytest.approx(probes.fit(x, y).r2, abs=0.01)
+    assert set(result.controls) == {"shuffled", "untrained", "inputs", "round"}
+    by_hand = LinearRegression().fit(x.reshape(-1, 4), y.reshape(-1))
+    np.testing.assert_allclose(result.decode(x).values.reshape(-1), by_hand.predict(x.reshape(-1, 4)))
+    with pytest.raises(InputError, match="a probe by LinearRegression has no direction"):
+        result.direction()
+    curved = probes.fit(x, y**2, method=RandomForestRegressor(n_estimators=5, random_state=0), inputs=data["inputs"])
+    assert curved.r2 > probes.fit(x, y**2).r2
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression())
+    classes = probes.fit(x, y > 0, method=pipeline, **controls(data))
+    assert classes.metric == "accuracy" and classes.word == "yes" and 0.75 < classes.score.estimate < 1
+    with pytest.raises(InputError, match="is a number, not a class; fit it with method='ridge' or a regressor"):
+        probes.fit(x, y, method=pipeline)
+    with pytest.raises(InputError, match="a regressor or classifier of scikit-learn, got <class"):
+        probes.fit(x, y, method=Ridge)
+
+
+def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():
+    """24 episodes of 8 rounds, a class in a quarter of them: a quarter of misses is no skill, an eighth is a half."""
+    y = np.zeros((N, T, 1), int)
+    y[:, :2] = 1
+    missed = np.zeros((N, T, 1), int)
+    missed[:, 0] = 1
+    *_, score = accuracies(y, y ^ missed, None, np.arange(N))
+    assert score.estimate == 7 / 8 and score.skill.estimate == pytest.approx(1 / 2)
+    *_, constant = accuracies(y, np.zeros_like(y), None, np.arange(N))
+    assert constant.estimate == 3 / 4 and constant.skill.estimate == 0 and constant.detectable == 0
+    *_, perfect = accuracies(y, y, None, np.arange(N))
+    assert perfect.skill.estimate == 1 > perfect.skill.low  # no miss in few episodes is no proof of none
+    mask = np.ones((N, T, 1), bool)
+    mask[:, 2:5] = False  # the classes that are scored are 2 to 3
+    *_, scored = accuracies(y, y ^ missed, mask, np.arange(N))
+    assert scored.estimate == pytest.approx(4 / 5) and scored.skill.estimate == pytest.approx(1 / 2)
