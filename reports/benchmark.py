@@ -16,8 +16,7 @@ from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
 from interp.statistics import Interval
 from reports import figures
-from reports.blocks import Figure, Prose, Table, joined
-from reports.measured import IntervalPlot, Measured, Row
+from reports.blocks import Figure, Measures, Prose, Table, joined, plain
 from reports.page import Report, Section
 
 _LEAD = (
@@ -45,9 +44,9 @@ def page(result: Result) -> Report:
     return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), sentence=sentence)
 
 
-def write(result: Result, folder: str | Path) -> Path:
-    """Write the page as ``benchmark.html``."""
-    return page(result).write(Path(folder) / "benchmark.html")
+def write(result: Result, out: str | Path = "output") -> Path:
+    """Write the page as ``out/benchmark.html``."""
+    return page(result).write(Path(out) / "benchmark.html")
 
 
 def _best(summary: pd.DataFrame) -> str:
@@ -82,7 +81,7 @@ def _blocks(result: Result, question: str) -> list[Any]:
     chance = summary.loc[summary["method"] == "random", "mean"]
     beside = {"random": float(chance.iloc[0])} if len(chance) else {}
     rows = [
-        Row(str(row["method"]), Measured(Interval(row["mean"], row["low"], row["high"]), controls=beside))
+        plain(str(row["method"]), Interval(row["mean"], row["low"], row["high"]), beside)
         for row in summary.to_dict("records")
     ]
     described = Table(_described(summary, question), "Every method, with CPU seconds for each subject", collapsed=True)
@@ -91,7 +90,8 @@ def _blocks(result: Result, question: str) -> list[Any]:
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
     return [
         Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
-        IntervalPlot(rows, caption, beneath=described),
+        Measures(rows, caption),
+        described,
         Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
         Figure(_by_variant(result, question), "By variant of the machines", f"Mean over forms: {record.headline}."),
     ]

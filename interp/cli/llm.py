@@ -213,7 +213,7 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
     from interp.llm.demo import play_demo
     from interp.llm.loading import load
     from interp.llm.tables import readable, write_tables
-    from reports.llm import build
+    from reports.llm import write
 
     folder_to_write(out)
     for name, about in PLAYERS.items():
@@ -227,7 +227,7 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
         runs = load(traces)
         tables = behaviour_tables(behaviour(runs, seed))
         scores, written = write_tables(runs, out / "scores", seed=seed, more=tables)
-        page = build(traces, (), out=out, seed=seed)
+        page = write(traces, (), out=out, seed=seed)
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote([*written, page])
 
@@ -335,9 +335,9 @@ def report(
     seed: options.Seed = 0,
 ) -> None:
     """Write the report on traces, with handwired and learned transformers on the same instances."""
-    from reports.llm import build
+    from reports.llm import write
 
     folder_to_write(out)
     with working("scoring and drawing"):
-        page = build(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed)
+        page = write(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed)
     say.wrote([page])

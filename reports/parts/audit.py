@@ -1,4 +1,4 @@
-"""The critics' battery on a page: a line for each question, then what each rests on."""
+"""The critics' battery on a page: a measure for each question, then what each rests on."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import matplotlib.figure
 import pandas as pd
 
 from interp.audit import THRESHOLDS, AuditResult, audit
-from interp.audit.verdicts import NOT_APPLICABLE, UNDECIDED
 from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table
+from reports.blocks import Figure, Measures, Prose, Table
 from reports.part import Context, Heading, Part
 
 _TEXT = (
-    "Each line is a question that critics of latent reasoning ask. The number decides with its whole 95 % interval "
-    "over episodes; beside it stand its control and the threshold, whose reasons are listed at the end. “Undecided” "
-    "means that the interval holds the threshold, or that there is no control. NOT evidence that the state means what "
-    "a decoder reads from it: a state can be used, decodable, and something else."
+    "Each row is a claim that critics of latent reasoning doubt, judged by its whole 95 % interval over episodes and "
+    "by its controls. NOT evidence that the state means what a decoder reads from it: a state can be used, decodable, "
+    "and something else."
 )
 _TABLES = {
     "presence": "The loss of the last round by content and presence of a state",
@@ -41,39 +39,22 @@ def part(found: AuditResult | None = None) -> Part:
         "What critics ask",
         lambda context: audit(context.model, quick=context.quick) if found is None else found,
         _draw,
-        summary=lambda result, context: _findings(result),
+        summary=lambda result, context: result.measures,
         heading=lambda context: Heading(f"Audit of {context.name}", "Is what it carries used, and for what?"),
         slow=found is None,
     )
 
 
-def _findings(found: AuditResult) -> list[Finding]:
-    open_words = (UNDECIDED, NOT_APPLICABLE)
-    return [
-        Finding(
-            f"{line.asked} {line.word}", "cannot tell" if line.word in open_words else "pass", str(line.number or "")
-        )
-        for line in found.verdicts
-    ]
-
-
 def _draw(found: AuditResult, context: Context) -> list[object]:
-    blocks: list[object] = [Prose(_TEXT), Table(_lines(found), "Verdicts of the audit")]
+    blocks: list[object] = [Prose(_TEXT), Measures(found.measures, found.sentence)]
     if len(found.tables["timing"]):
         caption = "The loss of the last question falls as later states are asked; the band is a 95 % interval"
         blocks.append(Figure(_timing(found.tables["timing"]), "Loss by state", caption, found.tables["timing"]))
     for name, caption in _TABLES.items():
         if len(found.tables[name]):
-            blocks.append(Table(found.tables[name], caption, collapsed=name not in ("presence", "shortcuts")))
+            blocks.append(Table(found.tables[name], caption, collapsed=True))
     why = pd.DataFrame([{"threshold": name, "value": of.value, "why": of.why} for name, of in THRESHOLDS.items()])
     return [*blocks, Table(why, "Thresholds, and why", collapsed=True)]
-
-
-def _lines(found: AuditResult) -> pd.DataFrame:
-    frame = found.to_frame()
-    frame["question"] = [line.asked for line in found.verdicts]
-    columns = ["question", "verdict", "number_is", "number", "number_low", "number_high", "control_is", "control"]
-    return frame[[*columns, "threshold", "note"]]
 
 
 def _timing(table: pd.DataFrame) -> matplotlib.figure.Figure:

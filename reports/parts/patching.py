@@ -11,11 +11,11 @@ from matplotlib.figure import Figure as Picture
 from interp.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
+from interp.measure import Control, Measure, decisive
 from interp.statistics import Interval
 from reports import figures, panels
 from reports.attention import Heads, heads_of
-from reports.blocks import Figure, Finding, Prose, Table, cell, joined, judged, pivoted
-from reports.measured import Measured
+from reports.blocks import Figure, Prose, Table, cell, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing
 
 _LISTED = 0.01
@@ -133,7 +133,7 @@ def _most(grids: Mapping[str, pd.DataFrame]) -> str:
     """Where most of the difference passes, in a sentence: the head that restores most of it."""
     heads = grids["by each head's output"].stack()
     head, position = heads.abs().idxmax()  # type: ignore[misc]
-    return f"Among heads, {head} restores most: {heads[(head, position)]:.2f} of it, at {position}."
+    return f"Head {head} at {position} restores most ({heads[(head, position)]:.0%})."
 
 
 def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
@@ -188,19 +188,35 @@ def edges() -> Part:
     return Part("edges", "Circuits of edges", compute, _draw_edges, applies, edges_suffice, slow=True, lacking=lacking)
 
 
-def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Finding]:
+def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
     """That few edges suffice for the difference, and as many at random do not."""
     circuit = tables["circuit"].iloc[0]
-    kept, random = Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_max"]
-    word = "fail" if circuit["size"] > circuit["of"] / 2 else judged(kept, random, random)
+    random, share = float(circuit["random_max"]), circuit["size"] / circuit["of"]
+    kept = Measure(
+        "faithful",
+        "They keep more of the difference than as many at random",
+        Interval(circuit["faithfulness"], circuit["low"], circuit["high"]),
+        random,
+        unit="faithfulness",
+        controls={"the best of as many at random": Control(random)},
+    )
+    few = Measure(
+        "few",
+        "They are few",
+        Interval(share, share, share),
+        0.5,
+        "below",
+        unit="share of the edges",
+        needs_control=False,
+    )
     return [
-        Finding(
-            "At most half of the edges suffice for the difference that another episode's latents make",
-            word,
-            f"{circuit['size']} of {circuit['of']} edges, faithfulness {cell(kept)}",
-            f"best of as many at random: {cell(random, '.3f')}",
-            measured=Measured(kept, random),
-            says=("needs at most half of its edges", "needs more than half of its edges", ""),
+        decisive(
+            [kept, few],
+            key="edges",
+            claim="At most half of the edges suffice for the difference that another episode's latents make",
+            about=f"{circuit['size']} of {circuit['of']} edges",
+            yes="needs at most half of its edges",
+            no="needs more than half of its edges",
         )
     ]
 

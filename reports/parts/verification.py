@@ -17,8 +17,10 @@ from circuits.exactness import CARRIED, Check
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
 from interp.errors import InputError
+from interp.measure import Measure
+from interp.statistics import Interval
 from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table, badges, number
+from reports.blocks import Figure, Prose, Table, number
 from reports.part import Context, Part, uncompiled, wired
 
 _TEXT = (
@@ -66,12 +68,12 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
             return verify_machine(context.model, context.algorithm, **ran)
         return verify(context.circuit.name, sizes, max(context.n_rounds, _ROUNDS), few, seed=context.seed)
 
-    def summary(result: VerificationResult, context: Context) -> list[Finding]:
+    def summary(result: VerificationResult, context: Context) -> list[Measure]:
         exits = {check.variable: _EXITS[check.variable] for check in result.checks if check.variable in _EXITS}
         claims = exits if _unlisted(context) else said
         return [_exactness(result, variable, text) for variable, text in claims.items()]
 
-    return Part("verification", "Verification against the algorithm", compute, _draw, wired, summary)
+    return Part("verification", "Verification against the algorithm", compute, _draw, wired, summary, _sentence)
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
@@ -80,7 +82,7 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
     text = _EXITS_TEXT.format(algorithm=context.algorithm.name) if _unlisted(context) else _TEXT
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
-    every = checks.assign(size=[_size(size) for size in checks["size"]], passed=badges(checks["passed"]))
+    every = checks.assign(size=[_size(size) for size in checks["size"]])
     return [
         Prose(text),
         Table(_worst(result.checks), f"Largest errors over {ran}. {relative}"),
@@ -88,18 +90,35 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     ]
 
 
-def _exactness(result: VerificationResult, variable: str, text: str) -> Finding:
-    """A claim: the largest float64 error of one variable over all sizes, against its tolerance."""
+def _exactness(result: VerificationResult, variable: str, text: str) -> Measure:
+    """The largest float64 error of one variable over all sizes, against its tolerance."""
     known = [check for check in result.checks if check.variable == variable]
     checks = [check for check in known if check.dtype == "float64"] or known
-    worst = max(checks, key=_judged)
-    passed = all(check.passed for check in checks)
-    sign, relative = "≤" if passed else ">", "relative " if worst.by == "relative" else ""
-    error = f"largest {relative}error {number(_judged(worst))} {sign} {number(worst.tolerance)}"
+    worst = max(checks, key=lambda check: (not check.passed, _judged(check)))
     what = {"carried_state": "state", CARRIED: "state"}.get(variable, "predictions")
-    says = ("computes exactly", "does not compute exactly", f"its algorithm's {what}")
-    evidence = error if worst.error else "equal in every bit"
-    return Finding(text, "pass" if passed else "fail", evidence, says=says)
+    return Measure(
+        variable,
+        text,
+        Interval(*[_judged(worst)] * 3),
+        worst.tolerance,
+        "below",
+        unit=f"largest {_MEASURES[worst.by]}",
+        is_share=False,
+        yes=f"computes its algorithm's {what} exactly",
+        no=f"does not compute its algorithm's {what} exactly",
+        unless={} if worst.passed else {"yes": f"{worst.undecided:.0%} of the rounds hang on ties"},
+        needs_control=False,
+        rests_on=("every variable at every location",),
+        caution="evidence about a learned model",
+    )
+
+
+def _sentence(result: VerificationResult, context: Context) -> str:
+    """What the page says first where every check passed."""
+    if not all(check.passed for check in result.checks):
+        return ""
+    close = "within their bounds" if any(check.allowance for check in result.checks) else "to float precision"
+    return f"It runs {context.algorithm.name} exactly: all {len(result.checks)} checks agree {close}."
 
 
 def _judged(check: Check) -> float:
@@ -118,8 +137,7 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
             row[f"{dtype}, largest error"] = max(map(_judged, judged))
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
         rows.append(row | {"passed": all(check.passed for check in of_variable)})
-    frame = pd.DataFrame(rows)
-    return frame.assign(passed=badges(frame["passed"]))
+    return pd.DataFrame(rows)
 
 
 def _size(size: Any) -> str:
