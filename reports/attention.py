@@ -37,8 +37,8 @@ from interp.checks import checked
 from interp.display import lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
+from interp.palette import LIGHT
 from reports.html import TEMPLATES, environment, policy, stylesheet
-from reports.palette import LIGHT
 
 if TYPE_CHECKING:
     from interp.model.run import Rollout
@@ -105,8 +105,8 @@ class AttentionView:
 
     def html(self, prefix: str, number: int = 0) -> str:
         """The static picture with the interactive view under it; ``prefix`` is unique on the page."""
+        from interp.style import inline_svg
         from reports.panels import attention
-        from reports.style import inline_svg
 
         episode, at = self.first
         shown = [np.asarray(pattern)[episode, at] for pattern in self.patterns]

@@ -8,14 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from circuits.benchmark import METHODS, Result
 from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
+from interp import figures
 from interp.statistics import Interval
-from reports import figures
 from reports.blocks import Figure, Measures, Prose, Table, joined, plain
 from reports.page import Report, Section
 
@@ -69,7 +68,7 @@ def _overview(result: Result, asked: list[str]) -> Figure:
     table = pd.DataFrame(columns)
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
     heads = [f"{QUESTIONS[question].name}, {result.headline(question)}" for question in asked]
-    picture = figures.heatmap(table.to_numpy(), list(table.index), heads, label="mean score", limit=1.0)
+    picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
     first = next((name for name in table.index if name not in _BOUNDS), "none")
     caption = f"Over the questions that it answers, {first} does best. Each method in its best reading; blank where it "
     caption += "does not answer a question."
@@ -110,4 +109,4 @@ def _by_variant(result: Result, question: str) -> Any:
     order = [name for name in (*VARIANTS, "trained") if name in wide]
     shown = [key for key in result.summary(question)["method"] if not key.endswith(_PARTIAL)]
     label = f"mean {result.headline(question)}"
-    return figures.heatmap(np.asarray(wide.loc[shown, order]), shown, order, label=label, limit=1.0)
+    return figures.heatmaps({"": wide.loc[shown, order]}, label=label, limit=1.0)

@@ -6,7 +6,6 @@ drawn by their keys; one that has no drawing here is a table.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +24,9 @@ from circuits.compare.question import NotApplicable, at_most, best, in_words
 from circuits.compare.response import Cell
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
-from interp import tasks
+from circuits.known import resolution
+from interp import figures, tasks
 from interp.statistics import Interval
-from reports import figures
 from reports.attention import unnumbered
 from reports.blocks import Figure, Prose, Table, joined, number
 from reports.measured import IntervalPlot, Measured, Row
@@ -35,8 +34,6 @@ from reports.page import Report, Section, index_of, slug, write_index
 from reports.parts.compared import PAGE, badge, measured_by
 from reports.side_by_side import machines
 
-RESOLUTION = Path(__file__).with_name("resolution.json")
-"""Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
 _LEAD = (
     "Is it the same machine? Four questions have four answers, since a model can predict what another one predicts "
     "and do it in another way."
@@ -102,8 +99,7 @@ def page(comparison: Comparison) -> Report:
     against = f" against {comparison.reference}" if comparison.reference else " against algorithms"
     verdicts: list[Any] = [*_side_by_side(comparison), _plot(comparison)]
     verdicts.append(Prose(f"**Which algorithm.** {comparison.algorithm}."))
-    task, effort = comparison.algorithm.settings["task"], "quick" if _is_quick(comparison) else "full"
-    if seen := json.loads(RESOLUTION.read_text("utf-8")).get(task, {}).get(effort):
+    if seen := resolution.sentence(comparison.algorithm.settings["task"], _is_quick(comparison)):
         verdicts.append(Prose(seen))
     words = [verdict.word for verdict in comparison.verdicts.values()]
     counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
@@ -374,7 +370,7 @@ def _where(part: WherePart, comparison: Comparison) -> list[Any]:
         layers = [f"layer {layer}" for layer in m.layers] or m.points
         shown = "The residual stream after each layer" if m.layers else "Each point of the machine"
         places = [position or "share" for position in m.positions]
-        picture = figures.heatmap(m.shares, layers, places, label="share of the effect", limit=1.0)
+        picture = figures.heatmaps({"": pd.DataFrame(m.shares, layers, places)}, label="share of the effect", limit=1.0)
         cause = ", ".join(m.cause)
         title = f"{model}: the effect of {cause} on the {m.outcome}"
         blocks.append(Figure(picture, title, f"**{title}.** {_peak(m)} {shown}; blank where no effect can pass."))

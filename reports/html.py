@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from interp import palette
 from interp.foreign import plain
-from reports import palette
 from reports.blocks import LINK, cell, colour, csv_of
 
 if TYPE_CHECKING:

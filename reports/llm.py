@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from circuits.compare.players import Behaviour, behaviour
+from interp import figures
 from interp.checks import checked
 from interp.errors import require
 from interp.files import file_to_write, writable
@@ -30,7 +31,7 @@ from interp.llm.tables import NoteTable, note_table
 from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
-from reports import figures, panels
+from reports import panels
 from reports.blocks import Figure, Prose, Summary, Table, joined
 from reports.page import Report, Section
 from reports.parts.closing import PAPER, PRINTED, commands, titled

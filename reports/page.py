@@ -164,7 +164,7 @@ def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
     figures = [block for block in blocks if isinstance(block, Figure)]
     if not figures:
         return {}
-    from reports.style import inline_svg
+    from interp.style import inline_svg
 
     return {id(block): inline_svg(block.figure, block.title, f"f{i}") for i, block in enumerate(figures, start=1)}
 

@@ -17,8 +17,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from interp.checks import require_columns
 from interp.errors import require_known
-from reports.palette import INK, LIGHT, PAPER
-from reports.style import WIDTH, styled
+from interp.palette import INK, LIGHT, PAPER
+from interp.style import WIDTH, styled
 
 PARTS = {
     "behaviour": "predictions",

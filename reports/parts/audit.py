@@ -5,8 +5,8 @@ from __future__ import annotations
 import matplotlib.figure
 import pandas as pd
 
+from interp import figures
 from interp.audit import THRESHOLDS, AuditResult, audit
-from reports import figures
 from reports.blocks import Figure, Measures, Prose, Table
 from reports.part import Context, Heading, Part
 

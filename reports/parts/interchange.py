@@ -14,11 +14,12 @@ from typing import Any
 import pandas as pd
 
 from circuits.compiler import wired
+from interp import figures
 from interp.errors import InputError
 from interp.interventions import causal_tables
 from interp.measure import NOTHING, WORDS, Control, Measure, listed
 from interp.statistics import Interval
-from reports import figures, panels
+from reports import panels
 from reports.blocks import Figure, Measures, Prose, Table, cell, joined, number, plain
 from reports.part import Context, Part
 

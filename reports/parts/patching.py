@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure as Picture
 
+from interp import figures
 from interp.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
 from interp.measure import Control, Measure, decisive
 from interp.statistics import Interval
-from reports import figures, panels
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Prose, Table, cell, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing
@@ -102,7 +102,7 @@ def _maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figu
         grid = result.grid(component)
         grids[saying] = _with_names(grid[[label for label in result.labels if label in grid.columns]], heads)
     told = {f"restored {saying}": _told(grid) for saying, grid in grids.items()}
-    drawn = panels.maps(told, label="share restored", xlabel="position")
+    drawn = figures.heatmaps(told, label="share restored", xlabel="position", limit=1.0)
     idle = sum(map(len, grids.values())) - sum(map(len, told.values()))
     left = f" {idle} rows that restore less than {_LISTED:.0%} everywhere are left out." if idle else ""
     said = f"**{what}.** {_most(grids)} {caption} by each activation.{left}"

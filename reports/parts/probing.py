@@ -11,13 +11,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import probes
+from interp import figures
 from interp.algorithm import NEXT
 from interp.display import lacks
 from interp.errors import require
 from interp.measure import Measure
 from probes import ProbeResult
 from probes.targets import parse
-from reports import figures
 from reports.blocks import Figure, Measures, Prose, Table, number
 from reports.part import Context, Part
 
@@ -59,7 +59,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         if not results:
             return [text]
         measures = [one for result in results for one in result]
-        numbers = pd.concat([result.table() for result in results], ignore_index=True)
+        numbers = pd.concat([result.scores() for result in results], ignore_index=True)
         caption = "What a linear map reads from the latents; an R² of 1 is perfect, 0 is what the mean gives."
         return [text, Measures(measures, caption), Table(numbers, "Every output, metric and control", collapsed=True)]
 

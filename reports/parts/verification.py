@@ -16,10 +16,10 @@ import circuits
 from circuits.exactness import CARRIED, Check
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
+from interp import figures
 from interp.errors import InputError
 from interp.measure import Measure
 from interp.statistics import Interval
-from reports import figures
 from reports.blocks import Figure, Prose, Table, number
 from reports.part import Context, Part, uncompiled, wired
 

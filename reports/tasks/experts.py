@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from interp import figures
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.experts.regret import Calibration, calibration
 from interp.measure import UNTRAINED, Control, Measure
 from interp.statistics import NO_NUMBER, Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
-from reports import figures, panels
+from reports import panels
 from reports.blocks import Figure, Prose, Table, cell
 from reports.part import Context, Heading, Part
 from reports.parts import closing, heads, overview, patching, probing, verification

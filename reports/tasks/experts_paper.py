@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from interp import figures
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
@@ -18,7 +19,7 @@ from interp.measure import UNTRAINED, Control, Measure
 from interp.model.rollout import rollout
 from interp.statistics import Interval
 from interp.tasks.experts import sample
-from reports import figures, panels
+from reports import panels
 from reports.blocks import Figure, Prose, Table
 from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables

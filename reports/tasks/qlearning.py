@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from circuits.chooser import chooser_table
+from interp import figures
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import QUANTITIES, AgreementResult, agreement
 from interp.evaluation.qlearning.plan import policy, reference_table
@@ -19,7 +20,6 @@ from interp.measure import AS_WELL, FEW, UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
-from reports import figures
 from reports.blocks import Figure, Measures, Prose, Table, plain
 from reports.part import Context, Heading, Part, uncompiled, wired
 from reports.parts import closing, overview, patching, probing, verification

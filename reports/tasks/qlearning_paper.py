@@ -9,6 +9,7 @@ import pandas as pd
 
 import circuits
 import probes
+from interp import figures
 from interp.evaluation.plan import round_attention
 from interp.evaluation.qlearning import plan as evaluation
 from interp.evaluation.qlearning import rates, returns
@@ -21,9 +22,8 @@ from interp.tasks.qlearning import bellman, tabular
 from interp.tasks.qlearning.layout import served
 from interp.tasks.qlearning.regimes import REGIMES
 from probes import ProbeResult
-from reports import figures, panels
-from reports.blocks import Figure, Prose, Table, pivoted
-from reports.measured import IntervalPlot, Measured, Row
+from reports import panels
+from reports.blocks import Figure, Measures, Prose, Table, pivoted
 from reports.part import Context, Part, learned, needing, uncompiled
 from reports.parts import verification
 from reports.parts.closing import titled
@@ -238,25 +238,19 @@ def _probe_update(context: Context) -> list[ProbeResult]:
 
 
 def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
-    scores, rows = [], []
-    for result in results:
-        controls = {name: control.score for name, control in result.controls.items()}
-        beside = (controls.get("inputs"), controls.get("untrained"), result.metrics.get("mae"))
-        scores.append((result.target.key.replace("_", " "), result.score, *beside))
-        known = {"inputs of the round alone": beside[0], "untrained": beside[1]}
-        estimates = {name: control.estimate for name, control in known.items() if control is not None}
-        rows.append(Row(scores[-1][0], Measured(result.score, controls=estimates)))
-    columns = ["part of the update", "R²", "inputs of the round alone", "untrained model", "mean absolute error"]
-    parts = "Parts of the Bellman update, read from the change; 95 % intervals over episodes"
-    best = max(scores, key=lambda row: row[1].estimate)
-    said = f"The {best[0]} is read best: R² {best[1].estimate:.2f}. Parts of the Bellman update, read from the change."
+    measures = [one for result in results for one in result]
+    scores = pd.concat([result.scores() for result in results], ignore_index=True)
+    best = max(measures, key=lambda one: one.number.estimate)
+    said = f"The {best.key.replace('_', ' ')} is read best: R² {best.number.estimate:.2f}. Parts of the Bellman "
+    said += "update, read from the change."
     by_key = {result.target.key: result for result in results}
     blocks: list[object] = [
         Prose(
             "Linear probes of how a round changes the latent that it writes. The reward, and all that the round's "
             "inputs say, can be read from a change that merely copies them: read a score beside its two controls."
         ),
-        IntervalPlot(rows, said, beneath=Table(pd.DataFrame(scores, columns=columns), parts, collapsed=True)),
+        Measures(measures, said),
+        Table(scores, "Every output, metric and control", collapsed=True),
     ]
     for key, number in (("td_error", "2, middle"), ("reward", "12")):
         result, label = by_key[key], key.replace("_", " ").replace("td", "TD")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from interp import figures
 from interp.evaluation.plan import MODEL
 from interp.evaluation.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
 from interp.evaluation.reachability.plan import REGIMES, answers, episodes_for, reading
 from interp.measure import Control, Measure
 from interp.statistics import Interval
-from reports import figures
 from reports.blocks import Figure, Measures, Prose, Table, plain
 from reports.part import Context, Heading, Part
 from reports.parts import learning, overview, patching, probing, verification

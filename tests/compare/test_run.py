@@ -18,7 +18,7 @@ from interp.files import json_values
 from interp.finished import Finished
 from interp.tasks import experts
 from reports import comparison
-from reports.build import build
+from reports.build import write
 from reports.parts import compared, overview
 from tests.conftest import early
 from tests.test_json import SCHEMA, check
@@ -97,13 +97,13 @@ def test_a_part_without_a_drawing_is_a_table_of_the_page(found):
 def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
     """Of either model; without a saved comparison it names the command that makes one."""
     page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.part())}
-    alone = build("wma-learned", tmp_path, **page).read_text()
+    alone = write("wma-learned", tmp_path, **page).path.read_text()
     assert "interp compare wma-learned --report" in alone and "<a href=" not in alone.split("<main")[-1]
     folder = tmp_path / "comparisons" / "one-against-another"
     found.save(folder)
     comparison.write(found, folder)
     for model in ("wma-learned", "wma-handwired"):  # the latter with 4 experts, as in the comparison
-        text = build(model, tmp_path, **page).read_text()
+        text = write(model, tmp_path, **page).path.read_text()
         assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
         assert found.sentence in text
         other = {"wma-learned": "wma-handwired", "wma-handwired": "wma-learned"}[model]
