@@ -34,7 +34,7 @@ LEFT_OUT = {
 """Functions that no junk is thrown at, and why."""
 LONG = {
     "circuits.benchmark.grading.run", "circuits.compare.driver.run", "interp.audit.battery.audit",
-    "interp.evaluation.experts.by_regime.evaluate", "interp.training.trainer.train", "reports.build.build",
+    "interp.evaluation.experts.by_regime.evaluate", "interp.training.trainer.train", "reports.build.write",
 }  # fmt: skip
 """Functions of which a right call takes a minute or more: what they do not refuse is stopped."""
 SHORT = 0.5

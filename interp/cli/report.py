@@ -47,6 +47,4 @@ def report(
     )
     say.wrote([written.path])
     say.facts(measures=[one.to_dict() for one in written.measures], not_computed=dict(written.failures))
-    for title, why in written.failures.items():
-        say.aside(f"not computed: {title}, because {why}")
     raise typer.Exit(1 if written.failures else 0)

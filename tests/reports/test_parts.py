@@ -72,9 +72,8 @@ def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(model: Any, t
         assert "Not computed, because ZeroDivisionError: division by zero</p>" in section(html, title)
         assert "in divide" in section(html, title)
     assert 'class="missing"' not in section(html, "Drawn")
-    rows = re.findall(
-        r'<th scope="row">([^<]*) <a class="see" href="#(.*?)".*?badge (.*?)">(.*?)<.*?muted">(.*?)<', html, re.DOTALL
-    )
+    row = r'<th scope="row">([^<]*) <a class="see" href="#(.*?)".*?badge (.*?)">(.*?)<.*?muted">(.*?)<'
+    rows = re.findall(row, html, re.DOTALL)
     refused, zero = "not computed, because there are &lt;2&gt; reasons", "ZeroDivisionError: division by zero"
     whys = [refused, *[f"not computed, because {zero}"] * 2]
     missing = [(title, title.lower()) for title in ("Refused", "Broken", "Undrawn")]
