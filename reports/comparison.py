@@ -153,7 +153,7 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
         of = rows.drop(columns="name", errors="ignore").dropna(axis="columns", how="all")
         words = [column for column in of if not pd.api.types.is_numeric_dtype(of[column])]
         of = of.drop(columns=[column for column in words if (of[column].fillna("") == "").all()])
-        if {"number", "low", "high"} <= set(of) and key not in _PICTURES:
+        if {"number", "number_low", "number_high"} <= set(of) and key not in _PICTURES:
             least = of.sort_values("number", kind="stable").head(_MOST)
             few = f" The lowest {_MOST} of {len(of)}." if len(of) > _MOST else ""
             yield Measures([_row(row) for row in least.to_dict("records")], f"{str(name).capitalize()}.{few}")
@@ -165,7 +165,7 @@ def _row(row: dict[str, Any]) -> Any:
     words = [str(value).replace("_", " ") for value in row.values() if isinstance(value, str) and value]
     words += [f"{name} {row[name]:g}" for name in ("horizon",) if name in row]
     controls = {name: row[name] for name in _QUANTITIES if name in row}
-    return plain(", ".join(words), Interval(row["number"], row["low"], row["high"]), controls)
+    return plain(", ".join(words), Interval(*(row[name] for name in ("number", "number_low", "number_high"))), controls)
 
 
 def _failures(key: str, comparison: Comparison) -> list[Table]:
@@ -193,8 +193,9 @@ def _side_by_side(comparison: Comparison) -> list[Figure]:
 def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[Any]:
     frame = comparison.tables["algorithm"]
     whole = frame[(frame["set"] == "all") & (frame["name"] == "explained")]
-    drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]], estimate=whole["number"])
-    drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", "estimate", "low", "high", "control"]]
+    columns = {"number": "estimate", "number_low": "low", "number_high": "high"}
+    drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]]).rename(columns=columns)
+    drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", *columns.values(), "control"]]
     found = {
         score.name: ", ".join(f"{k} {v:.3g}" for k, v in score.parameters.items() if isinstance(v, float))
         for score in part.scores.values()
