@@ -6,7 +6,7 @@ import matplotlib.figure
 import pandas as pd
 
 from interp import figures
-from interp.audit import THRESHOLDS, AuditResult, audit
+from interp.audit import FULL, QUICK, THRESHOLDS, AuditResult, audit
 from reports.blocks import Figure, Measures, Prose, Table
 from reports.part import Context, Heading, Part
 
@@ -16,6 +16,7 @@ _TEXT = (
     "and something else."
 )
 _TABLES = {
+    "without": "What the machine loses without what it carries",
     "presence": "The loss of the last round by content and presence of a state",
     "groups": "Effect of another state where the model is right, wrong, and where heuristics answer alike",
     "shortcuts": "Heuristics: their loss, and whose side the model takes where each is wrong",
@@ -37,7 +38,7 @@ def part(found: AuditResult | None = None) -> Part:
     return Part(
         "audit",
         "What critics ask",
-        lambda context: audit(context.model, quick=context.quick) if found is None else found,
+        lambda context: audit(context.model, effort=QUICK if context.quick else FULL) if found is None else found,
         _draw,
         summary=lambda result, context: result.measures,
         heading=lambda context: Heading(f"Audit of {context.name}", "Is what it carries used, and for what?"),

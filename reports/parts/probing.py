@@ -45,8 +45,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     def compute(context: Context) -> list[ProbeResult]:
         wanted = [(key, *parse(key, context.task)) for key in asked(context)]
         keys = [key for key, target, moment in wanted if target(context.episodes, moment).as_numbers().varies]
-        runs = context.run, context.blank_run
-        return probes.probe(context.model, context.episodes, keys, seed=context.seed, runs=runs) if keys else []
+        return probes.probe(context.model, context.episodes, keys, seed=context.seed, run=context.run) if keys else []
 
     def summary(results: list[ProbeResult], context: Context) -> list[Measure]:
         claimed = asked(context)[:n_claimed]

@@ -6,7 +6,7 @@ All three say how exactly a construction computes its algorithm; they are no evi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from circuits.verification import VerificationResult, verify, verify_machine
 from interp import figures
 from interp.errors import InputError
 from interp.measure import Measure
-from interp.statistics import Interval
 from reports.blocks import Figure, Prose, Table, number
 from reports.part import Context, Part, uncompiled, wired
 
@@ -34,7 +33,8 @@ _EXITS_TEXT = (
     "state that is read in what it carries, were compared with {algorithm}, the algorithm that it is held against. "
     "Errors are the largest over all episodes, rounds and elements. No circuit says what it does in between."
 )
-_EXITS = {"distribution": "Predictions equal the algorithm's", CARRIED: "The state carried equals the algorithm's"}
+_EXITS = ("distribution", CARRIED)
+"""What is checked of a machine whose insides are not known."""
 _ROUNDS = 20
 """Rounds at least: an algorithm that ends sooner is followed for longer."""
 _MEASURES = {"error": "absolute error", "relative": "relative error"}
@@ -53,12 +53,12 @@ def _unlisted(context: Context) -> str:
     return f"not applicable: the circuit of {context.name} lists no site of what it predicts"
 
 
-def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part:
+def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     """The largest error of every variable of a handwired model, at several sizes.
 
     Args:
         sizes, n_episodes: as :func:`circuits.verify` takes them; fewer episodes where the report has fewer.
-        said: variable -> the claim that its largest error is within bounds.
+        shown: the variables whose measures the page opens with; the tables hold all.
     """
 
     def compute(context: Context) -> VerificationResult:
@@ -69,15 +69,18 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
         return verify(context.circuit.name, sizes, max(context.n_rounds, _ROUNDS), few, seed=context.seed)
 
     def summary(result: VerificationResult, context: Context) -> list[Measure]:
-        exits = {check.variable: _EXITS[check.variable] for check in result.checks if check.variable in _EXITS}
-        claims = exits if _unlisted(context) else said
-        return [_exactness(result, variable, text) for variable, text in claims.items()]
+        keys = _EXITS if _unlisted(context) else shown
+        return [replace(one, is_share=False) for one in result if one.key in keys]
 
-    return Part("verification", "Verification against the algorithm", compute, _draw, wired, summary, _sentence)
+    def sentence(result: VerificationResult, context: Context) -> str:
+        return result.sentence if result.passed else ""
+
+    title = "Verification against the algorithm"
+    return Part("verification", title, compute, _draw, wired, summary, sentence)
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
-    checks = result.to_frame()
+    checks = result.table()
     sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
     text = _EXITS_TEXT.format(algorithm=context.algorithm.name) if _unlisted(context) else _TEXT
@@ -90,41 +93,6 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     ]
 
 
-def _exactness(result: VerificationResult, variable: str, text: str) -> Measure:
-    """The largest float64 error of one variable over all sizes, against its tolerance."""
-    known = [check for check in result.checks if check.variable == variable]
-    checks = [check for check in known if check.dtype == "float64"] or known
-    worst = max(checks, key=lambda check: (not check.passed, _judged(check)))
-    what = {"carried_state": "state", CARRIED: "state"}.get(variable, "predictions")
-    return Measure(
-        variable,
-        text,
-        Interval(*[_judged(worst)] * 3),
-        worst.tolerance,
-        "below",
-        unit=f"largest {_MEASURES[worst.by]}",
-        is_share=False,
-        yes=f"computes its algorithm's {what} exactly",
-        no=f"does not compute its algorithm's {what} exactly",
-        unless={} if worst.passed else {"yes": f"{worst.undecided:.0%} of the rounds hang on ties"},
-        needs_control=False,
-        rests_on=("every variable at every location",),
-        caution="evidence about a learned model",
-    )
-
-
-def _sentence(result: VerificationResult, context: Context) -> str:
-    """What the page says first where every check passed."""
-    if not all(check.passed for check in result.checks):
-        return ""
-    close = "within their bounds" if any(check.allowance for check in result.checks) else "to float precision"
-    return f"It runs {context.algorithm.name} exactly: all {len(result.checks)} checks agree {close}."
-
-
-def _judged(check: Check) -> float:
-    return check.error if check.by == "error" else check.relative
-
-
 def _worst(checks: Sequence[Check]) -> pd.DataFrame:
     """A row per variable: how far off it ever was, in either precision, by the measure that it is judged by."""
     rows = []
@@ -134,7 +102,7 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
         row["judged by"] = " and ".join(sorted({_MEASURES[check.by] for check in of_variable}))
         for dtype in dict.fromkeys(check.dtype for check in of_variable):
             judged = [check for check in of_variable if check.dtype == dtype]
-            row[f"{dtype}, largest error"] = max(map(_judged, judged))
+            row[f"{dtype}, largest error"] = max(check.judged for check in judged)
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
         rows.append(row | {"passed": all(check.passed for check in of_variable)})
     return pd.DataFrame(rows)

@@ -41,7 +41,7 @@ _DIFFERENCES = (
 )
 """Three differences with three routes: a vote (prediction), a history (latent), a label (update)."""
 
-_EXACT = {"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the log-weights"}
+_EXACT = ("prediction", "carried_state")
 
 
 def parts() -> tuple[Part, ...]:
@@ -63,7 +63,7 @@ def parts() -> tuple[Part, ...]:
             heads.attention("figures 1 and 7, right"),
         ),
         after={
-            "compared": [verification.part(sizes=(2, 4, 8), n_episodes=10, said=_EXACT)],
+            "compared": [verification.part(sizes=(2, 4, 8), n_episodes=10, shown=_EXACT)],
             "state": [
                 Part("regret", "Regret", _score, _draw_regret, summary=_regret_measures),
                 Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_measures),

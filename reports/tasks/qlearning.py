@@ -45,7 +45,7 @@ _DIFFERENCES = (
 )
 """Two differences with two routes: what the latents hold (into the choice), and the reward (into the update)."""
 
-_EXACT = {"carried_state": "Latents equal the Q-table"}
+_EXACT = ("carried_state",)
 
 
 def parts() -> tuple[Part, ...]:
@@ -68,7 +68,7 @@ def parts() -> tuple[Part, ...]:
             patching.part(_DIFFERENCES, n_episodes=16),
         ),
         after={
-            "compared": [verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, said=_EXACT)],
+            "compared": [verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, shown=_EXACT)],
             "state": [
                 Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_agreement_measures),
                 Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_measures),

@@ -233,8 +233,7 @@ _UPDATE = ("reward", "current_value", "bootstrapped_value", "td_error")
 
 
 def _probe_update(context: Context) -> list[ProbeResult]:
-    runs = context.run, context.blank_run
-    return probes.probe(context.model, context.episodes, _UPDATE, site="change", seed=context.seed, runs=runs)
+    return probes.probe(context.model, context.episodes, _UPDATE, site="change", seed=context.seed, run=context.run)
 
 
 def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:

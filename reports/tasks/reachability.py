@@ -43,7 +43,7 @@ _FEW = 8
 _SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
 """What is drawn; the table holds all."""
 
-_EXACT = {"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the set reached"}
+_EXACT = ("prediction", "carried_state")
 
 
 def parts() -> tuple[Part, ...]:
@@ -61,7 +61,7 @@ def parts() -> tuple[Part, ...]:
             learning.part("What it takes to learn", _LEARNED_BY),
         ),
         after={
-            "compared": [verification.part(sizes=((8, 12), (14, 20)), n_episodes=10, said=_EXACT)],
+            "compared": [verification.part(sizes=((8, 12), (14, 20)), n_episodes=10, shown=_EXACT)],
             "state": [
                 Part("answers", "Answers by round and depth", _compute, _draw, summary=_answer_measures),
                 Part("moved", "Nodes moved in the set", _compute_moved, _draw_moved, summary=_moved_measures),
