@@ -11,7 +11,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -175,7 +175,7 @@ def _sections(context: Context, part: Part) -> list[Section]:
         told = NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))
         sections = [Section(part.title, [told])]
     context.sections[part.key] = sections[0]
-    return list(sections)
+    return [replace(section, opened=part.opened) for section in sections]
 
 
 def _measures(part: Part, computed: Any, context: Context) -> Sequence[Measure]:

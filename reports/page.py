@@ -57,10 +57,14 @@ _BESIDE = ("words", "task", "run")
 @dataclass(frozen=True)
 @checked_fields
 class Section:
-    """A titled part of a report; its title makes the entry in the table of contents."""
+    """A titled part of a report; its title makes the entry in the table of contents.
+
+    ``opened`` says whether a page that folds its sections shows this one.
+    """
 
     title: str
     blocks: Sequence[Any]
+    opened: bool = False
 
     def __post_init__(self) -> None:
         kinds = (

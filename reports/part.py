@@ -59,6 +59,7 @@ class Part:
         sentence: (what was computed, context) to the page's first sentence, where that of the measures would say less.
         heading: of the page, where this part says it.
         slow: whether a quick report leaves it out.
+        opened: whether its section is open from the start: its picture is what a reader looks for.
         lacking: what this machine lacks of what the part looks at: a sentence that stands in the part's place.
     """
 
@@ -71,6 +72,7 @@ class Part:
     sentence: Callable[[Any, Context], str] = lambda computed, context: ""
     heading: Callable[[Context], Heading] | None = None
     slow: bool = False
+    opened: bool = False
     lacking: Callable[[Context], str] = lambda context: ""
 
 

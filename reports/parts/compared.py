@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -50,8 +51,11 @@ def _saved(context: Context) -> list[_Saved]:
     for path in sorted((context.folder / COMPARISONS).glob(f"*/{_SAVED}")):
         about = read_json(path, "model", "reference", "measures", "settings")
         if digest in about["settings"].get("digests", ()):
-            name = f"{about['model']} against {about['reference'] or 'algorithms'}"
+            model, reference = about["model"], about["reference"]
             measures = [Measure.from_dict(record) for record in about["measures"]]
+            if model != context.name:  # the page is about the reference, and its sentence about itself
+                measures = [replace(one, claim=one.claim.replace(reference, model), yes="", no="") for one in measures]
+            name = f"{model} against {reference or 'algorithms'}"
             saved.append((path.parent, name, about.get("sentence", ""), measures))
     return saved
 

@@ -237,13 +237,13 @@ def _called(text: str) -> str:
     """A site without its address: ``resid_post[0]@p?`` as ``residual stream after layer 0 at p?``.
 
     >>> _called("resid_post[0]@p? (rank 2)"), _called("z[2.0]@w?")
-    ('residual stream after layer 0 at p? (rank 2)', 'z of head 2.0 at w?')
+    ('residual stream after layer 0 at p? (rank 2)', 'z of head L2H0 at w?')
     """
 
     def said(site: re.Match[str]) -> str:
         component, layer, head = site[1], int(site[2]), site[3]
         if head is not None:
-            return f"{component} of head {layer}.{head}"
+            return f"{component} of head L{layer}H{head}"
         return _SITES.get(component, component + " of layer {}").format(layer)
 
     return re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", said, text).replace("@", " at ")

@@ -61,7 +61,10 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
         few = QUICK_EPISODES if len(context.model.layout.labels) < _LONG else QUICK_EPISODES // 2
         return [_patch(context, difference, few if context.quick else n_episodes) for difference in taken]
 
-    return Part("patching", "Patching", compute, _draw, lambda context: bool(context.task.analysis.corruptions()))
+    def applies(context: Context) -> bool:
+        return bool(context.task.analysis.corruptions())
+
+    return Part("patching", "Patching", compute, _draw, applies, opened=True)
 
 
 def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patched:
@@ -150,9 +153,7 @@ def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 def _with_names(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
     """Rows L0, ... or L0H0, ... under the names of layers and heads; heads that a circuit lacks are left out."""
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
-    for layer, of_layer in enumerate(heads):
-        for head, (name, text) in enumerate(of_layer.items()):
-            names[f"L{layer}H{head}"] = f"{name} {text}".strip()
+    names |= {name: f"{name} {text}".strip() for of_layer in heads for name, text in of_layer.items()}
     return grid.loc[[row for row in names if row in grid.index]].rename(index=names)
 
 
@@ -275,6 +276,6 @@ def _called(name: str, heads: Heads) -> str:
         return {"embed": "embedding"}.get(name, name)
     index, _, port = port.partition(".")
     names = heads[int(place)]
-    number = list(names)[int(index)] if int(index) < len(names) else f"unused head {place}.{index}"
+    number = list(names)[int(index)] if int(index) < len(names) else f"unused head L{place}H{index}"
     text = f"{number} {names.get(number, '')}".strip()
     return f"{text}, {_PORTS[port]}" if port else text

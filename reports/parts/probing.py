@@ -120,7 +120,7 @@ def state(
         readable = context.exact or context.task.analysis.probed
         return bool(context.algorithms and context.algorithm.memory and readable)
 
-    return Part("state", title, compute, draw, applies)
+    return Part("state", title, compute, draw, applies, opened=True)
 
 
 def _of_the_latents(context: Context) -> Held:

@@ -51,7 +51,7 @@ SWEEPS = (
     Sweep("eta", "inverse temperature η", (10.0, 20.0, 40.0, 60.0)),
     Sweep("hardness", "hardness of the maximum", (1.0, 1e2, 1e4, 1e8), fixed={"eta": 60.0}, variants=_SOFT, log=True),
     Sweep(
-        "beta", "inverse temperature β of Boltzmann exploration in head 3.1", (1.0, 10.0, 100.0), output=True, log=True
+        "beta", "inverse temperature β of Boltzmann exploration in head L2H0", (1.0, 10.0, 100.0), output=True, log=True
     ),
 )
 
@@ -62,7 +62,7 @@ def parts() -> tuple[Part, ...]:
         verification.variants(("mlp", "softmlp", "lin"), SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
         Part("rewards", "Reward by family and horizon", _play_families, _draw_families, learned, slow=True),
         Part("agreement-by-step", "Agreement step by step", _agree, _draw_agreement, learned),
-        Part("selection", "Selection in head 3.1", _select, _draw_selection, _chooses, lacking=uncompiled),
+        Part("selection", "Selection in head L2H0 (step 3.1)", _select, _draw_selection, _chooses, lacking=uncompiled),
         Part("update", "The update", _probe_update, _draw_update, learned, slow=True),
         Part("decoded", "The decoded table", _decode, _draw_decoded, learned, slow=True),
         Part("chain", _CHAIN, _attend, _draw_chain, _serves_the_chain, slow=True, lacking=needing("pattern")),
@@ -196,7 +196,7 @@ _EPSILON = 0.2
 
 
 def _select(context: Context) -> pd.DataFrame:
-    """The probability of the greedy action, round by round, under each rule of head 3.1."""
+    """The probability of the greedy action, round by round, under each rule of head L2H0."""
     episodes = context.episodes.select(slice(min(24, len(context.episodes))))
     greedy = policy(context.run)[: len(episodes)]
     mixed = (1 - _EPSILON) * greedy + _EPSILON * np.full_like(greedy, 1 / episodes.n_actions)
@@ -221,9 +221,9 @@ def _select(context: Context) -> pd.DataFrame:
 def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
     picture = figures.curves(frame, ylabel="probability of the greedy action")
     text = (
-        "Head 3.1 reads the values of the next state and chooses. Hard, it is greedy; as a softmax of the values at "
-        "inverse temperature β it is Boltzmann exploration, close to uniform while values are small; ε-greedy is a "
-        "mixture of its choice with a uniform one. Mean over the untied steps of a round."
+        "Head L2H0 (the paper's step 3.1) reads the values of the next state and chooses. Hard, it is greedy; as a "
+        "softmax of the values at inverse temperature β it is Boltzmann exploration, close to uniform while values are "
+        "small; ε-greedy is a mixture of its choice with a uniform one. Mean over the untied steps of a round."
     )
     caption = f"{figures.ends(frame, 'probability of the best action')} All on the same episodes."
     return [Prose(text), Figure(picture, "How often the best is chosen", caption, frame)]

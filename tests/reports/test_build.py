@@ -46,7 +46,7 @@ QLEARNING_SECTIONS = [
     *EXPERT_SECTIONS[6:14],
     "The chooser's margins",
     "Variants and sizes",
-    "Selection in head 3.1",
+    "Selection in head L2H0 (step 3.1)",
     *EXPERT_SECTIONS[16:],
 ]
 HANDWIRED_ONLY = {
@@ -54,7 +54,7 @@ HANDWIRED_ONLY = {
     "Softmax only",
     "The chooser's margins",
     "Variants and sizes",
-    "Selection in head 3.1",
+    "Selection in head L2H0 (step 3.1)",
 }
 
 
