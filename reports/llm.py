@@ -133,8 +133,8 @@ def _facts(runs: Sequence[LLMRun], acts: Sequence[Behaviour]) -> dict[str, Any]:
     }
     for model in dict.fromkeys(one.model for one in acts):
         answers = Counter(one.answer for one in acts if one.model == model)
-        groups = ", ".join(f"{name} ({n} of {answers.total()})" for name, n in answers.most_common())
-        facts[f"{model} plays like"] = f"{groups} conditions and regimes"
+        groups = [f"{name}: {n} of {answers.total()} groups" for name, n in answers.most_common()]
+        facts[f"{model} plays like"] = "; ".join(groups)
     return facts
 
 

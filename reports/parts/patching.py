@@ -121,7 +121,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     drawn = figures.intervals(largest, xlabel="share restored", reference={"the clean run": 1.0})
     title = f"{what}: patching what is carried and the machine's points"
     most = shown.iloc[int(shown["estimate"].abs().argmax())]
-    caption = f"**{what}.** {most['site']} restores most: {most['estimate']:.2f}. {caption}"
+    caption = f"**{what}.** {most['site']} restores most ({most['estimate']:.0%}). {caption}"
     numbers = ["site", "effect", "effect_low", "effect_high", "fraction", "fraction_low", "fraction_high", "p_value"]
     return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
 
