@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import interp
-from reports.palette import HUES
+from interp.palette import HUES
 
 OURS = ("interp", "probes", "circuits", "reports")
 

@@ -165,7 +165,7 @@ def _of_task(task: Any, targets_of: Any, parts_for: Any) -> list[str]:
         ),
         table(
             f"{task.name}: parts of a report",
-            "`reports.build.build(parts=...)`.",
+            "`reports.build.write(parts=...)`.",
             ("key", "title"),
             [(f"`{part.key}`", part.title) for part in parts_for(task)],
         ),

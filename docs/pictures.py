@@ -1,6 +1,6 @@
 """The pictures of the README and of seeds: ``python -m docs.pictures`` draws them from their tables.
 
-``python -m docs.pictures FOLDER`` first takes the verdicts anew from the comparisons saved below a folder, such as
+``python -m docs.pictures FOLDER`` first takes the measures anew from the comparisons saved below a folder, such as
 those that ``interp compare NAME`` writes to ``output/comparisons``.
 """
 
@@ -11,29 +11,35 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from circuits.compare.question import at_most
 from interp.files import read_json, write_csv, write_figure
 from interp.library import models
-from reports.side_by_side import machines, verdicts
+from interp.measure import Measure
+from interp.palette import INK
+from interp.statistics import Interval
+from interp.style import WIDTH, styled
+from reports.side_by_side import LOOKS, PARTS, machines
 
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
 SEEDS = Path(__file__).parent / "seeds"
-SAID = ("question", "verdict", "value", "low", "high", "threshold")
+COLUMNS = ["key", "word", "condition", "number", "low", "high", "unit", "threshold"]
+WORDS = {"same": "yes", "different": "no"}
+"""What a table of seeds calls a word."""
 SHOWN = "wma-learned"
 """The model that is drawn beside its handwired one."""
 
 
 def saved(folder: Path) -> pd.DataFrame:
-    """The verdicts of the comparisons below a folder, one row each; a share of rounds apart is turned."""
-    rows = []
-    for path in folder.rglob("comparison.json"):
-        about = read_json(path, "model", "reference", "verdicts")
-        for said in about["verdicts"]:
-            rows.append({"model": about["model"], "by": said["decided by"], **{key: said[key] for key in SAID}})
+    """The measures of the comparisons below a folder, one row each; a share of rounds apart is turned."""
+    rows = [
+        {"model": about["model"], **record}
+        for about in (read_json(path, "model", "measures") for path in folder.rglob("comparison.json"))
+        for record in about["measures"]
+    ]
     frame = pd.DataFrame(rows)
-    frame = _turned(frame, frame["by"].map(at_most)).drop(columns="by").round(3)
+    frame = _turned(frame, frame["side"] == "below")[["model", *COLUMNS]].round(3)
     order = [record.name for record in models()]
     return frame.sort_values("model", key=lambda names: names.map(order.index), kind="stable")
 
@@ -41,32 +47,72 @@ def saved(folder: Path) -> pd.DataFrame:
 def between_seeds() -> pd.DataFrame:
     """The verdicts between the seeds of trained models, one row each; what says how far two are apart is turned."""
     frame = pd.concat([pd.read_csv(path) for path in sorted(SEEDS.glob("*-between.csv"))], ignore_index=True)
-    called = frame["what"].str.extract(r"as (?P<other>.*): (?P<question>.*)")
-    frame = frame.assign(model=frame["model"] + " as " + called["other"], question=called["question"], threshold=np.nan)
+    called = frame["what"].str.extract(r"as (?P<other>.*): (?P<key>.*)")
+    frame = frame.assign(model=frame["model"] + " as " + called["other"], key=called["key"], threshold=np.nan)
+    frame = frame.rename(columns={"value": "number"}).assign(word=frame["verdict"].replace(WORDS))
     return _turned(frame, frame["by"].str.endswith("apart by"))
 
 
 def _turned(frame: pd.DataFrame, apart: pd.Series) -> pd.DataFrame:
     """The rows that say how far two are ``apart`` say how far they are alike, as all others do."""
-    numbers = ["value", "low", "high", "threshold"]
-    alike = frame[["value", "high", "low", "threshold"]].rsub(1).set_axis(numbers, axis="columns")
+    numbers = ["number", "low", "high", "threshold"]
+    alike = frame[["number", "high", "low", "threshold"]].rsub(1).set_axis(numbers, axis="columns")
     return frame.assign(**{name: frame[name].mask(apart, alike[name]) for name in numbers})
 
 
+@styled
+def words(frame: pd.DataFrame) -> Figure:
+    """The words on several models, a panel a measure: each number with its interval beside the threshold."""
+    names = list(dict.fromkeys(frame["model"]))
+    keys = [key for key in PARTS if key in set(frame["key"])]
+    figure = Figure(figsize=(WIDTH, 0.95 + 0.36 * len(names)))
+    for axes, key in zip(figure.subplots(1, len(keys), sharey=True, squeeze=False)[0], keys, strict=True):
+        for row in frame[frame["key"] == key].to_dict("records"):
+            y, (colour, _) = len(names) - 1 - names.index(row["model"]), LOOKS[row["word"]]
+            if np.isfinite(row["low"]):
+                axes.plot([row["low"], row["high"]], [y, y], color=colour, linewidth=4, alpha=0.45)
+            axes.plot(row["number"], y, "o" if row["word"] == "yes" else "D", color=colour, markersize=6)
+            left = row["number"] < 0.5
+            beside = (row["number"] + (0.06 if left else -0.06), y + 0.3)
+            look = {"ha": "left" if left else "right", "va": "center", "fontsize": 8, "color": colour}
+            axes.annotate(row["word"], beside, **look)
+            if np.isfinite(row["threshold"]):
+                axes.plot([row["threshold"]] * 2, [y - 0.3, y + 0.3], color=INK, linewidth=1)
+        axes.set(xlim=(-0.05, 1.05), ylim=(-0.6, len(names) - 0.3), title=f"same {PARTS[key]}?")
+        axes.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
+        axes.set_yticks(range(len(names)), names[::-1])
+        axes.tick_params(axis="y", length=0)
+        axes.grid(False, axis="y")
+    ticks = ", the tick the threshold" if frame["threshold"].notna().any() else ""
+    figure.supxlabel(f"how alike (1: the same); a bar is the 95 % interval{ticks}", fontsize=8.5)
+    return figure
+
+
 def draw() -> list[Path]:
-    """Every picture, from the table."""
-    frame = pd.read_csv(TABLE)
-    of_one = frame[frame["model"] == SHOWN]
-    answers = {row["question"]: (row["verdict"], f"{row['value']:g}") for row in of_one.to_dict("records")}
-    drawn = {"verdicts": verdicts(frame), "machines": machines(SHOWN, "wma-handwired", answers)}
-    drawn["seeds"] = verdicts(between_seeds())
+    """Every picture, from the tables."""
+    frame = pd.read_csv(TABLE, keep_default_na=False)
+    shown = [
+        Measure(
+            row["key"],
+            row["key"],
+            Interval(row["number"], row["low"], row["high"]),
+            row["threshold"],
+            unit=row["unit"],
+            condition=row["condition"],
+            unless={} if row["word"] in ("yes", "no") else dict.fromkeys(("yes", "no"), row["word"]),
+            needs_control=False,
+        )
+        for row in frame[frame["model"] == SHOWN].to_dict("records")
+    ]
+    drawn = {"verdicts": words(frame), "machines": machines(SHOWN, "wma-handwired", shown)}
+    drawn["seeds"] = words(between_seeds())
     return [write_figure(PICTURES / f"{name}.svg", figure, facecolor="#fcfcfb") for name, figure in drawn.items()]
 
 
 def main() -> None:
-    """Take the verdicts anew where a folder is given, and draw."""
+    """Take the measures anew where a folder is given, and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="comparisons whose verdicts are drawn")
+    parser.add_argument("folder", type=Path, nargs="?", help="comparisons whose measures are drawn")
     if (folder := parser.parse_args().folder) is not None:
         write_csv(TABLE, saved(folder))
     print(*draw(), sep="\n")

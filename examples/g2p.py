@@ -19,7 +19,7 @@ import interp.tasks
 import probes
 from interp.interventions.patching import sweep
 from interp.statistics import mean_interval
-from reports.build import build
+from reports.build import write
 
 SEEDS = (0, 1, 2)
 """Of the words, of the splits, of untrained copies and of random directions."""
@@ -78,7 +78,7 @@ def main(wheel: str, folder: Path, n: int = 300) -> dict[str, Any]:
     patched = every.pivot(index="site", columns="round", values="fraction")
     found = {"read": holds(g2p, n), "moved": moves(g2p, n), "patched": patched}
     print(*(table.round(2).to_string() for table in found.values()), sep="\n\n")
-    return {**found, "page": build(g2p, out=folder, n_episodes=40, n_rounds=2 * N, quick=True)}
+    return {**found, "page": write(g2p, out=folder, n_episodes=40, n_rounds=2 * N, quick=True).path}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from interp.interventions.patching import sweep
 from interp.tasks import experts
 from interp.training.config import Stage, TrainingConfig
 from interp.training.trainer import train
-from reports.build import build
+from reports.build import write
 
 WIDTH, CYCLES = 48, 3
 
@@ -94,7 +94,7 @@ def look(name: str, folder: Path, steps: int, n_episodes: int) -> Path:
     algorithm = experts.TASK.explains(learned)
     print(interchange(learned, base, source, algorithm, algorithm.memory, "latent").to_frame())
     print(compare.run(learned, "wma-handwired", effort=compare.QUICK).to_frame())
-    return build(learned, out=folder, n_episodes=n_episodes, n_rounds=20, quick=True)
+    return write(learned, out=folder, n_episodes=n_episodes, n_rounds=20, quick=True).path
 
 
 def main(folder: Path, steps: int = 600, n_episodes: int = 32) -> list[Path]:

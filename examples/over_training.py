@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp import figures
 from interp.audit import Scope, audit
 from interp.files import write_csv, write_figure
 from interp.training.batches import EpisodeSource, watched
@@ -22,7 +23,6 @@ from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset
 from interp.training.runs import load_run
 from interp.training.trainer import train
-from reports import figures
 
 STEPS = (1, 100, 200, 300, 400, 500, 600, 700, 1000)
 """Batches at which it is audited; stages end when their depth is answered, so that the run ends before the last."""

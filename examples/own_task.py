@@ -24,7 +24,7 @@ from interp.tasks import Algorithms, Analysis, Corruption, Data, RoundInputs, Ta
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
-from reports.build import build
+from reports.build import write
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +143,7 @@ def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
     print(*probes.probe(model, base, ["wins", "chances"]), sep="\n")
     print(sweep(model, *exchange_history(base, 5), 5).to_frame().head())
     print(interchange(model, base, source, laplace(), "chances", "latent@<z>").to_frame())
-    return build(str(folder / "run" / "model"), out=folder, n_episodes=n_episodes, n_rounds=12, quick=True)
+    return write(str(folder / "run" / "model"), out=folder, n_episodes=n_episodes, n_rounds=12, quick=True).path
 
 
 if __name__ == "__main__":

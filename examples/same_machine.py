@@ -25,11 +25,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from interp import figures
 from interp.files import write_csv, write_text
-from reports import blocks, figures
+from interp.style import WIDTH, styled
+from reports import blocks
 from reports.evaluation import save_figure
 from reports.page import Report, Section
-from reports.style import WIDTH, styled
 
 MEASURES = ("behaviour", "response", "state", "update on", "update off")
 TITLE = "Do architectures become the same machine?"

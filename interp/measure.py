@@ -24,7 +24,7 @@ What a word is NOT: corrected for the number of claims, or about any other model
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -226,10 +226,29 @@ class Measure:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: the row, with the key, every control, the tables that it rests on, the caution and the note."""
+        """JSON values: the row, with the key, every control, and all else that the measure was made of."""
+        row = self.row()
         controls = {name: {"number": of.number, "counts": of.counts} for name, of in self.controls.items()}
-        more = {"rests_on": list(self.rests_on), "caution": self.caution, "note": self.note}
-        return {"key": self.key, **self.row(), "controls": controls, **more}
+        rest = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in row}
+        return {"key": self.key, **row, **rest, "controls": controls, "unless": dict(self.unless)}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Measure:
+        """The measure of which :meth:`to_dict` gave ``record``; a number that JSON has as null is NaN.
+
+        >>> held = Measure("a", "A", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.2)}, unless={"no": "why"})
+        >>> Measure.from_dict(held.to_dict()) == held
+        True
+        """
+
+        def known(value: float | None) -> float:
+            return nan if value is None else value
+
+        own = {field.name: record[field.name] for field in fields(cls)}
+        controls = {name: Control(known(of["number"]), of["counts"]) for name, of in record["controls"].items()}
+        number = Interval(*(known(record[name]) for name in ("number", "low", "high")))
+        more = {"threshold": known(record["threshold"]), "rests_on": tuple(record["rests_on"])}
+        return cls(**own | {"number": number, "controls": controls, **more})
 
     def __str__(self) -> str:
         about = f" ({self.about})" if self.about else ""
@@ -276,22 +295,23 @@ def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
     return pd.DataFrame([one.row() for one in measures], columns=list(Measure("", "").row()))
 
 
-def sentence(name: str, measures: Sequence[Measure]) -> str:
+def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     """What measures say of the model ``name``, the most important first: what is true of it, what is not, what is open.
 
     The first sentence has :data:`MOST_WORDS` words at most, or one phrase; the second holds the phrases that are left.
+    A ``lead``, a sentence that sums up what is true, stands in the place of the first; what is not true follows.
 
     >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
     >>> measures = [Measure("a", "A", n, 0.5, needs_control=False, yes="adds", no="does not add") for n in (yes, no)]
     >>> sentence("m", measures)
     'm adds, but does not add.'
     """
-    phrases = dict.fromkeys((m.word, m.phrase) for m in measures if m.phrase)
+    phrases = dict.fromkeys((m.word, m.phrase) for m in measures if m.phrase and not (lead and m.word == "yes"))
     first: list[tuple[Word, str]] = []
     for phrase in phrases:
         if not first or len(_clause(name, [*first, phrase]).split()) <= MOST_WORDS:
             first.append(phrase)
-    sentences = [_clause(name, first)] if first else []
+    sentences = [*[lead.removesuffix(".")] * bool(lead), *[_clause("It" if lead else name, first)] * bool(first)]
     if more := [said for word, said in phrases if (word, said) not in first]:
         sentences.append(f"It also {listed(more)}")
     reasons = [one.reason for one in measures if one.word == "undecided"]

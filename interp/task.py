@@ -252,7 +252,7 @@ class Report:
     """How a report on a task differs from that on any other.
 
     ``parts`` lists the whole report in page order; the parts that every report has when None. ``looks`` gives the hue
-    and dash of the line of an algorithm or baseline, such as "green short" (``reports.palette``).
+    and dash of the line of an algorithm or baseline, such as "green short" (``interp.palette``).
     """
 
     parts: Callable[[], Any] | None = None

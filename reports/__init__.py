@@ -1,12 +1,15 @@
 """Reports: one self-contained HTML page about a model, opening offline in any browser.
 
-A report is a list of parts (``reports.part``); ``reports.build.build`` finds those of a model's task, computes and
+A report is a list of parts (``reports.part``); ``reports.build.write`` finds those of a model's task, computes and
 draws them, and writes the page. Your own part stands beside the others::
 
-    from reports.build import build
+    from reports.build import write
     from reports.parts.default import default_parts
 
-    build("wma-learned", parts=(*default_parts(), my_part))
+    write("wma-learned", parts=(*default_parts(), my_part))
+
+``write`` is the verb of every page: of a comparison in ``comparison``, of a benchmark in ``benchmark``, of language
+models in ``llm``. Each takes what the page is about and ``out``, the folder that it lies in.
 
 A section is made of ``blocks``; ``parts`` has what any task's report can hold, ``tasks`` what one task's holds beside
 that. The computations that a report shows are not here: they belong to ``interp``, ``circuits`` and ``probes``.
@@ -28,14 +31,11 @@ __all__ = [
     "build",
     "comparison",
     "evaluation",
-    "figures",
     "html",
     "llm",
     "page",
-    "palette",
     "panels",
     "part",
     "parts",
-    "style",
     "tasks",
 ]

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from interp.checks import checked, require_columns
 from interp.errors import require
-from reports.palette import CYCLE, INK, LIGHT, PAPER
-from reports.style import WIDTH, styled
+from interp.palette import CYCLE, INK, LIGHT, PAPER
+from interp.style import WIDTH, styled
 
 
 @checked

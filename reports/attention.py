@@ -37,8 +37,8 @@ from interp.checks import checked, fit
 from interp.display import lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
+from interp.palette import LIGHT
 from reports.html import TEMPLATES, environment, policy, stylesheet
-from reports.palette import LIGHT
 
 if TYPE_CHECKING:
     from interp.model.run import Rollout
@@ -58,7 +58,7 @@ class AttentionView:
     Args:
         patterns: a layer's weights, ``[episode, round, head, query, key]``, or the raw scores of linear heads; causal.
         labels: a label per position.
-        heads: per layer, a short name per head (``"1.0"``).
+        heads: per layer, a short name per head (``"L1H0"``).
         title: what the view shows.
         caption: under the static picture.
         episodes, rounds: what the first two axes are of.
@@ -105,8 +105,8 @@ class AttentionView:
 
     def html(self, prefix: str, number: int = 0) -> str:
         """The static picture with the interactive view under it; ``prefix`` is unique on the page."""
+        from interp.style import inline_svg
         from reports.panels import attention
-        from reports.style import inline_svg
 
         episode, at = self.first
         shown = [np.asarray(pattern)[episode, at] for pattern in self.patterns]
@@ -141,7 +141,7 @@ def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
     Args:
         run: with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES``
             episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
-        heads: their names, :func:`heads_of`; 0.0, 0.1, ... when None.
+        heads: their names, :func:`heads_of`; L0H0, L0H1, ... when None.
     """
     from interp.model.run import Rollout
 
@@ -151,7 +151,7 @@ def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
     require(bool(layers), f"the run caches no attention; give {example}")
     rounds = spread(len(run.cached_rounds), N_ROUNDS)
     patterns = [run.cache[layers[at]][:N_EPISODES, rounds].numpy(force=True) for at in sorted(layers)]
-    numbers = {at: [f"{at}.{head}" for head in range(run.cache[layers[at]].shape[2])] for at in layers}
+    numbers = {at: [f"L{at}H{head}" for head in range(run.cache[layers[at]].shape[2])] for at in layers}
     called = [numbers[at] if heads is None else list(heads[at]) for at in sorted(layers)]
     return AttentionView(
         [pattern[:, :, : len(of_layer)] for pattern, of_layer in zip(patterns, called, strict=True)],
@@ -200,25 +200,25 @@ def notices() -> list[tuple[str, str]]:
 
 @checked
 def heads_of(model: Machine) -> Heads:
-    """What each head is called: its address (layer and head, "0.3"), and the words that the model has for it.
+    """What each head is called: its address, such as "L0H3", and the words that the model has for it.
 
-    Heads named "-" pad a layer to the common width and are left out. The numbers in the names of handwired heads, which
-    are the paper's and count from one, are not shown.
+    Heads named "-" pad a layer to the common width and are left out. The numbers in the names of handwired heads are
+    the paper's steps, which count from one.
     """
     require(not (why := lacks(model, "pattern")), why)
     kind, called = model.points["pattern"], getattr(getattr(model, "config", None), "head_names", ())
     if not called:
-        return [{f"{layer}.{head}": "" for head in range(kind.n_heads)} for layer in range(kind.n_layers)]
+        return [{f"L{layer}H{head}": "" for head in range(kind.n_heads)} for layer in range(kind.n_layers)]
     return [
-        {f"{layer}.{head}": unnumbered(name) for head, name in enumerate(names) if name != "-"}
+        {f"L{layer}H{head}": worded(name) for head, name in enumerate(names) if name != "-"}
         for layer, names in enumerate(called)
     ]
 
 
-def unnumbered(name: str) -> str:
-    """The words of a head's name, without the paper's number before them.
+def worded(name: str) -> str:
+    """The words of a head's name, and after them the paper's number, which names a step.
 
-    >>> unnumbered("1.4 current-phase tag")
-    'current-phase tag'
+    >>> worded("1.4 current-phase tag"), worded("predict")
+    ('current-phase tag (step 1.4)', 'predict')
     """
-    return re.sub(r"^\d+\.\d+\s*", "", name)
+    return re.sub(r"^(\d+\.\d+)\s*(.*)", r"\2 (step \1)", name)

@@ -8,16 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from circuits.benchmark import METHODS, Result
 from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
+from interp import figures
 from interp.statistics import Interval
-from reports import figures
-from reports.blocks import Figure, Prose, Table, joined
-from reports.measured import IntervalPlot, Measured, Row
+from reports.blocks import Figure, Measures, Prose, Table, joined, plain
 from reports.page import Report, Section
 
 _LEAD = (
@@ -45,9 +43,9 @@ def page(result: Result) -> Report:
     return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), sentence=sentence)
 
 
-def write(result: Result, folder: str | Path) -> Path:
-    """Write the page as ``benchmark.html``."""
-    return page(result).write(Path(folder) / "benchmark.html")
+def write(result: Result, out: str | Path = "output") -> Path:
+    """Write the page as ``out/benchmark.html``."""
+    return page(result).write(Path(out) / "benchmark.html")
 
 
 def _best(summary: pd.DataFrame) -> str:
@@ -70,7 +68,7 @@ def _overview(result: Result, asked: list[str]) -> Figure:
     table = pd.DataFrame(columns)
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
     heads = [f"{QUESTIONS[question].name}, {result.headline(question)}" for question in asked]
-    picture = figures.heatmap(table.to_numpy(), list(table.index), heads, label="mean score", limit=1.0)
+    picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
     first = next((name for name in table.index if name not in _BOUNDS), "none")
     caption = f"Over the questions that it answers, {first} does best. Each method in its best reading; blank where it "
     caption += "does not answer a question."
@@ -82,7 +80,7 @@ def _blocks(result: Result, question: str) -> list[Any]:
     chance = summary.loc[summary["method"] == "random", "mean"]
     beside = {"random": float(chance.iloc[0])} if len(chance) else {}
     rows = [
-        Row(str(row["method"]), Measured(Interval(row["mean"], row["low"], row["high"]), controls=beside))
+        plain(str(row["method"]), Interval(row["mean"], row["low"], row["high"]), beside)
         for row in summary.to_dict("records")
     ]
     described = Table(_described(summary, question), "Every method, with CPU seconds for each subject", collapsed=True)
@@ -91,7 +89,8 @@ def _blocks(result: Result, question: str) -> list[Any]:
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
     return [
         Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
-        IntervalPlot(rows, caption, beneath=described),
+        Measures(rows, caption),
+        described,
         Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
         Figure(_by_variant(result, question), "By variant of the machines", f"Mean over forms: {record.headline}."),
     ]
@@ -110,4 +109,4 @@ def _by_variant(result: Result, question: str) -> Any:
     order = [name for name in (*VARIANTS, "trained") if name in wide]
     shown = [key for key in result.summary(question)["method"] if not key.endswith(_PARTIAL)]
     label = f"mean {result.headline(question)}"
-    return figures.heatmap(np.asarray(wide.loc[shown, order]), shown, order, label=label, limit=1.0)
+    return figures.heatmaps({"": wide.loc[shown, order]}, label=label, limit=1.0)

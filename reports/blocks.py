@@ -1,12 +1,10 @@
-"""What a section is made of: prose, tables, figures, code, named facts, badges; and findings, claims with verdicts.
+"""What a section is made of: prose, tables, figures, code, named facts, and measures, drawn as intervals on one scale.
 
-Plain data; ``reports.page`` makes HTML of them. A finding is a claim that could be false of a model, worded so that
-"pass" says it is true. "fail" says that it is false, "cannot tell" that this sample decides neither way, and
-"uninformative" that a control does as well, so that the evidence says nothing about this model. A part of a report
-returns its findings (``Part.summary``), and a page opens with the table of them.
+Plain data; ``reports.page`` makes HTML of them. The measures of a part (``Part.summary``) are what a page opens with.
 
-    >>> Finding("It is exact", judged(Interval(0.9, 0.8, 1.0), 0.5), "0.900", "chance 0.5").word
-    'pass'
+    >>> held = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
+    >>> Measures([held]).marks(held)
+    [('span', 80.0, 20.0), ('from', 50.0, 0.0), ('control', 20.0, 0.0), ('dot', 90.0, 0.0)]
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -26,8 +24,8 @@ from interp import foreign
 from interp.checks import checked_fields
 from interp.errors import require, require_known
 from interp.kinds import shown
+from interp.measure import UNTRAINED, WORDS, Control, Measure, to_frame
 from interp.statistics import Interval
-from reports.measured import IntervalPlot, Measured, Row
 
 _SMALL = 1e-3
 """An interval of numbers all smaller than this is shown in powers of ten."""
@@ -48,20 +46,6 @@ def link(text: str, target: str) -> str:
 
 @dataclass(frozen=True)
 @checked_fields
-class Verdict:
-    """A judgement shown as a badge: ``passed`` True, False, or None where nothing is judged."""
-
-    passed: bool | None
-    text: str
-
-    @property
-    def kind(self) -> str:
-        """How the page colours it: "pass", "fail" or "neutral"."""
-        return {True: "pass", False: "fail", None: "neutral"}[self.passed]
-
-
-@dataclass(frozen=True)
-@checked_fields
 class Prose:
     """Paragraphs (separated by a blank line); ``code`` in backticks and **bold** are marked up, the rest is text.
 
@@ -75,7 +59,7 @@ class Prose:
 @dataclass(frozen=True)
 @checked_fields
 class Summary:
-    """Named facts: ``label -> value``, where a value may be a :class:`Verdict`."""
+    """Named facts: ``label -> value``."""
 
     items: Mapping[str, Any]
     kind: ClassVar[str] = "summary"
@@ -145,7 +129,7 @@ class Table:
 
     @property
     def rows(self) -> list[list[Any]]:
-        """Cells as text or :class:`Verdict`."""
+        """Cells as text, or as the measure whose word is shown."""
         specs = [self.formats.get(name) for name in self.shown.columns]
         return [list(map(cell, row, specs)) for row in self.shown.itertuples(index=False, name=None)]
 
@@ -195,13 +179,8 @@ def pivoted(frame: pd.DataFrame, index: str, columns: str, values: str) -> pd.Da
     return table.loc[list(dict.fromkeys(frame[index]))].reset_index().rename_axis(columns=None)
 
 
-def badges(passed: Iterable[Any], yes: str = "pass", no: str = "fail") -> pd.Series[Any]:
-    """A column of badges, one for each truth."""
-    return pd.Series([Verdict(bool(one), yes if one else no) for one in passed], dtype=object)
-
-
 def csv_of(frame: pd.DataFrame) -> str:
-    """A frame as CSV with six significant digits; an interval is three columns, a verdict its text."""
+    """A frame as CSV with six significant digits; an interval is three columns, a measure its word."""
     columns: dict[Any, Any] = {}
     for name in frame.columns:
         values = list(frame[name])
@@ -209,7 +188,7 @@ def csv_of(frame: pd.DataFrame) -> str:
             for end, key in (("", "estimate"), (" low", "low"), (" high", "high")):
                 columns[f"{name}{end}"] = [getattr(value, key, None) for value in values]
         else:
-            columns[name] = [value.text if isinstance(value, Verdict) else _unlinked(value) for value in values]
+            columns[name] = [value.word if isinstance(value, Measure) else _unlinked(value) for value in values]
     return foreign.csv(pd.DataFrame(columns), float_format="%.6g", lineterminator="\n")
 
 
@@ -220,7 +199,7 @@ def _unlinked(value: Any) -> Any:
     return re.sub(f"{LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002", r"[\1](\2)", value)
 
 
-def cell(value: Any, spec: str | None = None) -> str | Verdict:
+def cell(value: Any, spec: str | None = None) -> str | Measure:
     """A value as a reader wants it: numbers by ``spec`` or :func:`number`, truth as yes or no, absence as a dash.
 
     No number is shown as a negative zero, and an interval has the digits that its width leaves it.
@@ -228,7 +207,7 @@ def cell(value: Any, spec: str | None = None) -> str | Verdict:
     >>> [cell(-0.0001, ".2f"), cell(Interval(0.95412, 0.93899, 0.9661)), cell(Interval(1.0, 1.0, 1.0))]
     ['0.00', '0.954 [0.939, 0.966]', '1.000 [1.000, 1.000]']
     """
-    if isinstance(value, Verdict):
+    if isinstance(value, Measure):
         return value
     if value is None or value is pd.NA or (isinstance(value, float | np.floating) and math.isnan(value)):
         return "–"
@@ -285,131 +264,91 @@ def number(value: float | np.number[Any]) -> str:
     return text.replace("-", "−")
 
 
-Word = Literal["pass", "fail", "cannot tell", "uninformative"]
-_NEAR = 0.05
-"""A control that comes this close to a score makes it uninformative."""
-WORDS: tuple[Word, ...] = get_args(Word)
+PLAIN = "no claim rests on it"
+"""Why the word of a number that is only shown is "not applicable"."""
+
+
+def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
+    """A number between 0 and 1 that decides nothing, as a row of :class:`Measures`; NaN controls are not drawn."""
+    beside = {key: Control(value) for key, value in (controls or {}).items()}
+    return Measure(name, name, number, controls=beside, lacking=PLAIN)
+
+
+def colour(measure: Measure) -> str:
+    """What a word looks like: "pass", "fail" where the claim is false and was meant to be true, or "neutral"."""
+    return {"yes": "pass", "no": "fail" if measure.by_design else "neutral"}.get(measure.word, "neutral")
+
+
+def counts(measures: Sequence[Measure]) -> str:
+    """How many claims have each word, such as "3 yes, 1 undecided"."""
+    words = [one.word for one in measures]
+    return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
 
 
 @dataclass(frozen=True)
 @checked_fields
-class Finding:
-    """One line of the table: a claim that could be false of the model, how it came out, and what decided it.
+class Measures:
+    """Measures as intervals on one scale from 0 to 1, with their words, and their table folded beneath.
 
-    ``control`` is the strongest of what it was held against, empty where the evidence needs none; ``expected`` says
-    whether the model was made to satisfy the claim, so that a "fail" is drawn as a fault. ``measured`` is the number
-    behind it where that has a scale from 0 to 1, and ``says`` what a page's first sentence says of the model: the verb
-    where it passes, the verb where it fails, and what follows either, such as ("holds", "does not hold", "the votes").
-    ``badge`` stands in the place of the word.
+    A row is drawn with its interval, the threshold as a tick that points to the side on which the claim is true, an
+    untrained copy as a hollow circle and the strongest other control as a hollow diamond. An amount, which has no such
+    scale, stands as text.
+
+    Args:
+        sections: of each measure, the section that shows it, as (slug, title); none where this one does.
     """
 
-    claim: str
-    word: Word
-    evidence: str
-    control: str = ""
-    expected: bool = True
-    measured: Measured | None = None
-    says: tuple[str, str, str] = ("", "", "")
-    badge: str = ""
+    measures: Sequence[Measure]
+    caption: str = ""
+    sections: Sequence[tuple[str, str]] = ()
+    kind: ClassVar[str] = "measures"
 
     @property
-    def verdict(self) -> Verdict:
-        """The badge."""
-        passed = {"pass": True, "fail": False if self.expected else None}.get(self.word)
-        return Verdict(passed, self.badge or ("not so" if self.word == "fail" and not self.expected else self.word))
-
-
-@dataclass(frozen=True)
-@checked_fields
-class Findings:
-    """The table, a block of a section: findings, each with the section that it comes from as (slug, title)."""
-
-    rows: Sequence[tuple[Finding, tuple[str, str]]]
-    kind: ClassVar[str] = "findings"
+    def judged(self) -> bool:
+        """Whether any row has a word."""
+        return any(one.lacking != PLAIN for one in self.measures)
 
     @property
-    def frame(self) -> pd.DataFrame:
-        """The same as data."""
-        columns = ("claim", "evidence", "control", "word")
-        rows = [[*(getattr(finding, name) for name in columns), title] for finding, (_, title) in self.rows]
-        return pd.DataFrame(rows, columns=["claim", "evidence", "strongest control", "verdict", "see"])
+    def kinds(self) -> set[str]:
+        """What is drawn in any row, for the legend."""
+        return {word for one in self.measures for kind, _, _ in self.marks(one) for word in kind.split()}
 
-    @property
-    def plot(self) -> IntervalPlot:
-        """The findings as an interval plot, with this table beneath it."""
-        rows = [
-            Row(finding.claim, finding.measured, finding.verdict, f"#{slug}" if slug else "", finding.evidence)
-            for finding, (slug, _) in self.rows
-        ]
-        return IntervalPlot(rows, f"{self.counts}. {_MEANT}", beneath=self)
+    @cached_property
+    def table(self) -> Table:
+        """The columns of :meth:`Measure.row`, without those that are empty in every row."""
+        frame = to_frame(self.measures).assign(word=pd.Series(list(self.measures), dtype=object))
+        if any(slug for slug, _ in self.sections):
+            frame["see"] = [link(title, f"#{slug}") for slug, title in self.sections]
+        empty = [name for name in frame if all(value == "" or value != value for value in frame[name])]
+        return Table(frame.drop(columns=empty), f"The numbers: {counts(self.measures)}", collapsed=True)
 
-    def sentence(self, name: str) -> str:
-        """What the findings say of the model ``name``: what it does, what it does not, and how much is open."""
-        does, does_not = (_clauses(self.rows, i, word) for i, word in enumerate(("pass", "fail")))
-        left = sum(finding.word not in ("pass", "fail") for finding, _ in self.rows)
-        sentences = []
-        if does:
-            sentences.append(f"{name} {listed(does)}" + (f", but {listed(does_not)}" if does_not else ""))
-        elif does_not:
-            sentences.append(f"{name} {listed(does_not)}")
-        if left or not sentences:
-            sentences.append(f"{left} of {len(self.rows)} claims {'is' if left == 1 else 'are'} left open")
-        return " ".join(f"{sentence}." for sentence in sentences)
+    def marks(self, of: Measure) -> list[tuple[str, float, float]]:
+        """(kind, where it begins, how wide it is), in percent of the scale; what lies beyond it stands at its end."""
+        number, ends = of.number, [_percent(x) for x in (of.number.low, of.number.high)]
+        if math.isnan(number.estimate) or not of.is_share:
+            return []
+        marks = [] if any(map(math.isnan, ends)) else [("span", ends[0], ends[1] - ends[0])]
+        if not math.isnan(of.threshold):
+            marks.append(("from" if of.side == "above" else "to", _percent(of.threshold), 0.0))
+        points = [("untrained" if name == UNTRAINED else "control", value) for name, value in self.controls(of).items()]
+        for kind, value in (*points, ("dot", number.estimate)):
+            marks.append((kind + " beyond" * (not 0 <= value <= 1), _percent(value), 0.0))
+        return marks
 
-    @property
-    def counts(self) -> str:
-        """How many came out in each way, such as "3 pass, 1 cannot tell"."""
-        words = [finding.word for finding, _ in self.rows]
-        return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
+    def controls(self, of: Measure) -> dict[str, float]:
+        """The controls that are drawn: an untrained copy, and the strongest of the others."""
+        others = replace(of, controls={name: one for name, one in of.controls.items() if name != UNTRAINED})
+        drawn = [name for name in (UNTRAINED, others.strongest) if name in of.controls]
+        return {name: of.controls[name].number for name in drawn if not math.isnan(of.controls[name].number)}
 
-
-def told(measured: Measured) -> str:
-    """A row of an interval plot as it is read out.
-
-    >>> told(Measured(Interval(0.6, 0.5, 0.7), above=0.95, controls={"untrained": -2.0}))
-    '0.60 [0.50, 0.70]; holds from 0.95 up; untrained −2'
-    """
-    parts = [str(cell(measured.value))]
-    if measured.above is not None:
-        parts.append(f"holds from {number(measured.above)} up")
-    if measured.below is not None:
-        parts.append(f"holds up to {number(measured.below)}")
-    return "; ".join(parts + [f"{name} {number(value)}" for name, value in measured.shown.items()])
+    def said(self, of: Measure) -> str:
+        """A row as it is read out, or printed where nothing can be drawn."""
+        if math.isnan(of.number.estimate):
+            return ""
+        held = f"{'at least' if of.side == 'above' else 'at most'} {number(of.threshold)}"
+        parts = [f"{cell(of.number)} {of.unit}".strip(), *[held] * (not math.isnan(of.threshold))]
+        return "; ".join([*parts, *(f"{name} {number(value)}" for name, value in self.controls(of).items())])
 
 
-_MEANT = (
-    "Cannot tell: this sample decides neither way. Uninformative: a control does as well, so the evidence says "
-    "nothing. Not so: false of it, and nobody made it so."
-)
-
-
-def _clauses(rows: Sequence[tuple[Finding, tuple[str, str]]], which: int, word: str) -> list[str]:
-    """What findings that came out as ``word`` say; those of one verb are said together."""
-    by_verb: dict[str, list[str]] = {}
-    for finding, _ in rows:
-        if finding.word == word and (verb := finding.says[which]):
-            by_verb.setdefault(verb, []).append(finding.says[2])
-    return [f"{verb} {listed(what, 3)}".strip() for verb, what in by_verb.items()]
-
-
-def listed(words: Sequence[str], most: int = 99) -> str:
-    """Different words as a sentence lists them: at most so many, the last of them how many more there are.
-
-    >>> listed(["a", ""]), listed(["a", "b", "b", "c"]), listed(["a", "b", "c", "d"], 3)
-    ('a', 'a, b and c', 'a, b and 2 more')
-    """
-    each = list(dict.fromkeys(filter(None, words)))
-    each = each if len(each) <= most else [*each[: most - 1], f"{len(each) - most + 1} more"]
-    return " and ".join(filter(None, [", ".join(each[:-1]), *each[-1:]]))
-
-
-def judged(value: Interval, above: float, control: float = math.nan) -> Word:
-    """Whether a number is above a bound, by its whole interval; without one, or astride the bound, nobody can tell.
-
-    A number that is not false, and at most .05 above what a control reaches, is uninformative.
-    """
-    if value.high < above:
-        return "fail"
-    if control >= value.estimate - _NEAR:
-        return "uninformative"
-    return "pass" if value.low > above else "cannot tell"
+def _percent(value: float) -> float:
+    return value if math.isnan(value) else round(100 * min(max(value, 0.0), 1.0), 2)

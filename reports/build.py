@@ -1,6 +1,6 @@
 """From a model to a report on disk: find the parts, compute them, draw them, write one page.
 
-``build("wma-handwired")`` is the whole of it. The model's task says what the parts are (``reports.tasks``); a task that
+``write("wma-handwired")`` is the whole of it. The model's task says what the parts are (``reports.tasks``); a task that
 does not say it gets :func:`reports.parts.default.default_parts`. A part that fails takes its own section with it and
 no other: the page then says why it is missing.
 """
@@ -11,7 +11,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -23,11 +23,12 @@ from interp.errors import require
 from interp.files import file_to_write, writable
 from interp.library import models
 from interp.machine import Machine
+from interp.measure import Measure, sentence
 from interp.progress import display
 from interp.provenance import provenance
 from interp.session import session
 from interp.workers import one_thread
-from reports.blocks import Finding, NotComputed, Prose
+from reports.blocks import NotComputed, Prose, counts
 from reports.page import INDEX, Report, Section, write_index
 
 if TYPE_CHECKING:
@@ -36,14 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Written:
-    """A report on disk; ``failures`` is title of a part that was not computed -> why."""
+    """A report on disk: its measures, and ``failures``, title of a part that was not computed -> why."""
 
     path: Path
+    measures: tuple[Measure, ...]
     failures: Mapping[str, str]
 
 
 @checked
-def build(
+def write(
     subject: str | Machine,
     out: str | Path = "output",
     *,
@@ -52,8 +54,12 @@ def build(
     seed: int = 0,
     parts: Sequence[Part] | None = None,
     quick: bool = False,
-) -> Path:
-    """Write the report of a model and return its path, below ``out``; warn of parts that could not be computed.
+    source: str = "",
+    regime: str = "",
+    sizes: Mapping[str, int] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Written:
+    """Write the report of a model below ``out``; warn of parts that could not be computed.
 
     Args:
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
@@ -63,32 +69,10 @@ def build(
         seed: of everything random.
         parts: what the page holds, in its order; what the model's task says when None.
         quick: without slow parts, and with wider intervals in others.
+        source, regime, sizes, arguments: see :class:`~reports.part.Context`.
 
     Whatever can be refused (a model, sizes, a folder) is refused before any work.
     """
-    written = write_report(subject, out, n_episodes, n_rounds, seed, parts, quick=quick)
-    if written.failures:
-        listed = "; ".join(f"{title}, because {why}" for title, why in written.failures.items())
-        warnings.warn(f"parts of {written.path} were not computed: {listed}", stacklevel=3)
-    return written.path
-
-
-@checked
-def write_report(
-    subject: str | Machine,
-    out: str | Path,
-    n_episodes: int,
-    n_rounds: int | None,
-    seed: int,
-    parts: Sequence[Part] | None = None,
-    *,
-    source: str = "",
-    regime: str = "",
-    sizes: Mapping[str, int] | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    quick: bool = False,
-) -> Written:
-    """:func:`build`, saying which parts failed instead of warning; see :class:`~reports.part.Context` for the rest."""
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     from interp.library import load
     from reports.part import Context
@@ -120,8 +104,12 @@ def write_report(
         path = report.write(folder / _page_name(context))
         update(completed=total)
     write_index(folder)
-    failed = [part for part in context.parts if part.key in context.failures]
-    return Written(path, {part.title: context.reason(part.key) for part in failed})
+    failures = {part.title: context.reason(part.key) for part in context.parts if part.key in context.failures}
+    if failures:
+        listed = "; ".join(f"{title}, because {why}" for title, why in failures.items())
+        warnings.warn(f"parts of {path} were not computed: {listed}", stacklevel=3)
+    measures = tuple(one for of_part in context.measures.values() for one in of_part)
+    return Written(path, measures, failures)
 
 
 def _compose(context: Context, step: Callable[[str], None]) -> Report:
@@ -130,9 +118,10 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     for part in context.parts:
         step(part.title + took)
         began = perf_counter()
-        context.findings[part.key] = _attempt(context, part, partial(_claims, part)) or ()
+        context.measures[part.key] = _attempt(context, part, partial(_measures, part)) or ()
+        context.sentence = context.sentence or _attempt(context, part, part.sentence) or ""
         took = f" ({part.title}: {perf_counter() - began:.1f} s)"
-    from reports.parts.overview import sampled, table_of
+    from reports.parts.overview import measures_of, sampled
 
     step("drawing" + took)
     # The summary stands first and is drawn last, when it is known which parts failed.
@@ -146,10 +135,10 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     title, lead = fit("heading", said, tuple[str, str])
     sections = [section for of_part in reversed(drawn) for section in of_part]
     about = {"kind": "handwired" if context.handwired else "learned", "task": task.name}
-    table = table_of(context)
-    about |= {"run": sampled(context), "verdicts": table.counts}
-    sentence = table.sentence(context.name) if table.rows else ""
-    return Report(title, lead, sections, provenance(**settings), INDEX, about | {"sentence": sentence}, sentence)
+    measures = measures_of(context).measures
+    first = sentence(context.name, measures, context.sentence) if measures else ""
+    about |= {"run": sampled(context), "words": counts(measures), "sentence": first}
+    return Report(title, lead, sections, provenance(**settings), INDEX, about, first)
 
 
 def _page_name(context: Context) -> str:
@@ -186,12 +175,12 @@ def _sections(context: Context, part: Part) -> list[Section]:
         told = NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))
         sections = [Section(part.title, [told])]
     context.sections[part.key] = sections[0]
-    return list(sections)
+    return [replace(section, opened=part.opened) for section in sections]
 
 
-def _claims(part: Part, computed: Any, context: Context) -> Sequence[Finding]:
-    """What a part says of the model, which must be findings."""
-    return list(fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Finding]))
+def _measures(part: Part, computed: Any, context: Context) -> Sequence[Measure]:
+    """What a part says of the model, which must be measures."""
+    return list(fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Measure]))
 
 
 def _drawn(part: Part, computed: Any, context: Context) -> list[Section]:

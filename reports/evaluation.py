@@ -11,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from interp import figures
 from interp.checks import checked
 from interp.evaluation.plan import MODEL, notes
 from interp.files import write_figure
-from reports import figures
 
 SHOWN = ("model", "bayes", "weighted_majority_best", "follow_the_leader", "follow_previous_winners", "oracle")
 _DRAWN_REGIMES = ("uniform", "stratified", "flat", "anti-signal")
@@ -66,7 +66,8 @@ def _attention(attention: pd.DataFrame) -> _Pictures:
         grid = mean.pivot(index="layer", columns="target", values="estimate")[targets]
         rows = [f"layer {layer}" for layer in grid.index]
         name = {"p?": "predict", "w?": "update"}.get(reader, reader)
-        picture = figures.heatmap(grid, rows, targets, label="share of attention", xlabel=f"read from {reader}")
+        grid = grid.set_axis(rows, axis="index")
+        picture = figures.heatmaps({"": grid}, label="share of attention", xlabel=f"read from {reader}")
         yield f"attention-{name}", picture
 
 
@@ -87,7 +88,7 @@ def _attention_chain(attention: pd.DataFrame) -> _Pictures:
     labels = list(attention["query"].unique())
     for layer, part in attention.groupby("layer"):
         mean = part.groupby(["query", "key"])["attention"].mean().unstack().reindex(index=labels, columns=labels)
-        picture = figures.heatmap(mean, labels, labels, label="share of attention, mean over heads")
+        picture = figures.heatmaps({"": mean}, label="share of attention, mean over heads")
         yield f"attention-chain-layer-{layer}", picture
 
 

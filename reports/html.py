@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from interp import palette
 from interp.foreign import plain
-from reports import palette
-from reports.blocks import LINK, cell, csv_of, told
+from reports.blocks import LINK, cell, colour, csv_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ def environment() -> Any:
     environment.filters["prose"] = prose
     environment.filters["paragraphs"] = lambda text: [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
     environment.filters["cell"] = cell
-    environment.filters["told"] = told
+    environment.filters["colour"] = colour
     environment.filters["short"] = lambda value: cell(value, ".3f")
     environment.filters["download"] = _download
     environment.globals["identity"] = id

@@ -1,6 +1,6 @@
 """The report on language models as online learners: traces in, one page out, both worlds on the same instances.
 
-``build(path, models)`` reads traces (or other people's results), scores them beside the baselines, runs the named
+``write(path, models)`` reads traces (or other people's results), scores them beside the baselines, runs the named
 transformers (handwired or learned) on the same instances, and writes regret curves, final tables with the paper's
 beside them, what each model acts like, and what its notes say. Its figure of regret is the paper's headline
 comparison; a regime is comparable with the paper's only as far as instances are drawn alike, which its table says.
@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from circuits.compare.players import Behaviour, behaviour
+from interp import figures
 from interp.checks import checked
 from interp.errors import require
 from interp.files import file_to_write, writable
@@ -30,14 +31,14 @@ from interp.llm.tables import NoteTable, note_table
 from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
-from reports import figures, panels
-from reports.blocks import Figure, Prose, Summary, Table, Verdict, joined
+from reports import panels
+from reports.blocks import Figure, Prose, Summary, Table, joined
 from reports.page import Report, Section
 from reports.parts.closing import PAPER, PRINTED, commands, titled
 
 
 @checked
-def build(
+def write(
     path: str | Path,
     models: Sequence[str] = (),
     out: str | Path = "output",
@@ -128,13 +129,13 @@ def _facts(runs: Sequence[LLMRun], acts: Sequence[Behaviour]) -> dict[str, Any]:
         "Models": ", ".join(dict.fromkeys(run.model for run in runs)),
         "Served as": ", ".join(served) or "not recorded",
         "Prompts": ", ".join(sorted({run.wording for run in runs})),
-        "Episodes": Verdict(complete == len(runs) or None, f"{complete} of {len(runs)} complete"),
-        "Missing predictions": Verdict(missing == 0 or None, f"{missing} of {rounds} rounds"),
+        "Episodes": f"{complete} of {len(runs)} complete",
+        "Missing predictions": f"{missing} of {rounds} rounds",
     }
     for model in dict.fromkeys(one.model for one in acts):
         answers = Counter(one.answer for one in acts if one.model == model)
-        groups = ", ".join(f"{name} ({n} of {answers.total()})" for name, n in answers.most_common())
-        facts[f"{model} plays like"] = f"{groups} conditions and regimes"
+        groups = [f"{name}: {n} of {answers.total()} groups" for name, n in answers.most_common()]
+        facts[f"{model} plays like"] = "; ".join(groups)
     return facts
 
 

@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,9 +25,8 @@ from interp.errors import require
 from interp.foreign import loaded
 from interp.kinds import shown
 from reports import attention
-from reports.blocks import Code, Figure, Findings, NotComputed, Prose, Summary, Table, Verdict, cell, link
+from reports.blocks import Code, Figure, Measures, NotComputed, Prose, Summary, Table, cell, colour, link
 from reports.html import TEMPLATES, environment, policy, stylesheet
-from reports.measured import IntervalPlot
 
 
 def slug(title: str) -> str:
@@ -52,16 +51,20 @@ class Cards:
 
 
 _MARK = r"\b(pass|fail|neutral):(\d+(?:\.\d+)?)?"
-_BESIDE = ("verdicts", "task", "run")
+_BESIDE = ("words", "task", "run")
 
 
 @dataclass(frozen=True)
 @checked_fields
 class Section:
-    """A titled part of a report; its title makes the entry in the table of contents."""
+    """A titled part of a report; its title makes the entry in the table of contents.
+
+    ``opened`` says whether a page that folds its sections shows this one.
+    """
 
     title: str
     blocks: Sequence[Any]
+    opened: bool = False
 
     def __post_init__(self) -> None:
         kinds = (
@@ -71,8 +74,7 @@ class Section:
             Figure,
             Table,
             NotComputed,
-            Findings,
-            IntervalPlot,
+            Measures,
             Cards,
             attention.AttentionView,
         )
@@ -100,7 +102,7 @@ class Section:
 class Report:
     """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
 
-    ``sentence`` is the message of the page, which its verdicts support, and stands under the title, before the lead.
+    ``sentence`` is the message of the page, which its measures support, and stands under the title, before the lead.
     ``index`` is the list of reports, relative to the page; ``about`` is what the list says of it (:func:`write_index`).
     """
 
@@ -122,14 +124,14 @@ class Report:
         slugs = [section.slug for section in self.sections]
         twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
-        blocks = [block for section in self.sections for part in section.blocks for block in _with_beneath(part)]
+        blocks = [block for section in self.sections for part in section.blocks for block in _with_table(part)]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         scripts = [*(attention.scripts() if views else []), (TEMPLATES / "contents.js").read_text("utf-8").strip()]
         carried: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
         carried["notices"] = attention.notices() if views else []
         ids = {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}
         shown: dict[str, Any] = {"drawn": _drawn(blocks), "numbers": _numbers(blocks), "ids": ids}
-        shown["verdicts"] = _verdicts(blocks)
+        shown["words"] = _words(blocks)
         said: dict[str, Any] = {"provenance": list(_flat(self.provenance))}
         said["about"] = json.dumps({**self.about, "drawn": _thumbnail(blocks)}) if self.about else ""
         return str(environment().get_template("page.html.j2").render(report=self, **carried, **shown, **said))
@@ -139,34 +141,26 @@ class Report:
         return files.write_text(path, self.html())
 
 
-def _with_beneath(block: Any) -> list[Any]:
+def _with_table(block: Any) -> list[Any]:
     """A block, and the table that is folded beneath it."""
-    table = getattr(block, "beneath", None)
-    return [block, table] if isinstance(table, Table) else [block]
-
-
-def _plots(blocks: Sequence[Any]) -> list[IntervalPlot]:
-    plots = [block.plot if isinstance(block, Findings) else block for block in blocks]
-    return [plot for plot in plots if isinstance(plot, IntervalPlot)]
+    return [block, block.table] if isinstance(block, Measures) and block.judged else [block]
 
 
 def _thumbnail(blocks: Sequence[Any]) -> str:
-    """The first interval plot in small, for the list: how each row came out, and where its number stands."""
-    rows = [row for plot in _plots(blocks)[:1] for row in plot.rows]
-    return " ".join(
-        f"{row.verdict.kind if row.verdict else 'neutral'}:{row.measured.marks[-1][1] if row.measured else ''}"
-        for row in rows
-    )
+    """The first measures in small, for the list: the colour of each word, and where its number stands."""
+    first = next((block for block in blocks if isinstance(block, Measures)), Measures([]))
+    marks = [(one, first.marks(one)) for one in first.measures]
+    return " ".join(f"{colour(one)}:{of[-1][1] if of else ''}" for one, of in marks)
 
 
-def _verdicts(blocks: Sequence[Any]) -> dict[str, list[Verdict]]:
-    """The badges of each section, by its name in links, from the plots that lead to it; alike ones are counted."""
-    rows = [row for plot in _plots(blocks) for row in plot.rows if row.target and row.verdict]
-    alike = Counter((row.target.removeprefix("#"), row.verdict) for row in rows)
-    badges: dict[str, list[Verdict]] = {}
-    for (name, verdict), n in alike.items():
-        badges.setdefault(name, []).append(replace(verdict, text=f"{n} {verdict.text}" if n > 1 else verdict.text))
-    return badges
+def _words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
+    """The words of each section, by its name in links, each with its colour; alike ones are counted."""
+    plots = [block for block in blocks if isinstance(block, Measures)]
+    seen = [(slug, one) for plot in plots for one, (slug, _) in zip(plot.measures, plot.sections, strict=False) if slug]
+    words: dict[str, list[tuple[str, str]]] = {}
+    for (slug, word, hue), n in Counter((slug, one.word, colour(one)) for slug, one in seen).items():
+        words.setdefault(slug, []).append((f"{n} {word}" if n > 1 else word, hue))
+    return words
 
 
 def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
@@ -174,7 +168,7 @@ def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
     figures = [block for block in blocks if isinstance(block, Figure)]
     if not figures:
         return {}
-    from reports.style import inline_svg
+    from interp.style import inline_svg
 
     return {id(block): inline_svg(block.figure, block.title, f"f{i}") for i, block in enumerate(figures, start=1)}
 
@@ -182,7 +176,7 @@ def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
 def _numbers(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
     """What a reader calls each figure and table, such as ("Figure", 3), by the identity of its block."""
     numbered: dict[int, tuple[str, int]] = {}
-    kinds: tuple[tuple[Any, str], ...] = (((Figure, IntervalPlot, attention.AttentionView), "Figure"), (Table, "Table"))
+    kinds: tuple[tuple[Any, str], ...] = (((Figure, Measures, attention.AttentionView), "Figure"), (Table, "Table"))
     for kind, name in kinds:
         of_kind = [block for block in blocks if isinstance(block, kind)]
         numbered |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}

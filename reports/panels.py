@@ -1,6 +1,6 @@
 """Small multiples: the same little picture for every head, regime or family, on shared axes with one legend.
 
-Like ``reports.figures``, pure functions from arrays and frames to figures; apart, since each of them is a grid.
+Like ``interp.figures``, pure functions from arrays and frames to figures; apart, since each of them is a grid.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, integer, require_columns
 from interp.errors import require
-from reports.figures import DIVERGING, REFERENCE, SEQUENTIAL, WHOLE, band, colour_bar, name_ends, numbered
-from reports.palette import INK, LIGHT, looks
-from reports.style import WIDTH, styled
+from interp.figures import REFERENCE, WHOLE, band, colour_bar, name_ends, painted
+from interp.palette import INK, LIGHT, looks
+from interp.style import WIDTH, styled
 
 _SMALL = 7.5
 """Points: the smallest text in a panel."""
@@ -46,7 +46,7 @@ def attention(
     grid = figure.subplots(len(rows), columns, squeeze=False)
     largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
     signed = any(bool((np.asarray(pattern) < 0).any()) for pattern in patterns)
-    norm, cmap = Normalize(-largest if signed else 0, largest), DIVERGING if signed else SEQUENTIAL
+    norm = Normalize(-largest if signed else 0, largest)
     step = max(1, int(np.ceil(len(labels) * (_SMALL + 1.5) / (72 * side * 0.9))))
     places = list(range(0, len(labels), step))
     image: Any = None
@@ -56,51 +56,14 @@ def attention(
             if head >= len(heads[layer]):
                 axes.axis("off")
                 continue
-            image = axes.imshow(patterns[layer][head], cmap=cmap, norm=norm, interpolation="none")
+            image = painted(axes, patterns[layer][head], norm, "equal")
             axes.set_title(heads[layer][head], fontsize=8.5, pad=2)
-            axes.grid(False)
-            axes.tick_params(length=0, pad=1.5)
+            axes.tick_params(pad=1.5)
             axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
             left, below = (places if there else [] for there in (offset == 0, (layer, start) == rows[-1]))
             axes.set_yticks(left, [labels[i] for i in left], fontsize=_SMALL)
             axes.set_xticks(below, [labels[i] for i in below], fontsize=_SMALL, rotation=90)
     colour_bar(figure, image, "weight", ax=grid, fraction=0.02, pad=0.01, aspect=30)
-    return figure
-
-
-@styled
-def maps(grids: Mapping[str, pd.DataFrame], *, label: str, xlabel: str = "", limit: float = 1.0) -> Figure:
-    """Grids over the same columns, one below the other on one scale, with one colour bar.
-
-    Args:
-        grids: title -> frame; its index and columns name rows and columns. NaN is left blank.
-        label: what a cell is, on the colour bar, which ends at ``limit``.
-    """
-    frames = list(grids.values())
-    require(len(frames) > 0, "give at least one grid")
-    columns = [str(name) for name in frames[0].columns]
-    same = all([str(name) for name in frame.columns] == columns for frame in frames)
-    require(same, "grids that stand below each other must have the same columns")
-    heights = [max(len(frame), 1) for frame in frames]
-    figure = Figure(figsize=(WIDTH, 0.8 + 0.27 * sum(heights) + 0.35 * len(frames)))
-    low = -limit if any(bool((frame.to_numpy(dtype=float) < 0).any()) for frame in frames) else 0.0
-    norm, cmap = Normalize(low, limit), DIVERGING if low else SEQUENTIAL
-    grid = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
-    image: Any = None
-    for axes, (title, frame) in zip(grid, grids.items(), strict=True):
-        values = frame.to_numpy(dtype=np.float64)
-        image = axes.imshow(values, cmap=cmap, norm=norm, aspect="auto", interpolation="none")
-        axes.set_title(title, fontsize=9)
-        axes.set_yticks(range(len(frame)), [str(name) for name in frame.index])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.grid(False)
-        numbered(axes, values, limit)
-    step = max(1, -(-len(columns) // 40))
-    places = list(range(0, len(columns), step))
-    grid[-1].set_xticks(places, [columns[i] for i in places], rotation=90 if len(columns) > 20 else 0)
-    grid[-1].set_xlabel(xlabel)
-    colour_bar(figure, image, label, ax=list(grid), fraction=0.03, pad=0.015).locator = MaxNLocator(4)
     return figure
 
 

@@ -5,7 +5,7 @@
     ...     return [Prose(f"It has {n_heads} heads.")]
     >>> heads = Part("heads", "Heads", lambda context: context.model.config.n_heads, draw)
 
-``reports.build.build(model, parts=(heads,))`` writes a page with this one section. What several parts need (episodes, a
+``reports.build.write(model, parts=(heads,))`` writes a page with this one section. What several parts need (episodes, a
 run over them, the circuit of a handwired model, the results of other parts) is computed once, by the :class:`Context`
 that every part is given, when the first of them asks for it.
 """
@@ -26,12 +26,12 @@ from interp.checks import checked_fields
 from interp.display import lacks
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
+from interp.measure import Measure
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.tasks import Task
 from interp.training.runs import shipped_curves
 from reports.attention import Heads, heads_of
-from reports.blocks import Finding
 from reports.page import Section
 
 CAUSAL_EPISODES, QUICK_EPISODES = 24, 8
@@ -55,9 +55,11 @@ class Part:
         title: of its section; a page without the result shows the reason under it.
         compute: the context to anything that the part draws.
         draw: (what was computed, context) to the blocks of its section, or to one section or several of other titles.
-        summary: (what was computed, context) to the claims that the page opens with.
+        summary: (what was computed, context) to the measures that the page opens with.
+        sentence: (what was computed, context) to the page's first sentence, where that of the measures would say less.
         heading: of the page, where this part says it.
         slow: whether a quick report leaves it out.
+        opened: whether its section is open from the start: its picture is what a reader looks for.
         lacking: what this machine lacks of what the part looks at: a sentence that stands in the part's place.
     """
 
@@ -66,9 +68,11 @@ class Part:
     compute: Callable[[Context], Any]
     draw: Callable[[Any, Context], Section | Sequence[Any]]
     applies: Callable[[Context], bool] = lambda context: True
-    summary: Callable[[Any, Context], Sequence[Finding]] = lambda computed, context: ()
+    summary: Callable[[Any, Context], Sequence[Measure]] = lambda computed, context: ()
+    sentence: Callable[[Any, Context], str] = lambda computed, context: ""
     heading: Callable[[Context], Heading] | None = None
     slow: bool = False
+    opened: bool = False
     lacking: Callable[[Context], str] = lambda context: ""
 
 
@@ -83,8 +87,9 @@ class Context:
         parts: of this report, in page order; a quick one leaves out those with the titles ``left_out``.
         quick: whether less is computed, with wider intervals.
         missing: key of a part -> the sentence that stands in its place, where the machine lacks what it looks at.
-        findings, sections, failures: key of a part -> what it says of the model, its first section, and the exception
-            that it ended with; filled as parts are computed and drawn.
+        measures, sections, failures: key of a part -> its measures, its first section, and the exception that it ended
+            with; filled as parts are computed and drawn.
+        sentence: the first one of the page, from the first part that has one.
     """
 
     model: Machine
@@ -100,9 +105,10 @@ class Context:
     left_out: tuple[str, ...] = ()
     quick: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
-    findings: dict[str, Sequence[Finding]] = field(default_factory=dict)
+    measures: dict[str, Sequence[Measure]] = field(default_factory=dict)
     sections: dict[str, Section] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
+    sentence: str = ""
     _results: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -38,7 +38,7 @@ LONG = {
     "interp.audit.battery.audit",
     "interp.evaluation.experts.by_regime.evaluate",
     "interp.training.trainer.train",
-    "reports.build.build",
+    "reports.build.write",
 }
 """Functions of which a right call takes a minute or more: what they do not refuse is stopped."""
 SHORT = 0.5

@@ -154,9 +154,9 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
         spoiled(_page(), draw).html()
 
     def of_part(draw: Random) -> None:
-        from reports.build import write_report
+        from reports.build import write
 
-        write_report(model, "out", 8, 10, 0, (spoiled(_part_of_report(), draw),))
+        write(model, "out", n_episodes=8, n_rounds=10, parts=(spoiled(_part_of_report(), draw),))
 
     def of_config(draw: Random) -> None:
         spoiled(TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}]), draw)
@@ -217,20 +217,22 @@ def _page() -> Any:
     import matplotlib.pyplot as plt
     import pandas as pd
 
+    from interp.measure import Control, Measure
+    from interp.statistics import Interval
     from reports import blocks
     from reports.page import Report, Section
 
     figure, axis = plt.subplots()
     axis.plot([1, 2])
-    finding = blocks.Finding("a claim", "pass", ".9", "chance .5")
+    measure = Measure("a", "a claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.5)})
     every = (
         blocks.Prose("text"),
-        blocks.Summary({"a": 1.0, "b": blocks.Verdict(True, "yes")}),
+        blocks.Summary({"a": 1.0, "b": measure}),
         blocks.Code("x = 1", "code"),
         blocks.Table(pd.DataFrame({"a": [1.0], "low": [0.5], "high": [1.5]}), "a table", {"a": ".2f"}),
         blocks.Figure(figure, "a picture", "a caption", pd.DataFrame({"x": [1]})),
         blocks.NotComputed("why", "traceback"),
-        blocks.Findings([(finding, ("one", "One"))]),
+        blocks.Measures([measure], sections=[("one", "One")]),
     )
     return Report("Title", "Lead", (Section("One", every),), {"model": "m"}, "index.html", {"kind": "learned"})
 

@@ -30,7 +30,7 @@ from interp.tasks import reachability
 from interp.training.config import TrainingConfig
 from interp.workers import each
 from lab import probing
-from reports.build import build
+from reports.build import write
 from tests import junk, junk_methods, junk_records, junk_shell
 from tests.test_full_disk import SMALL
 
@@ -218,7 +218,7 @@ UNBOUNDED = {
     "a data set": lambda: TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}], dataset_episodes=10**10),
     "rounds compared": lambda: replace(compare.QUICK, rounds=10**6),
     "rounds verified": lambda: circuits.verify("wma-handwired", [(2,)], n_rounds=10**7),
-    "rounds reported": lambda: build("wma-handwired", "out", n_rounds=10**5),
+    "rounds reported": lambda: write("wma-handwired", "out", n_rounds=10**5),
     "a map": lambda: patch_command.patch(interp.load("wma-handwired", n_experts=2), 2, n_map=10**5),
     "no workers": lambda: evaluate(interp.load("wma-handwired", n_experts=2), n_jobs=0),
     "seeds": lambda: run_command("benchmark", "--seeds", "100000000"),
@@ -246,7 +246,7 @@ LATE = {
     "a reading before": lambda path: run_command("patch", "nothing", "--round", "9", "--read", "5"),
     "no direction": lambda path: run_command("patch", "nothing", "--direction", "up"),
     "no subject": lambda path: run_command("benchmark", "--subject", "nothing"),
-    "a file for a report": lambda path: build("wma-handwired", path),
+    "a file for a report": lambda path: write("wma-handwired", path),
 }
 
 

@@ -35,18 +35,18 @@ def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pyte
         model in drawn["verdicts.svg"] for model in frame["model"]
     )
     assert all(
-        drawn["verdicts.svg"].count(f"<!-- {word} -->") == n for word, n in frame["verdict"].value_counts().items()
+        drawn["verdicts.svg"].count(f"<!-- {word} -->") == n for word, n in frame["word"].value_counts().items()
     )
     seeds = pictures.between_seeds()
-    counts = seeds.groupby("question")["verdict"].value_counts().to_dict()
+    counts = seeds.groupby("key")["word"].value_counts().to_dict()
     assert counts == {
-        ("behaviour", "same"): 10,
-        ("state", "same"): 9,
+        ("behaviour", "yes"): 10,
+        ("state", "yes"): 9,
         ("state", "undecided"): 1,
-        ("circuit", "different"): 5,
+        ("circuit", "no"): 5,
         ("circuit", "undecided"): 5,
     }  # as docs/seeds.md says
-    assert (seeds["low"] <= seeds["value"]).all() and (seeds["value"] <= seeds["high"]).all()
+    assert (seeds["low"] <= seeds["number"]).all() and (seeds["number"] <= seeds["high"]).all()
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")
     said = readme + (notebooks.HERE / "seeds.md").read_text(encoding="utf-8").replace("(pictures", "(docs/pictures")
     assert all(f"docs/pictures/{name}" in said for name in drawn) and len(readme.splitlines()) <= 150

@@ -40,18 +40,9 @@ def audit(
     written = [write_csv(folder / f"{name}.csv", frame) for name, frame in frames.items() if len(frame)]
     written.append(write_json(folder / "audit.json", {"model": found.model, "settings": dict(found.settings)}))
     if report:
-        from reports.build import write_report
+        from reports.build import write
         from reports.parts import audit as part
 
-        page = write_report(
-            machine,
-            folder,
-            16,
-            None,
-            seed,
-            [part.part(found)],
-            source=model,
-            quick=quick,
-        )
+        page = write(machine, folder, n_episodes=16, seed=seed, parts=[part.part(found)], source=model, quick=quick)
         written.append(page.path)
     say.wrote(written)

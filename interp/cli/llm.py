@@ -214,7 +214,7 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
     from interp.llm.demo import play_demo
     from interp.llm.loading import load
     from interp.llm.tables import readable, write_tables
-    from reports.llm import build
+    from reports.llm import write
 
     folder_to_write(out)
     for name, about in PLAYERS.items():
@@ -228,7 +228,7 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
         runs = load(traces)
         tables = behaviour_tables(behaviour(runs, seed))
         scores, written = write_tables(runs, out / "scores", seed=seed, more=tables)
-        page = build(traces, (), out=out, seed=seed)
+        page = write(traces, (), out=out, seed=seed)
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote([*written, page])
 
@@ -353,9 +353,9 @@ def report(
         duplicates: Instances played twice: refuse, or first to keep one play.
         models: Transformers to run on the same instances.
     """
-    from reports.llm import build
+    from reports.llm import write
 
     folder_to_write(out)
     with working("scoring and drawing"):
-        page = build(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed)
+        page = write(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed)
     say.wrote([page])

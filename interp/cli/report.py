@@ -29,16 +29,16 @@ def report(
     out: options.Out = Path("output"),
 ) -> None:
     """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed."""
-    from reports.build import write_report
+    from reports.build import write
 
     folder_to_write(out)
     chosen = options.load(model, sizes, arguments, device, sampled=True)
-    written = write_report(
+    written = write(
         chosen.model,
         out,
-        episodes or (16 if quick else 64),
-        rounds,
-        seed,
+        n_episodes=episodes or (16 if quick else 64),
+        n_rounds=rounds,
+        seed=seed,
         source=model,
         regime=regime,
         sizes=chosen.sizes,
@@ -46,7 +46,5 @@ def report(
         quick=quick,
     )
     say.wrote([written.path])
-    say.facts(not_computed=dict(written.failures))
-    for title, why in written.failures.items():
-        say.aside(f"not computed: {title}, because {why}")
+    say.facts(measures=[one.to_dict() for one in written.measures], not_computed=dict(written.failures))
     raise typer.Exit(1 if written.failures else 0)

@@ -16,7 +16,7 @@ from interp.files import write_csv, write_figure, write_json
 from interp.interventions.metrics import METRICS, exits
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
-from interp.interventions.patching import PatchingResult, RoundMap, heatmap, round_map, sweep
+from interp.interventions.patching import PatchingResult, RoundMap, round_map, sweep
 from interp.interventions.sites import COMPONENTS
 from interp.machine import Machine
 from interp.progress import bar
@@ -85,6 +85,8 @@ def patch(
 
 def write(result: PatchCommand, folder: Path) -> list[Path]:
     """Write ``patching.csv``, ``patching.json``, a heat map per metric and component and, where made, the round map."""
+    from interp.figures import heatmaps  # matplotlib is heavy
+
     first = result.sweeps[0]
     choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
     measured = [{name: getattr(swept, name) for name in ("metric", "read", "gap")} for swept in result.sweeps]
@@ -98,11 +100,12 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
             kind = next(site.kind for site in swept.sites if site.component == component)
             rows = "head" if kind.n_heads else "layer" if component in COMPONENTS else "point"
             unit = f"effect on {swept.metric} ({swept.unit})"
-            figure = heatmap(table, name, x="position", y=rows, unit=unit)
+            figure = heatmaps({name: table}, label=unit, xlabel="position", ylabel=rows)
             paths.append(_svg(figure, folder / f"{swept.metric}-{component}.svg"))
     if result.rounds is not None:
         table, name = result.rounds.grid(), f"{title}\nlatents, round x round"
-        figure = heatmap(table, name, x="read at", y="patched at", unit=f"effect on {result.rounds.metric}")
+        unit = f"effect on {result.rounds.metric}"
+        figure = heatmaps({name: table}, label=unit, xlabel="read at", ylabel="patched at")
         paths.append(write_csv(folder / "rounds.csv", result.rounds.to_frame()))
         paths.append(_svg(figure, folder / "rounds.svg"))
     return paths

@@ -338,21 +338,3 @@ def round_map(
         done(1)
     settings = provenance(model, commit=commit, propagate=True)
     return RoundMap(str(place), tuple(at_rounds), effects, gaps, measure.key, direction, settings)
-
-
-@checked
-def heatmap(table: pd.DataFrame, title: str, *, x: str, y: str, unit: str) -> Any:
-    """A matplotlib figure of a table: blue below 0, red above, white at 0, every column labelled."""
-    from matplotlib.figure import Figure
-
-    values = table.to_numpy(dtype=float)
-    limit = max(float(np.nanmax(np.abs(values), initial=0.0)), 1e-12)
-    height, width = 1.4 + 0.28 * len(table), 2.2 + 0.36 * table.shape[1]
-    figure = Figure(figsize=(max(width, 4.5), max(height, 2.2)), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-    axes.set_xticks(range(table.shape[1]), [str(c) for c in table.columns], rotation=90)
-    axes.set_yticks(range(len(table)), [str(i) for i in table.index])
-    axes.set(xlabel=x, ylabel=y, title=title)
-    figure.colorbar(image, ax=axes, label=unit)
-    return figure

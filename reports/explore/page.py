@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from interp.interventions.sites import sites
+from interp.palette import INK, LIGHT
+from interp.style import WIDTH, house_style
 from reports.explore.answer import Answer
 from reports.explore.bench import Bench
 from reports.explore.edits import KINDS
 from reports.explore.view import View
-from reports.palette import INK, LIGHT
-from reports.style import WIDTH, house_style
 
 MOST_ROWS = 12
 """Outcomes that a page lists: those that move most, or are likeliest."""

@@ -23,6 +23,7 @@ from interp.errors import InputError, require, require_known
 from interp.foreign import csv, one_line, svg
 from interp.library import load
 from interp.machine import Machine
+from interp.style import house_style, inline_svg
 from reports.attention import library_script
 from reports.explore import page, parts
 from reports.explore.answer import Answer, answer
@@ -31,7 +32,6 @@ from reports.explore.edits import KINDS, Edit
 from reports.explore.python import script
 from reports.explore.view import LONGEST, View
 from reports.html import TEMPLATES, environment, stylesheet
-from reports.style import house_style, inline_svg
 
 ROUNDS = 30
 """Rounds of an episode, where the task has so many that say something new."""

@@ -1,13 +1,13 @@
-"""The critics' battery on a page: a measure of each claim, then what each rests on."""
+"""The critics' battery on a page: a measure for each claim, then what each rests on."""
 
 from __future__ import annotations
 
 import matplotlib.figure
 import pandas as pd
 
+from interp import figures
 from interp.audit import FULL, QUICK, THRESHOLDS, AuditResult, audit
-from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table
+from reports.blocks import Figure, Measures, Prose, Table
 from reports.part import Context, Heading, Part
 
 _TEXT = (
@@ -40,27 +40,20 @@ def part(found: AuditResult | None = None) -> Part:
         "What critics ask",
         lambda context: audit(context.model, effort=QUICK if context.quick else FULL) if found is None else found,
         _draw,
-        summary=lambda result, context: _findings(result),
+        summary=lambda result, context: result.measures,
         heading=lambda context: Heading(f"Audit of {context.name}", "Is what it carries used, and for what?"),
         slow=found is None,
     )
 
 
-def _findings(found: AuditResult) -> list[Finding]:
-    return [
-        Finding(f"{one.claim}: {one.word}", "pass" if one.word in ("yes", "no") else "cannot tell", str(one.number))
-        for one in found
-    ]
-
-
 def _draw(found: AuditResult, context: Context) -> list[object]:
-    blocks: list[object] = [Prose(_TEXT), Table(found.to_frame(), "Claims of the audit")]
+    blocks: list[object] = [Prose(_TEXT), Measures(found.measures, found.sentence)]
     if len(found.tables["timing"]):
         caption = "The loss of the last question falls as later states are asked; the band is a 95 % interval"
         blocks.append(Figure(_timing(found.tables["timing"]), "Loss by state", caption, found.tables["timing"]))
     for name, caption in _TABLES.items():
         if len(found.tables[name]):
-            blocks.append(Table(found.tables[name], caption, collapsed=name not in ("presence", "shortcuts")))
+            blocks.append(Table(found.tables[name], caption, collapsed=True))
     why = pd.DataFrame([{"threshold": name, "value": of.value, "why": of.why} for name, of in THRESHOLDS.items()])
     return [*blocks, Table(why, "Thresholds, and why", collapsed=True)]
 

@@ -19,7 +19,7 @@ from interp.interventions.attribution import strongest_reads
 from interp.library import handwired_models
 from interp.model.rollout import rollout
 from reports import arrows
-from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, show, spread, unnumbered
+from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, show, spread, worded
 from reports.blocks import Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part, needing
@@ -40,7 +40,7 @@ def attention(paper: str = "") -> Part:
         caption += _said(context.heads) + (f" (Paper, {paper}.)" if paper else "")
         return [Prose(_ATTENTION_TEXT), replace(view, caption=caption)]
 
-    return Part("attention", "Attention", _attend, draw, lacking=needing("pattern"))
+    return Part("attention", "Attention", _attend, draw, opened=True, lacking=needing("pattern"))
 
 
 def _attend(context: Context) -> AttentionView:
@@ -62,13 +62,13 @@ def _most(view: AttentionView) -> str:
     layer = int(np.argmax([of.max(initial=0) for of in others]))
     head, query, key = map(int, np.unravel_index(int(others[layer].argmax()), others[layer].shape))
     reader, read = view.labels[query], view.labels[key + 1]
-    return f"The strongest read is by head {view.heads[layer][head]}: {reader} reads {read}, {others[layer].max():.2f}."
+    return f"Head {view.heads[layer][head]} reads most: {read} at {reader} (attention {others[layer].max():.2f})."
 
 
 def _said(heads: Heads) -> str:
     """What the heads of a handwired model are called, beside their numbers."""
-    told = [f"{number} {text}" for of_layer in heads for number, text in of_layer.items() if text]
-    return f"The heads are {', '.join(told)}." if told else "A head is called by its layer and its place in it."
+    named = [f"{address} {text}" for of_layer in heads for address, text in of_layer.items() if text]
+    return f"The heads are {', '.join(named)}." if named else "A head is called by its layer and its place in it."
 
 
 _WIRED, _LEARNED = "The circuit", "What the heads do"
@@ -151,8 +151,8 @@ def _matters(reads: pd.DataFrame) -> str:
     if reads.empty:
         return "No read matters."
     most = reads.iloc[int(reads["effect"].argmax())]
-    what = f"{most['target']} reads {most['source']} by head {most['head']}"
-    return f"It matters most that {what}: without it the {most['exit']} moves by {most['effect']:.2f}."
+    read = f"Most important read: head {most['head']} carries {most['source']} to {most['target']}"
+    return f"{read}; without it the {most['exit']} shifts by {most['effect']:.0%} of the distance between episodes."
 
 
 def _beside(context: Context) -> list[object]:
@@ -180,9 +180,9 @@ def _wiring(wired: Circuit) -> list[object]:
 
 
 def _addresses(wired: Circuit) -> dict[str, str]:
-    """Name of a head in the circuit, such as "1.4 tag" -> its address in the model and its words, "0.3 tag"."""
+    """Name of a head in the circuit, such as "1.4 tag" -> its address and its words, "L0H3 tag (step 1.4)"."""
     return {
-        head.name: f"{layer}.{i} {unnumbered(head.name)}"
+        head.name: f"L{layer}H{i} {worded(head.name)}"
         for layer in range(wired.n_layers)
         for i, head in enumerate(wired.layer(layer))
     }

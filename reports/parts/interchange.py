@@ -8,18 +8,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from circuits.compiler import wired
+from interp import figures
 from interp.errors import InputError
 from interp.interventions import causal_tables
-from interp.interventions.interchange import NO_OTHER
+from interp.measure import NOTHING, WORDS, Control, Measure, listed
 from interp.statistics import Interval
-from reports import figures, panels
-from reports.blocks import WORDS, Figure, Finding, Prose, Table, cell, joined, judged, listed, number
-from reports.measured import IntervalPlot, Measured, Row
+from reports import panels
+from reports.blocks import Figure, Measures, Prose, Table, cell, joined, number, plain
 from reports.part import Context, Part
 
 _TEXT = (
@@ -51,6 +52,10 @@ _QUICK_DECODED = 32
 """Episodes that a state decoder is fitted on in a quick report."""
 _MOST = 0.5
 """A variable is carried where interchanging a place makes more than this share of the counterfactual effect."""
+_NOTHING = {"doing nothing": Control(0.0)}
+"""The control of a place that can move in no other direction: a score of 0 is that of no effect."""
+_NAMED = 3
+"""So many variables are named in a sentence; the claim names all."""
 _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
@@ -89,45 +94,51 @@ def _nowhere(context: Context) -> str:
     return "" if claimed else f"not applicable: the circuit of {context.name} says of no variable which places carry it"
 
 
-def interchanged(computed: _Tables, context: Context) -> list[Finding]:
-    """A finding for each outcome, and each way in which variables came out that should show in it."""
+def interchanged(computed: _Tables, context: Context) -> list[Measure]:
+    """A measure for each outcome and each word that variables which should show in it have; the weakest decides."""
     carried = computed[0]
     is_claim = ~carried["control"].astype(bool)
     claimed = carried.merge(carried.loc[is_claim, ["variable", "outcome"]].drop_duplicates())
     best = [_best(rows) for _, rows in claimed.groupby(["variable", "outcome"], sort=False)]
     ways = [(word, outcome) for word in WORDS for outcome in _SHOWS]
-    alike = [[row for row in best if (row["word"], row["outcome"]) == way] for way in ways]
-    return [_together(rows) for rows in alike if rows]
+    alike = [[one for one in best if (one.word, one.key) == way] for way in ways]
+    return [_together(measures) for measures in alike if measures]
 
 
-def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
-    """One finding on variables that came out alike; its evidence is the weakest of them."""
-    weakest = min(alike, key=lambda row: row["score"])
-    control = max((row["control score"] for row in alike if not math.isnan(row["control score"])), default=math.nan)
-    none = math.isnan(control) and any(row.get("no_random") == NO_OTHER for row in alike)
-    most = NO_OTHER if none else f"at most {cell(control, '.3f')}"
-    names = list(dict.fromkeys(row["variable"].replace("_", " ") for row in alike))
-    causes = [name for name in names if name != weakest["outcome"]] or names
-    verb = {"prediction": "predict from", "state": "update by"}[weakest["outcome"]]
-    return Finding(
-        f"Swapping in another episode's values changes {_SHOWS[weakest['outcome']]} as the algorithm says: "
+def _together(alike: Sequence[Measure]) -> Measure:
+    """One measure of variables that have one word: the weakest, with the names of all."""
+    weakest = min(alike, key=lambda one: one.number.estimate)
+    names = list(dict.fromkeys(one.claim for one in alike))
+    causes = [name for name in names if name != weakest.key] or names
+    few = causes if len(causes) <= _NAMED else [*causes[: _NAMED - 1], f"{len(causes) - _NAMED + 1} more"]
+    verb = {"prediction": "predict from", "state": "update by"}[weakest.key]
+    return replace(
+        weakest,
+        key=f"interchange {weakest.key}",
+        claim=f"Swapping in another episode's values changes {_SHOWS[weakest.key]} as the algorithm says: "
         f"{', '.join(names)}",
-        weakest["word"],
-        f"{'weakest ' * (len(alike) > 1)}score {cell(_interval(weakest, 'score'))}",
-        f"random directions, places that should not hold them: {most}",
-        measured=Measured(_interval(weakest, "score"), _MOST, controls={"random directions, other places": control}),
-        says=(f"{verb.replace(' ', 's ', 1)}", f"does not {verb}", f"its {listed(causes, 3)}"),
+        about=f"the weakest, {weakest.claim}" if len(alike) > 1 else "",
+        yes=f"{verb.replace(' ', 's ', 1)} its {listed(few)}",
+        no=f"does not {verb} its {listed(few)}",
     )
 
 
-def _best(rows: pd.DataFrame) -> dict[str, Any]:
-    """The best place of one variable under one outcome, with its best control, and how that came out."""
+def _best(rows: pd.DataFrame) -> Measure:
+    """The best place of one variable (the claim) under one outcome (the key), beside its best control."""
     is_control = rows["control"].astype(bool)
-    first = rows[~is_control].sort_values("score", ascending=False).iloc[0]
-    best: dict[str, Any] = {str(key): value for key, value in first.items()}
-    others = [best["random_score"], *rows.loc[is_control, "score"]]
-    control = max((value for value in others if not math.isnan(value)), default=math.nan)
-    return best | {"control score": control, "word": judged(_interval(best, "score"), _MOST, control)}
+    first: dict[Any, Any] = rows[~is_control].sort_values("score", ascending=False).iloc[0].to_dict()
+    others = [first["random_score"], *rows.loc[is_control, "score"]]
+    known = [value for value in others if not math.isnan(value)]
+    beside = {"random directions, places that should not hold them": Control(max(known))} if known else _NOTHING
+    return Measure(
+        first["outcome"],
+        first["variable"].replace("_", " "),
+        _interval(first, "score"),
+        _MOST,
+        unit="share of the effect",
+        controls=beside,
+        rests_on=("interchange accuracy by variable and place",),
+    )
 
 
 def _interval(row: Mapping[Any, Any], name: str) -> Interval:
@@ -153,9 +164,10 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     learned = [] if aligned is None else _learned(aligned)
     table = Table(shown.rename(columns=_COLUMNS), caption, formats, collapsed=True)
     rows = [
-        Row(
+        plain(
             f"{row['variable'].replace('_', ' ')}, read in {_SHOWS[row['outcome']]}: {place}",
-            Measured(_interval(row, "score"), _MOST, controls={"a random direction": row["random_score"]}),
+            _interval(row, "score"),
+            {"a random direction": row["random_score"]},
         )
         for row, place in zip(carried.to_dict("records"), places, strict=True)
         if not math.isnan(row["score"])
@@ -166,7 +178,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
         f"{held} of {all_of} variables have a place that carries more than half of the effect. Score of every place: "
         "how much of the effect that the algorithm says swapping has."
     )
-    return [text, IntervalPlot(rows, said, beneath=table), *learned]
+    return [text, Measures(rows, said), table, *learned]
 
 
 _COLUMNS = {
@@ -225,13 +237,13 @@ def _called(text: str) -> str:
     """A site without its address: ``resid_post[0]@p?`` as ``residual stream after layer 0 at p?``.
 
     >>> _called("resid_post[0]@p? (rank 2)"), _called("z[2.0]@w?")
-    ('residual stream after layer 0 at p? (rank 2)', 'z of head 2.0 at w?')
+    ('residual stream after layer 0 at p? (rank 2)', 'z of head L2H0 at w?')
     """
 
     def said(site: re.Match[str]) -> str:
         component, layer, head = site[1], int(site[2]), site[3]
         if head is not None:
-            return f"{component} of head {layer}.{head}"
+            return f"{component} of head L{layer}H{head}"
         return _SITES.get(component, component + " of layer {}").format(layer)
 
     return re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", said, text).replace("@", " at ")
@@ -274,28 +286,26 @@ def steering() -> Part:
     return Part("steering", "Steering", compute, _draw_steering, applies, steered)
 
 
-def steered(frame: pd.DataFrame, context: Context) -> list[Finding]:
+def steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
     """That doses which move the algorithm move the model alike, and random directions do not: the worst decides."""
     claim = "At every dose, a state written into the latents moves the prediction as it moves the algorithm's"
     rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
     moving = frame[((frame["algorithm"] - rest).abs() >= _SMALLEST) & frame["score"].notna()]
     if moving.empty:
-        return [Finding(claim, "cannot tell", f"no dose moves the algorithm's by {_SMALLEST}")]
+        none = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST}"
+        return [Measure("steering", claim, unless={"undecided": none})]
     worst = moving.loc[moving["score"].idxmin()]
-    score, control = Interval(*worst[["score", "score_low", "score_high"]]), float(worst["random_score"])
-    which = f"at dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1)
     return [
-        Finding(
+        Measure(
+            "steering",
             claim,
-            judged(score, _MOST, control),
-            f"{cell(score)} of the algorithm's move {which}",
-            f"best random direction: {cell(control, '.3f')}",
-            measured=Measured(score, _MOST, controls={"random directions": control}),
-            says=(
-                "follows a state that is written into it",
-                "follows a state that is written into it only in part",
-                "",
-            ),
+            Interval(*worst[["score", "score_low", "score_high"]]),
+            _MOST,
+            unit="share of the algorithm's move",
+            controls={"random directions": Control(float(worst["random_score"]))},
+            about=f"dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1),
+            yes="follows a state that is written into it",
+            no="follows a state that is written into it only in part",
         )
     ]
 
@@ -330,9 +340,10 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     distance, random = moved["mean_error"].mean(), moved["random_mean_error"].mean()
     widest = frame.iloc[int(frame["difference"].abs().argmax())]
     caption = (
-        f"The model is {distance:.3f} from the algorithm, random directions are {random:.3f} from it (means over doses "
-        f"other than 0); it is farthest at dose {number(widest['dose'])}: {cell(widest['difference'], '+.2f')}. Left: "
-        f"the mean {record.shows} by dose. Right: model minus algorithm, paired by episode. Bands: 95 % over episodes."
+        f"Steering moves it within {distance:.3f} of the algorithm; random directions miss by {random:.3f} (means over "
+        f"doses other than 0). It is farthest at dose {number(widest['dose'])}: {cell(widest['difference'], '+.2f')}. "
+        f"Left: the mean {record.shows} by dose. Right: model minus algorithm, paired by episode. Bands: 95 % over "
+        "episodes."
     )
     return [
         Prose(_STEERING_TEXT.format(how=_EXACT if context.compiled else _FITTED)),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import matplotlib.figure
 import pandas as pd
 
+from interp import figures
 from interp.training.goal import goal_of
 from interp.training.runs import over_seeds
-from reports import figures
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
 from reports.part import Context, Part

@@ -9,8 +9,9 @@ from typing import Any
 from interp.display import lacks
 from interp.library import SHIPPED
 from interp.machine import Machine
+from interp.measure import Measure
 from reports.attention import heads_of
-from reports.blocks import Finding, Findings, Prose, Summary, number
+from reports.blocks import Measures, Prose, Summary, counts, number
 from reports.part import Context, Heading, Part
 
 _BY_HAND = "These weights were designed, so passing says nothing about training."
@@ -18,7 +19,7 @@ _ONE_RUN = "It is one training run: what holds of it need not hold of another."
 
 
 def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
-    """The verdicts, with the title and lead of a page on a ``handwired`` model, the lead of one on a ``learned``."""
+    """The measures of all parts; the page's title and lead on a ``handwired`` model, its lead on a ``learned`` one."""
 
     def heading(context: Context) -> Heading:
         task = context.task
@@ -29,28 +30,29 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
         said = "" if lacks(context.model, "pattern") else learned  # it speaks of a transformer
         return Heading(f"{context.name}: a learned model of {task.name}", said or what)
 
-    return Part("summary", "Verdicts", lambda context: None, _draw, heading=heading)
+    return Part("summary", "What was found", lambda context: None, _draw, heading=heading)
 
 
 def _draw(computed: None, context: Context) -> list[object]:
-    facts, table = {**_describe(context.model), "Episodes": sampled(context)}, table_of(context)
+    facts, table = {**_describe(context.model), "Episodes": sampled(context)}, measures_of(context)
     if context.quick:
         left_out = ", ".join(f"“{title}”" for title in context.left_out)
         facts["Quick report"] = "less of everything" + (f", and without {left_out}" if left_out else "")
-    return [*([table] if table.rows else []), Prose(_is_not(context)), Summary(facts)]
+    return [*([table] if table.measures else []), Prose(_is_not(context)), Summary(facts)]
 
 
-def table_of(context: Context) -> Findings:
-    """The findings of all parts, and a line for each part that could not be computed."""
+def measures_of(context: Context) -> Measures:
+    """The measures of all parts, and an undecided one for each part that could not be computed."""
     rows = []
     for part in context.parts:
         section = context.sections.get(part.key)
         where = (section.slug, section.title) if section else ("", "")
-        rows += [(finding, where) for finding in context.findings.get(part.key, ())]
+        rows += [(measure, where) for measure in context.measures.get(part.key, ())]
         if part.key in context.failures:
-            missing = Finding(part.title, "cannot tell", f"not computed, because {context.reason(part.key)}")
-            rows.append((missing, where))
-    return Findings(rows)
+            why = f"not computed, because {context.reason(part.key)}"
+            rows.append((Measure(part.key, part.title, unless={"undecided": why}), where))
+    measures, sections = zip(*rows, strict=True) if rows else ((), ())
+    return Measures(measures, f"{counts(measures)}.", sections)
 
 
 def _is_not(context: Context) -> str:

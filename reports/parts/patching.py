@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure as Picture
 
+from interp import figures
 from interp.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
+from interp.measure import Control, Measure, decisive
 from interp.statistics import Interval
-from reports import figures, panels
 from reports.attention import Heads, heads_of
-from reports.blocks import Figure, Finding, Prose, Table, cell, joined, judged, pivoted
-from reports.measured import Measured
+from reports.blocks import Figure, Prose, Table, cell, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing
 
 _LISTED = 0.01
@@ -61,7 +61,10 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
         few = QUICK_EPISODES if len(context.model.layout.labels) < _LONG else QUICK_EPISODES // 2
         return [_patch(context, difference, few if context.quick else n_episodes) for difference in taken]
 
-    return Part("patching", "Patching", compute, _draw, lambda context: bool(context.task.analysis.corruptions()))
+    def applies(context: Context) -> bool:
+        return bool(context.task.analysis.corruptions())
+
+    return Part("patching", "Patching", compute, _draw, applies, opened=True)
 
 
 def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patched:
@@ -102,7 +105,7 @@ def _maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figu
         grid = result.grid(component)
         grids[saying] = _with_names(grid[[label for label in result.labels if label in grid.columns]], heads)
     told = {f"restored {saying}": _told(grid) for saying, grid in grids.items()}
-    drawn = panels.maps(told, label="share restored", xlabel="position")
+    drawn = figures.heatmaps(told, label="share restored", xlabel="position", limit=1.0)
     idle = sum(map(len, grids.values())) - sum(map(len, told.values()))
     left = f" {idle} rows that restore less than {_LISTED:.0%} everywhere are left out." if idle else ""
     said = f"**{what}.** {_most(grids)} {caption} by each activation.{left}"
@@ -118,7 +121,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     drawn = figures.intervals(largest, xlabel="share restored", reference={"the clean run": 1.0})
     title = f"{what}: patching what is carried and the machine's points"
     most = shown.iloc[int(shown["estimate"].abs().argmax())]
-    caption = f"**{what}.** {most['site']} restores most: {most['estimate']:.2f}. {caption}"
+    caption = f"**{what}.** {most['site']} restores most ({most['estimate']:.0%}). {caption}"
     numbers = ["site", "effect", "effect_low", "effect_high", "fraction", "fraction_low", "fraction_high", "p_value"]
     return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
 
@@ -133,7 +136,7 @@ def _most(grids: Mapping[str, pd.DataFrame]) -> str:
     """Where most of the difference passes, in a sentence: the head that restores most of it."""
     heads = grids["by each head's output"].stack()
     head, position = heads.abs().idxmax()  # type: ignore[misc]
-    return f"Among heads, {head} restores most: {heads[(head, position)]:.2f} of it, at {position}."
+    return f"Head {head} at {position} restores most ({heads[(head, position)]:.0%})."
 
 
 def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
@@ -150,9 +153,7 @@ def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 def _with_names(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
     """Rows L0, ... or L0H0, ... under the names of layers and heads; heads that a circuit lacks are left out."""
     names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
-    for layer, of_layer in enumerate(heads):
-        for head, (name, text) in enumerate(of_layer.items()):
-            names[f"L{layer}H{head}"] = f"{name} {text}".strip()
+    names |= {name: f"{name} {text}".strip() for of_layer in heads for name, text in of_layer.items()}
     return grid.loc[[row for row in names if row in grid.index]].rename(index=names)
 
 
@@ -188,19 +189,35 @@ def edges() -> Part:
     return Part("edges", "Circuits of edges", compute, _draw_edges, applies, edges_suffice, slow=True, lacking=lacking)
 
 
-def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Finding]:
+def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
     """That few edges suffice for the difference, and as many at random do not."""
     circuit = tables["circuit"].iloc[0]
-    kept, random = Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_max"]
-    word = "fail" if circuit["size"] > circuit["of"] / 2 else judged(kept, random, random)
+    random, share = float(circuit["random_max"]), circuit["size"] / circuit["of"]
+    kept = Measure(
+        "faithful",
+        "They keep more of the difference than as many at random",
+        Interval(circuit["faithfulness"], circuit["low"], circuit["high"]),
+        random,
+        unit="faithfulness",
+        controls={"the best of as many at random": Control(random)},
+    )
+    few = Measure(
+        "few",
+        "They are few",
+        Interval(share, share, share),
+        0.5,
+        "below",
+        unit="share of the edges",
+        needs_control=False,
+    )
     return [
-        Finding(
-            "At most half of the edges suffice for the difference that another episode's latents make",
-            word,
-            f"{circuit['size']} of {circuit['of']} edges, faithfulness {cell(kept)}",
-            f"best of as many at random: {cell(random, '.3f')}",
-            measured=Measured(kept, random),
-            says=("needs at most half of its edges", "needs more than half of its edges", ""),
+        decisive(
+            [kept, few],
+            key="edges",
+            claim="At most half of the edges suffice for the difference that another episode's latents make",
+            about=f"{circuit['size']} of {circuit['of']} edges",
+            yes="needs at most half of its edges",
+            no="needs more than half of its edges",
         )
     ]
 
@@ -259,6 +276,6 @@ def _called(name: str, heads: Heads) -> str:
         return {"embed": "embedding"}.get(name, name)
     index, _, port = port.partition(".")
     names = heads[int(place)]
-    number = list(names)[int(index)] if int(index) < len(names) else f"unused head {place}.{index}"
+    number = list(names)[int(index)] if int(index) < len(names) else f"unused head L{place}H{index}"
     text = f"{number} {names.get(number, '')}".strip()
     return f"{text}, {_PORTS[port]}" if port else text

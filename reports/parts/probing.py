@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,35 +11,23 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import probes
+from interp import figures
 from interp.algorithm import NEXT
 from interp.display import lacks
 from interp.errors import require
+from interp.measure import Measure
 from probes import ProbeResult
-from probes.controls import DESCRIPTIONS, Control
 from probes.targets import parse
-from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table, Verdict, Word, cell, number
-from reports.measured import IntervalPlot, Measured, Row
+from reports.blocks import Figure, Measures, Prose, Table, number
 from reports.part import Context, Part
 
 KEY = "probes"
 _TEXT = (
     "Linear probes are fitted on some episodes and scored on others. The controls repeat the fit where reading the "
-    "state cannot help. A target is **represented** when the probe beats every control that counts by an interval that "
-    "excludes zero. It is **not represented** when it does not, although this sample would have shown a probe that "
-    "explains a tenth of what the control leaves. Between these it is **undecided**; it is **uninformative** when an "
-    "untrained model comes within .05 of the score. Intervals are of the score on new episodes of each probe, refitted "
-    "on all episodes. A high score says that the latents carry the target in a form that a linear map can read; **it "
-    "does not say that the model uses it**, which is what patching tests."
+    "state cannot help; untrained copies of the model are among them. Intervals are of the score on new episodes of "
+    "each probe, refitted on all episodes. A high score says that the latents carry the target in a form that a linear "
+    "map can read; **it does not say that the model uses it**, which is what patching tests."
 )
-_WHOLE = 0.9
-"""A score below it says that part of a target is held: a tenth of its variation, or of its classes, is missing."""
-_WORDS: dict[str, Word] = {
-    "represented": "pass",
-    "not represented": "fail",
-    "undecided": "cannot tell",
-    "uninformative": "uninformative",
-}
 
 
 def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
@@ -57,89 +45,24 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     def compute(context: Context) -> list[ProbeResult]:
         wanted = [(key, *parse(key, context.task)) for key in asked(context)]
         keys = [key for key, target, moment in wanted if target(context.episodes, moment).as_numbers().varies]
-        runs = context.run, context.blank_run
-        return probes.probe(context.model, context.episodes, keys, seed=context.seed, runs=runs) if keys else []
+        return probes.probe(context.model, context.episodes, keys, seed=context.seed, run=context.run) if keys else []
 
-    def summary(results: list[ProbeResult], context: Context) -> list[Finding]:
-        return [_finding(result) for result in results if result.target.key in asked(context)[:n_claimed]]
+    def summary(results: list[ProbeResult], context: Context) -> list[Measure]:
+        claimed = asked(context)[:n_claimed]
+        return [one for result in results if result.target.key in claimed for one in result]
 
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
         constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
-        return _drawn(results, asked(context)[:n_claimed], constant)
+        left = [f"The {key.replace('_', ' ')} is constant over these episodes" for key in constant]
+        text = Prose(_TEXT + "".join(f"\n\n**Left out.** {one}: there is nothing to decode." for one in left))
+        if not results:
+            return [text]
+        measures = [one for result in results for one in result]
+        numbers = pd.concat([result.scores() for result in results], ignore_index=True)
+        caption = "What a linear map reads from the latents; an R² of 1 is perfect, 0 is what the mean gives."
+        return [text, Measures(measures, caption), Table(numbers, "Every output, metric and control", collapsed=True)]
 
     return Part(KEY, "Probes", compute, draw, lambda context: bool(targets or context.task.analysis.probed), summary)
-
-
-def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> list[object]:
-    if not results:
-        return [Prose(_TEXT + _left_out(results, constant))]
-    metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
-    words = ", ".join(f"{result.target.key.replace('_', ' ')}: {result.verdict}" for result in results)
-    caption = f"{words}. {metrics} of each probe; for R², 1 is perfect and 0 is what the mean gives."
-    verdicts = Table(_verdicts(results, claimed), "What is represented", collapsed=True)
-    rows = [Row(result.target.key.replace("_", " "), _measured(result), _badge(result, claimed)) for result in results]
-    numbers = pd.concat([result.to_frame() for result in results], ignore_index=True)
-    numbers = numbers.drop(columns=["represented", "verdict", "detectable"]).dropna(axis="columns", how="all")
-    return [
-        Prose(_TEXT + _left_out(results, constant)),
-        IntervalPlot(rows, caption, beneath=verdicts),
-        Table(numbers, "Every output, metric and control", collapsed=True),
-    ]
-
-
-def _left_out(results: Sequence[ProbeResult], constant: Sequence[str]) -> str:
-    """What could not be decoded, or not be controlled, and why."""
-    nothing = "is constant over these episodes: there is nothing to decode."
-    said = [f"The {key.replace('_', ' ')} {nothing}" for key in constant]
-    if any("untrained" not in result.controls for result in results):
-        said.append("The untrained model is no control here: its activations overflow.")
-    return "".join(f"\n\n**Left out.** {text}" for text in said)
-
-
-def _finding(result: ProbeResult, expected: bool = True) -> Finding:
-    strongest, name = _strongest(result), result.target.key.replace("_", " ")
-    part = "" if result.score.low >= _WHOLE else "part of "
-    return Finding(
-        f"The latents hold {part}the {name}, readable by a linear map",
-        _WORDS[result.verdict],
-        f"{_metric(result)} {cell(result.score)}",
-        "" if strongest is None else f"{_named(strongest)}: {cell(strongest.score)}",
-        expected,
-        _measured(result),
-        (f"holds {part}".strip(), "does not hold", f"the {name}"),
-    )
-
-
-def _measured(result: ProbeResult) -> Measured:
-    return Measured(result.score, controls={key: c.score.estimate for key, c in result.controls.items() if c.counted})
-
-
-def _badge(result: ProbeResult, claimed: Sequence[str]) -> Verdict:
-    """The probe's own word; red only where the latents were expected to hold the target."""
-    return replace(_finding(result, result.target.key in claimed).verdict, text=result.verdict)
-
-
-def _strongest(result: ProbeResult) -> Control | None:
-    counted = [control for control in result.controls.values() if control.counted]
-    return max(counted, key=lambda control: control.score.estimate, default=None)
-
-
-def _named(control: Control) -> str:
-    return DESCRIPTIONS.get(control.name, control.name)
-
-
-def _metric(result: ProbeResult) -> str:
-    return "R²" if result.metric == "r2" else result.metric
-
-
-def _verdicts(results: Sequence[ProbeResult], claimed: Sequence[str]) -> pd.DataFrame:
-    rows = []
-    for result in results:
-        key, strongest = result.target.key, _strongest(result)
-        control = (None, None) if strongest is None else (_named(strongest), strongest.score)
-        rows.append((key.replace("_", " "), result.score, *control, result.detectable, _badge(result, claimed)))
-    columns = ["target", "score", "strongest control", "its score", "would have shown", "verdict"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -197,7 +120,7 @@ def state(
         readable = context.exact or context.task.analysis.probed
         return bool(context.algorithms and context.algorithm.memory and readable)
 
-    return Part("state", title, compute, draw, applies)
+    return Part("state", title, compute, draw, applies, opened=True)
 
 
 def _of_the_latents(context: Context) -> Held:

@@ -6,7 +6,7 @@ All three say how exactly a construction computes its algorithm; they are no evi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,10 @@ import circuits
 from circuits.exactness import CARRIED, Check
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
+from interp import figures
 from interp.errors import InputError
-from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table, badges, number
+from interp.measure import Measure
+from reports.blocks import Figure, Prose, Table, number
 from reports.part import Context, Part, uncompiled, wired
 
 _TEXT = (
@@ -32,7 +33,8 @@ _EXITS_TEXT = (
     "state that is read in what it carries, were compared with {algorithm}, the algorithm that it is held against. "
     "Errors are the largest over all episodes, rounds and elements. No circuit says what it does in between."
 )
-_EXITS = {"distribution": "Predictions equal the algorithm's", CARRIED: "The state carried equals the algorithm's"}
+_EXITS = ("distribution", CARRIED)
+"""What is checked of a machine whose insides are not known."""
 _ROUNDS = 20
 """Rounds at least: an algorithm that ends sooner is followed for longer."""
 _MEASURES = {"error": "absolute error", "relative": "relative error"}
@@ -51,12 +53,12 @@ def _unlisted(context: Context) -> str:
     return f"not applicable: the circuit of {context.name} lists no site of what it predicts"
 
 
-def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part:
+def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     """The largest error of every variable of a handwired model, at several sizes.
 
     Args:
         sizes, n_episodes: as :func:`circuits.verify` takes them; fewer episodes where the report has fewer.
-        said: variable -> the claim that its largest error is within bounds.
+        shown: the variables whose measures the page opens with; the tables hold all.
     """
 
     def compute(context: Context) -> VerificationResult:
@@ -66,12 +68,15 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
             return verify_machine(context.model, context.algorithm, **ran)
         return verify(context.circuit.name, sizes, max(context.n_rounds, _ROUNDS), few, seed=context.seed)
 
-    def summary(result: VerificationResult, context: Context) -> list[Finding]:
-        exits = {check.variable: _EXITS[check.variable] for check in result.checks if check.variable in _EXITS}
-        claims = exits if _unlisted(context) else said
-        return [_exactness(result, variable, text) for variable, text in claims.items()]
+    def summary(result: VerificationResult, context: Context) -> list[Measure]:
+        keys = _EXITS if _unlisted(context) else shown
+        return [replace(one, is_share=False) for one in result if one.key in keys]
 
-    return Part("verification", "Verification against the algorithm", compute, _draw, wired, summary)
+    def sentence(result: VerificationResult, context: Context) -> str:
+        return result.sentence if result.passed else ""
+
+    title = "Verification against the algorithm"
+    return Part("verification", title, compute, _draw, wired, summary, sentence)
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
@@ -80,30 +85,12 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
     text = _EXITS_TEXT.format(algorithm=context.algorithm.name) if _unlisted(context) else _TEXT
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
-    every = checks.assign(size=[_size(size) for size in checks["size"]], passed=badges(checks["passed"]))
+    every = checks.assign(size=[_size(size) for size in checks["size"]])
     return [
         Prose(text),
         Table(_worst(result.checks), f"Largest errors over {ran}. {relative}"),
         Table(every, "Every variable at every location, size and precision", collapsed=True),
     ]
-
-
-def _exactness(result: VerificationResult, variable: str, text: str) -> Finding:
-    """A claim: the largest float64 error of one variable over all sizes, against its tolerance."""
-    known = [check for check in result.checks if check.variable == variable]
-    checks = [check for check in known if check.dtype == "float64"] or known
-    worst = max(checks, key=_judged)
-    passed = all(check.passed for check in checks)
-    sign, relative = "≤" if passed else ">", "relative " if worst.by == "relative" else ""
-    error = f"largest {relative}error {number(_judged(worst))} {sign} {number(worst.tolerance)}"
-    what = {"carried_state": "state", CARRIED: "state"}.get(variable, "predictions")
-    says = ("computes exactly", "does not compute exactly", f"its algorithm's {what}")
-    evidence = error if worst.error else "equal in every bit"
-    return Finding(text, "pass" if passed else "fail", evidence, says=says)
-
-
-def _judged(check: Check) -> float:
-    return check.error if check.by == "error" else check.relative
 
 
 def _worst(checks: Sequence[Check]) -> pd.DataFrame:
@@ -115,11 +102,10 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
         row["judged by"] = " and ".join(sorted({_MEASURES[check.by] for check in of_variable}))
         for dtype in dict.fromkeys(check.dtype for check in of_variable):
             judged = [check for check in of_variable if check.dtype == dtype]
-            row[f"{dtype}, largest error"] = max(map(_judged, judged))
+            row[f"{dtype}, largest error"] = max(check.judged for check in judged)
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
         rows.append(row | {"passed": all(check.passed for check in of_variable)})
-    frame = pd.DataFrame(rows)
-    return frame.assign(passed=badges(frame["passed"]))
+    return pd.DataFrame(rows)
 
 
 def _size(size: Any) -> str:

@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from interp import figures
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.experts.regret import Calibration, calibration
-from interp.statistics import Interval, mean_interval
+from interp.measure import UNTRAINED, Control, Measure
+from interp.statistics import NO_NUMBER, Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
-from reports import figures, panels
-from reports.blocks import Figure, Finding, Prose, Table, cell, judged
-from reports.measured import Measured
+from reports import panels
+from reports.blocks import Figure, Prose, Table, cell
 from reports.part import Context, Heading, Part
 from reports.parts import closing, heads, overview, patching, probing, verification
 from reports.parts.closing import titled
@@ -40,7 +41,7 @@ _DIFFERENCES = (
 )
 """Three differences with three routes: a vote (prediction), a history (latent), a label (update)."""
 
-_EXACT = {"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the log-weights"}
+_EXACT = ("prediction", "carried_state")
 
 
 def parts() -> tuple[Part, ...]:
@@ -62,10 +63,10 @@ def parts() -> tuple[Part, ...]:
             heads.attention("figures 1 and 7, right"),
         ),
         after={
-            "compared": [verification.part(sizes=(2, 4, 8), n_episodes=10, said=_EXACT)],
+            "compared": [verification.part(sizes=(2, 4, 8), n_episodes=10, shown=_EXACT)],
             "state": [
-                Part("regret", "Regret", _score, _draw_regret, summary=_regret_findings),
-                Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_findings),
+                Part("regret", "Regret", _score, _draw_regret, summary=_regret_measures),
+                Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_measures),
             ],
             "circuit": [
                 verification.softening({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
@@ -117,40 +118,40 @@ def _score(context: Context) -> dict[str, _Scored]:
     return by_key
 
 
-def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Finding]:
+def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measure]:
     (vote, fewer), (bayes, _) = by_key["majority_vote"], by_key["bayes"]
-    word = judged(fewer, 0)
-    if fewer.estimate <= 0 and vote.regret.estimate <= bayes.regret.estimate:
-        word = "uninformative"  # nobody can do better here than without a memory
-    regret = f"regret {vote.regret.estimate:.1f}, of the Bayes predictor {bayes.regret.estimate:.1f}"
-    learns = Finding(
+    blank = scoring.regret(context.blank_run.predictions.double().numpy(force=True), context.episodes)[:, -1].mean()
+    hard = fewer.estimate <= 0 and vote.regret.estimate <= bayes.regret.estimate
+    none = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
+    learns = Measure(
+        "learns",
         "It learns whom to follow: fewer mistakes than a majority vote, which remembers nothing",
-        word,
-        f"{cell(fewer, '.1f')} fewer after {context.n_rounds} rounds",
-        f"majority vote: {regret}",
-        says=("", "makes as many mistakes as a majority vote", ""),
+        fewer,
+        0.0,
+        unit=f"mistakes fewer after {context.n_rounds} rounds",
+        is_share=False,
+        controls={UNTRAINED: Control(vote.regret.estimate - blank)},
+        yes="learns whom to follow",
+        no="makes as many mistakes as a majority vote",
+        unless={"no": none, "undecided": none} if hard else {},
+        rests_on=("regret",),
     )
     above, rivals = by_key["model"][0].excess, [by_key[key][0] for key in _RIVALS]
     rival = min(rivals, key=lambda score: score.excess.estimate if score.excess else np.inf)
-    as_good = Finding(
+    as_good = Measure(
+        "bayes",
         f"It predicts as the Bayes predictor does, within {_WITHIN} nats a round",
-        {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(above, _WITHIN)],  # type: ignore[arg-type]
-        f"log-loss {cell(above)} above it",
-        f"best rival, {rival.name}: {_above(rival)}",
-        says=(
-            f"predicts within {_WITHIN} nats a round of the Bayes predictor",
-            "predicts otherwise than the Bayes predictor",
-            "",
-        ),
+        NO_NUMBER if above is None else above,
+        _WITHIN,
+        "below",
+        unit="nats a round above its log-loss",
+        is_share=False,
+        controls={rival.name: Control(rival.excess.estimate if rival.excess else np.inf)},
+        yes="predicts like a Bayesian",
+        no="predicts worse than the Bayes predictor",
+        rests_on=("regret",),
     )
     return [learns, *([] if context.handwired else [as_good])]
-
-
-def _above(score: scoring.RegretScore) -> str:
-    """How far above the Bayes predictor's log-loss a predictor's is, in words where that is infinite."""
-    if score.excess is None or np.isfinite(score.excess.estimate):
-        return f"{cell(score.excess)} above it"
-    return "infinitely far above it, since it was once certain and wrong"
 
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
@@ -189,17 +190,22 @@ def _calibrate(context: Context) -> Calibration:
     return calibration(_predictions_of(context), context.episodes, seed=context.seed)
 
 
-def _calibration_findings(result: Calibration, context: Context) -> list[Finding]:
+def _calibration_measures(result: Calibration, context: Context) -> list[Measure]:
     """Whether the error is one that a calibrated predictor would show; a wired algorithm need not be calibrated."""
+    other = calibration(np.roll(_predictions_of(context), 1, axis=0), context.episodes, seed=context.seed).error
     return [
-        Finding(
+        Measure(
+            "calibration",
             "What it predicts with probability p comes true with frequency p",
-            "pass" if result.error <= result.chance.high else "fail",
-            f"expected calibration error {result.error:.3f}",
-            f"a calibrated predictor, by chance: {cell(result.chance)}",
-            expected=not context.handwired,
-            measured=Measured(Interval(result.error, np.nan, np.nan), below=result.chance.high),
-            says=("", "is not calibrated", ""),
+            Interval(result.error, result.error, result.error),
+            result.chance.high,
+            "below",
+            unit="expected calibration error",
+            controls={"the labels of other episodes": Control(other)},
+            yes="is calibrated",
+            no="is not calibrated",
+            by_design=not context.handwired,
+            note=f"a calibrated predictor, by chance: {cell(result.chance)}",
         )
     ]
 

@@ -11,14 +11,16 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from interp import figures
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
-from interp.evaluation.experts.latent import attention_to_experts
+from interp.evaluation.experts.latent import attention_to_experts, latent_control
+from interp.measure import UNTRAINED, Control, Measure
 from interp.model.rollout import rollout
 from interp.statistics import Interval
 from interp.tasks.experts import sample
-from reports import figures, panels
-from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
+from reports import panels
+from reports.blocks import Figure, Prose, Table
 from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables
 from reports.part import Context, Part, learned, needing
@@ -49,7 +51,7 @@ SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 
 def parts() -> tuple[Part, ...]:
     """The parts, in page order; a handwired model needs only its weights and variants."""
     return (
-        Part("elsewhere", _ELSEWHERE, _evaluate, _draw_elsewhere, learned, _elsewhere_findings, slow=True),
+        Part("elsewhere", _ELSEWHERE, _evaluate, _draw_elsewhere, learned, _elsewhere_measures, slow=True),
         Part("weights", "Weights as shares", _weights, _draw_weights),
         verification.variants(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
         Part("robustness", _ROBUSTNESS, _robustness, _draw_robustness, learned, slow=True),
@@ -181,22 +183,29 @@ def _evaluate(context: Context) -> suite.Evaluation:
     return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
 
 
-def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Finding]:
+def _elsewhere_measures(result: suite.Evaluation, context: Context) -> list[Measure]:
     control = result.tables["latent_control"].set_index("quantity")[["estimate", "low", "high"]]
-    lost, cut = (Interval(*control.loc[name]) for name in ("lost when cut", "accuracy, cut"))
-    theory = result.tables["theory"]["holds"]
+    blank = latent_control(context.model.fresh(context.seed), context.episodes, context.seed).to_frame()
+    idle = float(blank.set_index("quantity").loc["lost when cut", "estimate"])
+    share = float(result.tables["theory"]["holds"].mean())
     return [
-        Finding(
+        Measure(
+            "needs latent",
             "It needs its latent: without it, it is less often right",
-            judged(lost, 0),
-            f"{cell(lost)} of accuracy lost when the latent is cut",
-            f"accuracy with it cut: {cell(cut)}",
-            says=("needs its latent", "does without its latent", ""),
+            Interval(*control.loc["lost when cut"]),
+            0.0,
+            unit="accuracy lost when the latent is cut",
+            controls={UNTRAINED: Control(idle)},
+            yes="needs its latent",
+            no="does without its latent",
         ),
-        Finding(
+        Measure(
+            "appendix B",
             "The statements of the paper's appendix B hold of it",
-            "pass" if theory.all() else "fail",
-            f"{int(theory.sum())} of {len(theory)} hold",
+            Interval(share, share, share),
+            1.0,
+            unit="share of the statements",
+            needs_control=False,
         ),
     ]
 
@@ -205,7 +214,6 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
     n_episodes = result.settings["n_episodes"]
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
     theory = result.tables["theory"]
-    statements = theory.assign(holds=badges(theory["holds"], "holds", "fails"))
     shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
     pictures = [Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()]
     return [
@@ -213,5 +221,5 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
         Table(result.to_frame(), caption, collapsed=True),
         Table(result.tables["latent_control"], _CONTROL),
         *pictures,
-        Table(statements, "The statements of the paper's appendix B, as numbers"),
+        Table(theory, "The statements of the paper's appendix B, as numbers"),
     ]

@@ -9,19 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from circuits.chooser import chooser_table
+from interp import figures
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import QUANTITIES, AgreementResult, agreement
 from interp.evaluation.qlearning.plan import policy, reference_table
-from interp.statistics import mean_interval
+from interp.measure import AS_WELL, FEW, UNTRAINED, Control, Measure
+from interp.statistics import Interval, mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
-from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
-from reports.measured import IntervalPlot, Measured, Row
+from reports.blocks import Figure, Measures, Prose, Table, plain
 from reports.part import Context, Heading, Part, uncompiled, wired
 from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
@@ -46,7 +45,7 @@ _DIFFERENCES = (
 )
 """Two differences with two routes: what the latents hold (into the choice), and the reward (into the update)."""
 
-_EXACT = {"carried_state": "Latents equal the Q-table"}
+_EXACT = ("carried_state",)
 
 
 def parts() -> tuple[Part, ...]:
@@ -69,10 +68,10 @@ def parts() -> tuple[Part, ...]:
             patching.part(_DIFFERENCES, n_episodes=16),
         ),
         after={
-            "compared": [verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, said=_EXACT)],
+            "compared": [verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, shown=_EXACT)],
             "state": [
-                Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_agreement_findings),
-                Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_findings),
+                Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_agreement_measures),
+                Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_measures),
             ],
             "circuit": [
                 verification.softening({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
@@ -95,41 +94,47 @@ _AGREEMENT_TEXT = (
 )
 
 
-def _compare(context: Context) -> AgreementResult:
-    table = reference_table(context.model)
-    return agreement(policy(context.run), context.episodes, table=table, seed=context.seed)
+def _compare(context: Context) -> tuple[AgreementResult, AgreementResult]:
+    """Agreement of the model, and of an untrained copy."""
+    table, episodes = reference_table(context.model), context.episodes
+    model, blank = (
+        agreement(policy(run), episodes, table=table, seed=context.seed) for run in (context.run, context.blank_run)
+    )
+    return model, blank
 
 
-def _agreement_findings(result: AgreementResult, context: Context) -> list[Finding]:
-    untied, baseline, gain = (result.get(key) for key in ("untied", "untied_gamma0", "untied_gain"))
-    findings = [
-        Finding(
-            "It chooses as its table does, more often than a table that never bootstraps",
-            judged(gain, 0),
-            f"{cell(untied)} of untied steps, gain {cell(gain)}",
-            f"the table with γ = 0: {cell(baseline)}",
-            measured=Measured(untied, controls={"γ = 0": baseline.estimate}),
-            says=(
-                "chooses as its table does",
-                "chooses no more as its table does than as one that never bootstraps",
-                "",
-            ),
-        )
-    ]
-    if n_steps := result.n_steps["disputed", "all"]:
-        follows, other = result.get("disputed"), result.get("disputed_gamma0")
-        text = "Where the two tables disagree, it follows the one that bootstraps"
-        word = judged(follows, 0.5) if n_steps >= _FEWEST else "cannot tell"
-        measured, evidence = None, f"{round(follows.estimate * n_steps)} of {n_steps} disputed steps, too few to decide"
-        if n_steps >= _FEWEST:
-            evidence = f"{cell(follows)} of {n_steps} disputed steps"
-            measured = Measured(follows, 0.5, controls={"γ = 0": other.estimate})
-        says = ("bootstraps", "does not bootstrap", "")
-        findings.append(Finding(text, word, evidence, f"γ = 0: {cell(other)}", measured=measured, says=says))
-    return findings
+def _agreement_measures(results: tuple[AgreementResult, AgreementResult], context: Context) -> list[Measure]:
+    result, blank = results
+    untied = Measure(
+        "agreement",
+        "It chooses as its table does, more often than a table that never bootstraps",
+        result.get("untied_gain"),
+        0.0,
+        unit="share of untied steps, less that of the table with γ = 0",
+        controls={UNTRAINED: Control(blank.get("untied_gain").estimate)},
+        yes="chooses as its table does",
+        no="chooses no more as its table does than as one that never bootstraps",
+    )
+    if not (n_steps := result.n_steps["disputed", "all"]):
+        return [untied]
+    few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
+    beside = {UNTRAINED: blank.get("disputed"), "the table with γ = 0": result.get("disputed_gamma0")}
+    disputed = Measure(
+        "bootstraps",
+        "Where the two tables disagree, it follows the one that bootstraps",
+        result.get("disputed"),
+        0.5,
+        unit="share of disputed steps",
+        controls={name: Control(share.estimate) for name, share in beside.items()},
+        yes="bootstraps",
+        no="does not bootstrap",
+        unless={"yes": few, "no": few} if few else {},
+    )
+    return [untied, disputed]
 
 
-def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
+def _draw_agreement(results: tuple[AgreementResult, AgreementResult], context: Context) -> list[object]:
+    result = results[0]
     when = "ended" if reference_table(context.model) == "after" else "began"
     frame = result.to_frame()
     whole = frame[frame["phase"] == "all"].drop(columns=["quantity", "phase"])
@@ -137,7 +142,7 @@ def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
     for key in ("untied", "random_ties", "disputed"):
         if n_steps := result.n_steps[key, "all"]:
             beside = {"the table with γ = 0": result.get(f"{key}_gamma0").estimate}
-            rows.append(Row(f"{QUANTITIES[key]} ({n_steps} steps)", Measured(result.get(key), controls=beside)))
+            rows.append(plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key), beside))
     phases = frame[frame["phase"] != "all"].drop(columns="quantity")
     table = whole.rename(columns={"name": "quantity"})
     beneath = Table(table, "All rounds, with 95 % intervals over episodes", collapsed=True)
@@ -145,7 +150,8 @@ def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
     said = f"It chooses as its table does in {untied:.2f} of untied steps, the table with γ = 0 in {baseline:.2f}."
     return [
         Prose(_AGREEMENT_TEXT.format(when=when)),
-        IntervalPlot(rows, said, beneath=beneath),
+        Measures(rows, said),
+        beneath,
         Table(phases, "Early, middle and late rounds", collapsed=True),
     ]
 
@@ -173,11 +179,10 @@ class _Played:
     world: str
     agents: Mapping[str, tuple[str, MDPEpisodes]]
 
-    @property
-    def same_as_tabular(self) -> bool:
-        """Whether the model took exactly the actions of the tabular learner, in every episode."""
-        model, learner = self.agents["model"][1], self.agents["greedy"][1]
-        return np.array_equal(model.actions, learner.actions) and np.array_equal(model.rewards, learner.rewards)
+    def shared(self, key: str = "model") -> float:
+        """The share of rounds in which an agent acts and earns as the tabular learner does."""
+        agent, learner = self.agents[key][1], self.agents["greedy"][1]
+        return float(((agent.actions == learner.actions) & (agent.rewards == learner.rewards)).mean())
 
 
 def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[str, MDPs]:
@@ -195,30 +200,40 @@ def _let_play(context: Context) -> list[_Played]:
     ]
 
 
-def _playing_findings(played: list[_Played], context: Context) -> list[Finding]:
-    if context.handwired:
-        same = all(world.same_as_tabular for world in played)
-        text = "Left to itself, it takes the actions of the tabular learner"
-        says = ("acts as the tabular learner does", "acts otherwise than the tabular learner", "")
-        evidence = "every action equal" if same else "they differ"
-        return [Finding(text, "pass" if same else "fail", evidence, says=says)]
-    return [_earned_as_much(world, context.seed) for world in played]
+def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:
+    if not context.handwired:
+        return [_earned_as_much(world, context.seed) for world in played]
+    share = min(world.shared() for world in played)
+    return [
+        Measure(
+            "playing",
+            "Left to itself, it takes the actions of the tabular learner",
+            Interval(share, share, share),
+            1.0,
+            unit="share of actions",
+            controls={"random actions": Control(max(world.shared("random") for world in played))},
+            yes="acts as the tabular learner does",
+            no="acts otherwise than the tabular learner",
+        )
+    ]
 
 
-def _earned_as_much(played: _Played, seed: int) -> Finding:
+def _earned_as_much(played: _Played, seed: int) -> Measure:
     """Whether the model earns what the tabular learner earns, within a tenth of what learning is worth there."""
     sums = {key: episodes.rewards.sum(1) for key, (_, episodes) in played.agents.items()}
     worth = mean_interval(sums["greedy"] - sums["random"], seed=seed)
-    margin = 0.1 * abs(worth.estimate)
-    word = judged(mean_interval(sums["model"] - sums["greedy"], seed=seed), -margin)
-    if worth.low <= 0:
-        word = "uninformative"
-    return Finding(
+    idle = f"random actions {AS_WELL}" if worth.low <= 0 else ""
+    return Measure(
+        f"reward in {played.world}",
         f"In {played.world} it earns what the tabular learner earns",
-        word,
-        f"{cell(mean_interval(sums['model'], seed=seed), '.1f')}, the learner {sums['greedy'].mean():.1f}",
-        f"random actions: {cell(mean_interval(sums['random'], seed=seed), '.1f')}",
-        says=("earns what the tabular learner earns in", "earns less than the tabular learner in", played.world),
+        mean_interval(sums["model"] - sums["greedy"], seed=seed),
+        -0.1 * abs(worth.estimate),
+        unit="reward beyond the tabular learner's",
+        is_share=False,
+        controls={"random actions": Control(-worth.estimate)},
+        yes=f"earns what the tabular learner earns in {played.world}",
+        no=f"earns less than the tabular learner in {played.world}",
+        unless=dict.fromkeys(("yes", "no", "undecided"), idle) if idle else {},
     )
 
 
@@ -236,9 +251,9 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
         Table(scores, returned, formats={"earned": ".2f"}),
     ]
     if context.handwired:
-        same = badges([p.same_as_tabular for p in played], "every action equal", "differs")
-        frame = pd.DataFrame({"world": [p.world for p in played], "model and tabular learner": same})
-        blocks.append(Table(frame, "Same seed, same actions as the tabular learner that selects before it updates?"))
+        frame = pd.DataFrame({"world": [p.world for p in played], "actions equal": [p.shared() for p in played]})
+        caption = "Share of the actions that equal those of the tabular learner that selects before it updates"
+        blocks.append(Table(frame, caption))
     return blocks
 
 

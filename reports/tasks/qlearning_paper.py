@@ -9,6 +9,7 @@ import pandas as pd
 
 import circuits
 import probes
+from interp import figures
 from interp.evaluation.plan import round_attention
 from interp.evaluation.qlearning import plan as evaluation
 from interp.evaluation.qlearning import rates, returns
@@ -21,9 +22,8 @@ from interp.tasks.qlearning import bellman, tabular
 from interp.tasks.qlearning.layout import served
 from interp.tasks.qlearning.regimes import REGIMES
 from probes import ProbeResult
-from reports import figures, panels
-from reports.blocks import Figure, Prose, Table, pivoted
-from reports.measured import IntervalPlot, Measured, Row
+from reports import panels
+from reports.blocks import Figure, Measures, Prose, Table, pivoted
 from reports.part import Context, Part, learned, needing, uncompiled
 from reports.parts import verification
 from reports.parts.closing import titled
@@ -51,7 +51,7 @@ SWEEPS = (
     Sweep("eta", "inverse temperature η", (10.0, 20.0, 40.0, 60.0)),
     Sweep("hardness", "hardness of the maximum", (1.0, 1e2, 1e4, 1e8), fixed={"eta": 60.0}, variants=_SOFT, log=True),
     Sweep(
-        "beta", "inverse temperature β of Boltzmann exploration in head 3.1", (1.0, 10.0, 100.0), output=True, log=True
+        "beta", "inverse temperature β of Boltzmann exploration in head L2H0", (1.0, 10.0, 100.0), output=True, log=True
     ),
 )
 
@@ -62,7 +62,7 @@ def parts() -> tuple[Part, ...]:
         verification.variants(("mlp", "softmlp", "lin"), SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
         Part("rewards", "Reward by family and horizon", _play_families, _draw_families, learned, slow=True),
         Part("agreement-by-step", "Agreement step by step", _agree, _draw_agreement, learned),
-        Part("selection", "Selection in head 3.1", _select, _draw_selection, _chooses, lacking=uncompiled),
+        Part("selection", "Selection in head L2H0 (step 3.1)", _select, _draw_selection, _chooses, lacking=uncompiled),
         Part("update", "The update", _probe_update, _draw_update, learned, slow=True),
         Part("decoded", "The decoded table", _decode, _draw_decoded, learned, slow=True),
         Part("chain", _CHAIN, _attend, _draw_chain, _serves_the_chain, slow=True, lacking=needing("pattern")),
@@ -196,7 +196,7 @@ _EPSILON = 0.2
 
 
 def _select(context: Context) -> pd.DataFrame:
-    """The probability of the greedy action, round by round, under each rule of head 3.1."""
+    """The probability of the greedy action, round by round, under each rule of head L2H0."""
     episodes = context.episodes.select(slice(min(24, len(context.episodes))))
     greedy = policy(context.run)[: len(episodes)]
     mixed = (1 - _EPSILON) * greedy + _EPSILON * np.full_like(greedy, 1 / episodes.n_actions)
@@ -221,9 +221,9 @@ def _select(context: Context) -> pd.DataFrame:
 def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
     picture = figures.curves(frame, ylabel="probability of the greedy action")
     text = (
-        "Head 3.1 reads the values of the next state and chooses. Hard, it is greedy; as a softmax of the values at "
-        "inverse temperature β it is Boltzmann exploration, close to uniform while values are small; ε-greedy is a "
-        "mixture of its choice with a uniform one. Mean over the untied steps of a round."
+        "Head L2H0 (the paper's step 3.1) reads the values of the next state and chooses. Hard, it is greedy; as a "
+        "softmax of the values at inverse temperature β it is Boltzmann exploration, close to uniform while values are "
+        "small; ε-greedy is a mixture of its choice with a uniform one. Mean over the untied steps of a round."
     )
     caption = f"{figures.ends(frame, 'probability of the best action')} All on the same episodes."
     return [Prose(text), Figure(picture, "How often the best is chosen", caption, frame)]
@@ -237,25 +237,19 @@ def _probe_update(context: Context) -> list[ProbeResult]:
 
 
 def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
-    scores, rows = [], []
-    for result in results:
-        controls = {name: control.score for name, control in result.controls.items()}
-        beside = (controls.get("inputs"), controls.get("untrained"), result.metrics.get("mae"))
-        scores.append((result.target.key.replace("_", " "), result.score, *beside))
-        known = {"inputs of the round alone": beside[0], "untrained": beside[1]}
-        estimates = {name: control.estimate for name, control in known.items() if control is not None}
-        rows.append(Row(scores[-1][0], Measured(result.score, controls=estimates)))
-    columns = ["part of the update", "R²", "inputs of the round alone", "untrained model", "mean absolute error"]
-    parts = "Parts of the Bellman update, read from the change; 95 % intervals over episodes"
-    best = max(scores, key=lambda row: row[1].estimate)
-    said = f"The {best[0]} is read best: R² {best[1].estimate:.2f}. Parts of the Bellman update, read from the change."
+    measures = [one for result in results for one in result]
+    scores = pd.concat([result.scores() for result in results], ignore_index=True)
+    best = max(measures, key=lambda one: one.number.estimate)
+    said = f"The {best.key.replace('_', ' ')} is read best: R² {best.number.estimate:.2f}. Parts of the Bellman "
+    said += "update, read from the change."
     by_key = {result.target.key: result for result in results}
     blocks: list[object] = [
         Prose(
             "Linear probes of how a round changes the latent that it writes. The reward, and all that the round's "
             "inputs say, can be read from a change that merely copies them: read a score beside its two controls."
         ),
-        IntervalPlot(rows, said, beneath=Table(pd.DataFrame(scores, columns=columns), parts, collapsed=True)),
+        Measures(measures, said),
+        Table(scores, "Every output, metric and control", collapsed=True),
     ]
     for key, number in (("td_error", "2, middle"), ("reward", "12")):
         result, label = by_key[key], key.replace("_", " ").replace("td", "TD")

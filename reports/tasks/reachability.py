@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
+from interp import figures
 from interp.evaluation.plan import MODEL
 from interp.evaluation.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
 from interp.evaluation.reachability.plan import REGIMES, answers, episodes_for, reading
+from interp.measure import Control, Measure
 from interp.statistics import Interval
-from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table, cell, judged
-from reports.measured import IntervalPlot, Measured, Row
+from reports.blocks import Figure, Measures, Prose, Table, plain
 from reports.part import Context, Heading, Part
 from reports.parts import learning, overview, patching, probing, verification
 from reports.parts.default import default_parts
@@ -43,7 +43,7 @@ _FEW = 8
 _SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
 """What is drawn; the table holds all."""
 
-_EXACT = {"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the set reached"}
+_EXACT = ("prediction", "carried_state")
 
 
 def parts() -> tuple[Part, ...]:
@@ -61,10 +61,10 @@ def parts() -> tuple[Part, ...]:
             learning.part("What it takes to learn", _LEARNED_BY),
         ),
         after={
-            "compared": [verification.part(sizes=((8, 12), (14, 20)), n_episodes=10, said=_EXACT)],
+            "compared": [verification.part(sizes=((8, 12), (14, 20)), n_episodes=10, shown=_EXACT)],
             "state": [
-                Part("answers", "Answers by round and depth", _compute, _draw, summary=_findings),
-                Part("moved", "Nodes moved in the set", _compute_moved, _draw_moved, summary=_moved_findings),
+                Part("answers", "Answers by round and depth", _compute, _draw, summary=_answer_measures),
+                Part("moved", "Nodes moved in the set", _compute_moved, _draw_moved, summary=_moved_measures),
             ],
             "circuit": [verification.softening({"prediction": "P", "carried_state": "set reached"}, n_episodes=10)],
         },
@@ -101,7 +101,7 @@ def _compute(context: Context) -> _Answers:
     return pd.concat(frames, ignore_index=True), read, write
 
 
-def _findings(data: _Answers, context: Context) -> list[Finding]:
+def _answer_measures(data: _Answers, context: Context) -> list[Measure]:
     frame = data[0]
     known = frame[(frame["regime"] == REGIMES[0]) & (frame["n"] >= _FEW)]
     if known.empty:
@@ -111,15 +111,16 @@ def _findings(data: _Answers, context: Context) -> list[Finding]:
     scores = {row["key"]: Interval(row["estimate"], row["low"], row["high"]) for row in at.to_dict("records")}
     rivals = [key for key in _SHOWN if key in scores and key not in (MODEL, "breadth_first")]
     strongest = max(rivals, key=lambda key: scores[key].estimate)
-    word = judged(scores[MODEL], scores[strongest].high, scores[strongest].estimate)
     return [
-        Finding(
+        Measure(
+            "first round",
             f"It knows of targets {depth} steps away in round {depth}, the first that can",
-            word,
-            f"accuracy {cell(scores[MODEL])}",
-            f"{strongest.replace('_', ' ')}: {cell(scores[strongest])}",
-            measured=Measured(scores[MODEL], scores[strongest].high, controls={strongest: scores[strongest].estimate}),
-            says=("knows of", "does not know of", f"targets {depth} steps away in round {depth}"),
+            scores[MODEL],
+            scores[strongest].high,
+            unit="accuracy",
+            controls={strongest.replace("_", " "): Control(scores[strongest].estimate)},
+            yes=f"knows of targets {depth} steps away in round {depth}",
+            no=f"does not know of targets {depth} steps away in round {depth}",
         ),
         _solved(known),
     ]
@@ -130,21 +131,24 @@ _SOLVED = 0.95
 the level of the intervals, and what such intervals could not tell from none in the few episodes of a depth."""
 
 
-def _solved(known: pd.DataFrame) -> Finding:
+def _solved(known: pd.DataFrame) -> Measure:
     """Whether it answers right when all can be known, at the depth at which it does worst."""
     last = known[known["round"] == known["round"].max()].sort_values("estimate", kind="stable")
     worst = last[last["key"] == MODEL].iloc[0]
     beside = last[(last["depth"] == worst["depth"]) & ~last["key"].isin((MODEL, "breadth_first"))]
     rival = beside.iloc[-1] if len(beside) else None
     score = Interval(worst["estimate"], worst["low"], worst["high"])
-    said = {} if rival is None else {rival["key"].replace("_", " "): float(rival["estimate"])}
-    return Finding(
+    beaten = {} if rival is None else {rival["key"].replace("_", " "): Control(float(rival["estimate"]))}
+    return Measure(
+        "solves",
         f"It solves the task: right in {_SOLVED:.0%} of episodes or more in the last round, at every depth",
-        judged(score, _SOLVED),
-        f"accuracy {cell(score)} at depth {worst['depth']}, its worst",
-        "".join(f"{name}: {cell(value, '.3f')}" for name, value in said.items()),
-        measured=Measured(score, _SOLVED, controls=said),
-        says=("solves the task", "does not solve the task", ""),
+        score,
+        _SOLVED,
+        unit="accuracy",
+        controls=beaten,
+        about=f"depth {worst['depth']}, its worst",
+        yes="solves the task",
+        no="does not solve the task",
     )
 
 
@@ -180,17 +184,20 @@ def _compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
     return moved(model, episodes, read, write, seed), exact_sets(model, episodes, read, seed)
 
 
-def _moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Finding]:
+def _moved_measures(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Measure]:
     later = data[0][data[0]["later"] == 1].set_index("move").to_dict("index")
     effect, control = (Interval(at["model"], at["low"], at["high"]).complement for at in (later[PARENT], later[OTHER]))
     return [
-        Finding(
+        Measure(
+            "expands",
             "It expands a node that is written into its set: a parent of the other candidate counts a round later",
-            judged(effect, control.high, control.estimate),
-            f"the other candidate's share {cell(effect)} (search {1 - later[PARENT]['search']:.2f})",
-            f"another node written: {cell(control)}",
-            measured=Measured(effect, control.high, controls={"another node": control.estimate}),
-            says=("expands", "does not expand", "a node that is written into its set"),
+            effect,
+            control.high,
+            unit="the other candidate's share",
+            controls={"another node written": Control(control.estimate)},
+            yes="expands a node that is written into its set",
+            no="does not expand a node that is written into its set",
+            note=f"parallel search: {1 - later[PARENT]['search']:.2f}",
         )
     ]
 
@@ -198,9 +205,10 @@ def _moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -
 def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[object]:
     moves, sets = data
     rows = [
-        Row(
+        plain(
             f"{row['move']}, {'a round later' if row['later'] else 'at once'}",
-            Measured(Interval(row["model"], row["low"], row["high"]), controls={"parallel search": row["search"]}),
+            Interval(row["model"], row["low"], row["high"]),
+            {"parallel search": row["search"]},
         )
         for row in moves.to_dict("records")
     ]
@@ -210,6 +218,7 @@ def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> li
     )
     return [
         Prose(_MOVED),
-        IntervalPlot(rows, said, beneath=Table(moves, "The same numbers", collapsed=True)),
+        Measures(rows, said),
+        Table(moves, "The same numbers", collapsed=True),
         Table(sets, "The share of sets that are decoded without an error in any node, by round"),
     ]

@@ -27,7 +27,7 @@ from interp.interventions.interchange import interchange
 from interp.interventions.moves import Writer
 from interp.interventions.patching import sweep
 from interp.interventions.steps import transition
-from reports.build import build
+from reports.build import write
 from tests.machines_of_others.kinds import make, pair
 
 SHOWN = ("GRU of 2 layers", "LSTM", "loop", "HRM", "Mamba", "thoughts", "agent")
@@ -97,7 +97,7 @@ def _audit(machine: Any, folder: Path) -> str:
 
 
 def _report(machine: Any, folder: Path) -> str:
-    page = build(machine, out=folder, n_episodes=12, n_rounds=10, quick=True).read_text("utf-8")
+    page = write(machine, out=folder, n_episodes=12, n_rounds=10, quick=True).path.read_text("utf-8")
     assert "Not computed" not in page
     lacking = sorted({part.strip(" .()") for part in re.findall(r"[Nn]ot applicable:?([^<.]*)", page)} - {""})
     return "; ".join([RAN, *lacking])

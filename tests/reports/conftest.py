@@ -17,8 +17,10 @@ import pytest
 import torch
 
 import interp
+from interp import figures
 from interp.evaluation.experts import by_regime
 from interp.interventions import ablation, causal_tables
+from interp.measure import UNTRAINED, Control, Measure
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import RoundLayout
@@ -26,11 +28,10 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
-from reports import figures, part
+from reports import part
 from reports.attention import AttentionView
-from reports.blocks import WORDS, Code, Figure, Finding, Findings, NotComputed, Prose, Summary, Table
-from reports.build import build
-from reports.measured import Measured
+from reports.blocks import Code, Figure, Measures, NotComputed, Prose, Summary, Table
+from reports.build import write
 from reports.page import Report, Section
 from reports.parts import verification
 from reports.tasks import experts_paper, qlearning_paper
@@ -87,8 +88,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             fewer(patch)
             handwired = interp.load("qlearning-handwired", n_states=2, n_actions=2)
             made = {
-                "wma-handwired": build("wma-handwired", folder, **SMALL),
-                "qlearning-handwired": build(handwired, folder, **SMALL),
+                "wma-handwired": write("wma-handwired", folder, **SMALL).path,
+                "qlearning-handwired": write(handwired, folder, **SMALL).path,
                 "wma-learned": _from_checkpoint(ExpertRound(2), folder / "experts"),
                 "qlearning-learned": _from_checkpoint(QLearningRound(2, 2), folder / "qlearning"),
             }
@@ -98,7 +99,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def _from_checkpoint(layout: RoundLayout, folder: Path) -> Path:
     save_checkpoint(tiny(layout), folder / "tiny")
-    return build(str(folder / "tiny"), folder, **SMALL)
+    return write(str(folder / "tiny"), folder, **SMALL).path
 
 
 LABELS = ("<w>", "<z>", "e_1", "p_1", "p?", "y", "w?")
@@ -111,16 +112,16 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ("1.1", "1.2", "1.3")
     views = [AttentionView([pattern[None, None]], LABELS, [names], f"View {i}", opened=i == 0) for i in range(2)]
     weights = figures.trajectories(np.eye(4), np.eye(4), list("abcd"), ylabel="weight")
-    grid = figures.heatmap(np.eye(4), list("abcd"), list("wxyz"), label="effect")
-    number = Measured(Interval(0.5, 0.4, 0.6), 0.9, controls={"untrained": 0.2, "chance": 0.3, "weaker": 0.1})
-    words = [Finding(f"Claim {i}", word, "0.5 [0.4, 0.6]", "chance 0.5", True, number) for i, word in enumerate(WORDS)]
+    grid = figures.heatmaps({"": pd.DataFrame(np.eye(4), list("abcd"), list("wxyz"))}, label="effect")
+    controls = {UNTRAINED: Control(0.2), "chance": Control(0.3), "weaker": Control(0.1)}
+    one = Measure("one", "Claim", Interval(0.5, 0.4, 0.6), 0.3, unit="R2", controls={"chance": Control(0.1)})
+    no, open_ = replace(one, threshold=0.9, controls=controls), replace(one, threshold=0.5)
+    found = [one, no, open_, replace(one, lacking="it has no heads"), replace(one, is_share=False)]
     wide = pd.DataFrame({f"a_column_{i}": ["a long word or two"] * 4 for i in range(12)})
     scores = pd.DataFrame({"name": ["a", "b"], "score": [-1e-9, 0.5], "low": [-0.1, 0.4], "high": [0.1, 0.6]})
     tables = [Table(scores, "Scores"), Table(wide, "Wide"), Table(wide, "Folded", collapsed=True)]
     sections = [
-        Section(
-            "Verdicts", [Findings([(found, ("weights", "Weights")) for found in words]), Summary({"Model": "one"})]
-        ),
+        Section("What was found", [Measures(found, "Found.", [("weights", "Weights")] * 5), Summary({"Model": "one"})]),
         Section("Weights", [Prose("Text."), Figure(weights, "Weights", data=scores), Figure(grid, "Effects")]),
         Section("Tables", tables),
         Section("Missing", [NotComputed("one is too few", "Traceback\n  line"), Code("interp models", "Code")]),

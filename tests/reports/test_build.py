@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from interp.errors import InputError
-from reports.build import build
+from reports.build import write
 from tests.reports.conftest import SMALL, fewer
 
 COMPARED = "Compared with other machines"
 EXPERT_SECTIONS = [
-    "Verdicts",
+    "What was found",
     COMPARED,
     "Verification against the algorithm",
     "Weights over time",
@@ -37,7 +37,7 @@ EXPERT_SECTIONS = [
 ]
 
 QLEARNING_SECTIONS = [
-    "Verdicts",
+    "What was found",
     COMPARED,
     "Verification against the algorithm",
     "Q-values over time",
@@ -46,7 +46,7 @@ QLEARNING_SECTIONS = [
     *EXPERT_SECTIONS[6:14],
     "The chooser's margins",
     "Variants and sizes",
-    "Selection in head 3.1",
+    "Selection in head L2H0 (step 3.1)",
     *EXPERT_SECTIONS[16:],
 ]
 HANDWIRED_ONLY = {
@@ -54,7 +54,7 @@ HANDWIRED_ONLY = {
     "Softmax only",
     "The chooser's margins",
     "Variants and sizes",
-    "Selection in head 3.1",
+    "Selection in head L2H0 (step 3.1)",
 }
 
 
@@ -113,7 +113,7 @@ def test_same_seed_same_page(pages: dict[str, Path], tmp_path: Path, monkeypatch
     """A report is reproducible to the byte on one machine, probes, trained subspaces and free rollouts included."""
     fewer(monkeypatch)
     page = pages["qlearning-learned"]
-    again = build(str(page.parent / "tiny"), tmp_path, **SMALL).read_text("utf-8")
+    again = write(str(page.parent / "tiny"), tmp_path, **SMALL).path.read_text("utf-8")
     again = again.replace(str(tmp_path), "OUT").replace(str(page.parent), "OUT")
     assert again == page.read_text("utf-8").replace(str(page.parent), "OUT")
 
@@ -182,7 +182,7 @@ def test_learned_model_from_a_checkpoint(name: str, sections: list[str], pages: 
 def test_bad_input(name: str, options: dict[str, int], message: str, tmp_path: Path) -> None:
     """One sentence, before any work, and nothing written."""
     with pytest.raises(InputError, match=message):
-        build(name, tmp_path, **{**SMALL, **options})
+        write(name, tmp_path, **{**SMALL, **options})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,4 +190,4 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """Said before a minute of work, not after it."""
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write .*choose a folder"):
-        build("wma-handwired", tmp_path / "file", **SMALL)
+        write("wma-handwired", tmp_path / "file", **SMALL)

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from interp import tasks
+from interp import figures, tasks
 from interp.errors import InputError
-from reports import figures, panels
-from reports.palette import DASHES, HUES, LIGHT, looks
-from reports.style import inline_svg
+from interp.palette import DASHES, HUES, LIGHT, looks
+from interp.style import inline_svg
+from reports import panels
 
 LABELS = ["e_1", "e_2"]
 
@@ -108,7 +108,8 @@ def test_colours_stay_apart_while_there_are_hues() -> None:
 
 def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:
     """Cells carry their values, NaN and nothing are blank, labels are the positions' own."""
-    figure = figures.heatmap([[1.0, np.nan], [0.0, -0.5]], ["layer 0", "layer 1"], ["<z>", "p?"], label="effect")
+    grid = pd.DataFrame([[1.0, np.nan], [0.0, -0.5]], ["layer 0", "layer 1"], ["<z>", "p?"])
+    figure = figures.heatmaps({"effects": grid}, label="effect")
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.texts] == ["1.00", "−0.50"]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["<z>", "p?"]
@@ -129,7 +130,10 @@ def test_calibration_leaves_empty_bins_out() -> None:
     ("draw", "message"),
     [
         (lambda: figures.trajectories(np.ones((3, 2)), np.ones((3, 3)), LABELS, ylabel=""), "must both be"),
-        (lambda: figures.heatmap(np.ones((2, 3)), ["a"], ["x", "y", "z"], label=""), r"\(2, 3\) does not fit 1 row"),
+        (
+            lambda: figures.heatmaps({"a": pd.DataFrame([[1]], columns=["x"]), "b": pd.DataFrame([[1]])}, label=""),
+            "same columns",
+        ),
     ],
 )
 def test_shapes_that_do_not_fit(draw, message: str) -> None:  # type: ignore[no-untyped-def]

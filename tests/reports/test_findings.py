@@ -1,4 +1,4 @@
-"""How a part's numbers become a word: pass, fail, cannot tell, and uninformative where a control does as well."""
+"""How a part's numbers become a word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from interp.statistics import Interval
-from reports.blocks import Finding, cell, judged
+from reports.blocks import cell
 from reports.parts import interchange, patching
 
 NAN = float("nan")
@@ -35,25 +35,24 @@ def test_interchange() -> None:
         row("elsewhere", 0.0, 0.0, 0.0, control=True),
     ]
     found = interchange.interchanged((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
-    names = [(finding.word, finding.claim.rpartition(": ")[2]) for finding in found]
-    assert names == [
-        ("pass", "carried"),
-        ("fail", "absent"),
-        ("cannot tell", "astride, unseen"),
-        ("uninformative", "everywhere"),
+    assert [(one.word, one.claim.rpartition(": ")[2]) for one in found] == [
+        ("yes", "carried"),
+        ("no", "absent"),
+        ("undecided", "astride, everywhere, unseen"),
     ]
+    assert found[0].yes == "updates by its carried" and found[0].strongest.startswith("random directions")
 
 
 @pytest.mark.parametrize(
     ("scores", "moved", "random", "word"),
     [
-        ((0.9, 0.8), (0.5, 0.4), 0.0, "pass"),
-        ((0.9, 0.3), (0.5, 0.4), 0.0, "fail"),  # one dose is half missed: the worst decides, not the largest move
-        ((0.2, 0.9), (0.4, 0.5), 0.0, "fail"),
-        ((0.9, 0.52), (0.5, 0.4), 0.0, "cannot tell"),
-        ((0.9, 0.8), (0.5, 0.4), 0.78, "uninformative"),
-        ((0.9, 0.1), (0.5, 0.01), 0.0, "pass"),  # a dose that hardly moves the algorithm asks for nothing
-        ((0.9, 0.9), (0.01, 0.01), 0.0, "cannot tell"),
+        ((0.9, 0.8), (0.5, 0.4), 0.0, "yes"),
+        ((0.9, 0.3), (0.5, 0.4), 0.0, "no"),  # one dose is half missed: the worst decides, not the largest move
+        ((0.2, 0.9), (0.4, 0.5), 0.0, "no"),
+        ((0.9, 0.52), (0.5, 0.4), 0.0, "undecided"),
+        ((0.9, 0.8), (0.5, 0.4), 0.78, "undecided"),
+        ((0.9, 0.1), (0.5, 0.01), 0.0, "yes"),  # a dose that hardly moves the algorithm asks for nothing
+        ((0.9, 0.9), (0.01, 0.01), 0.0, "undecided"),
     ],
 )
 def test_steering(scores: tuple[float, float], moved: tuple[float, float], random: float, word: str) -> None:
@@ -62,16 +61,14 @@ def test_steering(scores: tuple[float, float], moved: tuple[float, float], rando
     score = np.array([scores[0], NAN, scores[1]])
     frame = frame.assign(score=score, score_low=score - 0.05, score_high=score + 0.05, random_score=random)
     found = interchange.steered(frame, None)  # type: ignore[arg-type]
-    assert [finding.word for finding in found] == [word]
-    if word in ("pass", "fail"):
-        assert found[0].measured is not None and found[0].measured.value.estimate == min(
-            value for value, by in zip(scores, moved, strict=True) if by > 0.02
-        )
+    assert [one.word for one in found] == [word]
+    if word in ("yes", "no"):
+        assert found[0].number.estimate == min(value for value, by in zip(scores, moved, strict=True) if by > 0.02)
 
 
 @pytest.mark.parametrize(
     ("size", "kept", "random", "word"),
-    [(3, 1.0, 0.2, "pass"), (80, 1.0, 0.2, "fail"), (3, 0.9, 0.88, "uninformative"), (3, 0.1, 0.6, "fail")],
+    [(3, 1.0, 0.2, "yes"), (80, 1.0, 0.2, "no"), (3, 0.9, 0.88, "undecided"), (3, 0.1, 0.6, "no")],
 )
 def test_edges(size: int, kept: float, random: float, word: str) -> None:
     """Few edges that beat as many at random."""
@@ -84,18 +81,7 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
         "random_max": random,
     }
     found = patching.edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
-    assert [finding.word for finding in found] == [word]
-
-
-def test_no_number_decides_nothing() -> None:
-    """An interval that does not exist is on neither side."""
-    assert judged(Interval(0.9, NAN, NAN), 0.5) == "cannot tell"
-
-
-def test_an_expected_negative_is_not_red() -> None:
-    """What nobody made the model satisfy fails without alarm."""
-    assert Finding("It is the same", "fail", "0", expected=False).verdict.kind == "neutral"
-    assert Finding("It is the same", "fail", "0").verdict.kind == "fail"
+    assert [one.word for one in found] == [word]
 
 
 def test_digits_are_those_that_the_interval_leaves() -> None:

@@ -10,16 +10,18 @@ import pytest
 import torch
 
 import interp
+from interp.measure import Measure
 from interp.model.checkpoints import save_checkpoint
+from interp.statistics import Interval
 from interp.tasks.experts.layout import ExpertRound
-from reports.blocks import Finding, Prose
-from reports.build import build, write_report
+from reports.blocks import Prose
+from reports.build import write
 from reports.page import INDEX, Report, Section, index_of, write_index
 from reports.part import Part
 from reports.parts import overview
 from tests.reports.conftest import SMALL, tiny
 
-SAID = [Finding("One", "pass", "1"), Finding("Two", "fail", "0"), Finding("Three", "fail", "0")]
+SAID = [Measure(str(n), "A claim", Interval(n, n, n), 0.5, needs_control=False) for n in (1, 0, 0)]
 ONE = Part(
     "one", "One", lambda context: None, lambda made, context: Section("One", [Prose("A.")]), summary=lambda *_: SAID
 )
@@ -38,7 +40,7 @@ def test_two_folders_of_one_name_give_two_pages(tmp_path: Path) -> None:
         model.pos_embed.W_pos += 1
     save_checkpoint(model, tmp_path / "b" / "model")
     for run in ("a", "b", "a"):
-        build(str(tmp_path / run / "model"), tmp_path / "out", **SMALL, parts=(ONE,))
+        write(str(tmp_path / run / "model"), tmp_path / "out", **SMALL, parts=(ONE,))
     assert len(pages(tmp_path / "out") - {INDEX}) == 2
     assert all(re.fullmatch(r"model-[0-9a-f]{8}\.html|index\.html", name) for name in pages(tmp_path / "out"))
 
@@ -55,29 +57,29 @@ def test_two_folders_of_one_name_give_two_pages(tmp_path: Path) -> None:
 def test_what_a_model_was_given_is_in_the_name(given: dict[str, Any], name: str, tmp_path: Path) -> None:
     """A report at another size, in another regime, or of a circuit built otherwise does not overwrite the plain one."""
     model = interp.load("wma-handwired", **given.get("arguments", {}))
-    written = write_report(model, tmp_path, 5, 10, 0, (ONE,), source="wma-handwired", **given)
+    written = write(model, tmp_path, n_episodes=5, n_rounds=10, parts=(ONE,), source="wma-handwired", **given)
     assert re.fullmatch(name, written.path.name)
 
 
 def test_a_quick_report_leaves_slow_parts_out_and_says_so(tmp_path: Path) -> None:
     """And it has a page of its own, beside the full one."""
     parts = (overview.part(), ONE, SLOW)
-    written = write_report("wma-handwired", tmp_path, 5, 10, 0, parts, quick=True)
+    written = write("wma-handwired", tmp_path, n_episodes=5, n_rounds=10, parts=parts, quick=True)
     assert written.path.name == "wma-handwired-quick.html" and not written.failures
     assert "less of everything, and without “Slow”" in written.path.read_text("utf-8")
 
 
 def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
     """Every report with how its claims came out, comparisons among them; a page links back to the list."""
-    build("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), ONE))
+    write("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), ONE))
     comparison = tmp_path / "comparisons" / "one-against-another" / "comparison.html"
-    Report("One against another", "Same?", [], about={"kind": "comparison", "verdicts": "4 same"}).write(comparison)
+    Report("One against another", "Same?", [], about={"kind": "comparison", "words": "4 yes"}).write(comparison)
     (tmp_path / "foreign.html").write_text("<title>Not a report</title>")
     assert index_of(comparison) == tmp_path / INDEX and index_of(tmp_path / "x" / "comparison.html") is None
     html = write_index(tmp_path).read_text("utf-8")
     for link, title, verdicts in (
-        ("wma-handwired.html", "Weighted Majority, wired by hand", "1 pass, 2 fail"),
-        ("comparisons/one-against-another/comparison.html", "One against another", "4 same"),
+        ("wma-handwired.html", "Weighted Majority, wired by hand", "1 yes, 2 no"),
+        ("comparisons/one-against-another/comparison.html", "One against another", "4 yes"),
     ):
         assert f'<a href="{link}">{title}</a>' in html or f'<a href="{link}">wma-handwired' in html
         assert verdicts in html

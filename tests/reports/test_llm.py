@@ -17,7 +17,7 @@ from interp.llm.runs import episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import score
 from interp.llm.trace import line_of
-from reports.llm import build, transformer
+from reports.llm import transformer, write
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_page_has_both_worlds_and_the_paper(traces: Path, tmp_path: Path) -> None:
     """Curves, final tables with handwired model and paper, behaviour and notes are all on the page."""
-    html = build(traces, ["wma-handwired"], tmp_path).read_text("utf-8")
+    html = write(traces, ["wma-handwired"], tmp_path).read_text("utf-8")
     for title in (
         "Regret over rounds",
         "Regret after the last round",
@@ -59,7 +59,7 @@ def test_the_page_has_both_worlds_and_the_paper(traces: Path, tmp_path: Path) ->
     assert "You take part in an online prediction task" in html and "Notes of the first instance of each group" in html
     assert html.count(">flat, weather framing</text>") == 2 and "(Paper, figures 4 and 15.)" in html
     assert 'class="sentence">No algorithm is named for ' in html and "groups of runs.</p>" in html
-    assert build(traces, ["wma-handwired"], tmp_path / "again").read_text("utf-8") == html, "same traces, same page"
+    assert write(traces, ["wma-handwired"], tmp_path / "again").read_text("utf-8") == html, "same traces, same page"
 
 
 def test_a_transformer_is_scored_on_the_instances_of_the_traces(traces: Path) -> None:
@@ -75,10 +75,10 @@ def test_a_transformer_is_scored_on_the_instances_of_the_traces(traces: Path) ->
 
 def test_the_page_opens_offline(traces: Path, tmp_path: Path, browser: object) -> None:
     """With the network cut: no request, no console error."""
-    browser.open(build(traces, [], tmp_path))  # type: ignore[attr-defined]
+    browser.open(write(traces, [], tmp_path))  # type: ignore[attr-defined]
     assert browser.requests() == [] and browser.complaints() == []  # type: ignore[attr-defined]
 
 
 def test_a_model_of_another_task_is_refused(traces: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown model 'wma-handwird'"):
-        build(traces, ["wma-handwird"], tmp_path)
+        write(traces, ["wma-handwird"], tmp_path)

@@ -21,9 +21,11 @@ from circuits.registry import build as circuit_of
 from interp import catalog, library
 from interp.cli import app
 from interp.errors import InputError
+from interp.measure import Measure
 from interp.model import checkpoints
-from reports.blocks import Finding, Prose
-from reports.build import build, write_report
+from interp.statistics import Interval
+from reports.blocks import Prose
+from reports.build import write
 from reports.part import Context, Part, needing
 from reports.parts import heads, interchange, overview, patching
 from reports.parts.default import default_parts
@@ -44,7 +46,7 @@ OF_HEADS = {"Circuits of edges", "Attention", "The circuit", "Attention to each 
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The quick page of every machine, with what failed."""
     folder = tmp_path_factory.mktemp("machines")
-    return {name: write_report(make(), folder, **OPTIONS, quick=True) for name, make in MACHINES.items()}
+    return {name: write(make(), folder, **OPTIONS, quick=True) for name, make in MACHINES.items()}
 
 
 def text(html: str, title: str) -> str:
@@ -77,7 +79,7 @@ def test_what_can_be_computed_is(name: str, written: dict[str, Any]) -> None:
     for title in ("Weights over time", "Regret", "Calibration", "Probes", "Patching"):
         assert "<svg" in section(html, title) or 'class="track"' in section(html, title)
     assert "the machine's thin" in text(html, "Weights over time")
-    assert f"{name}: a learned model of" in html and "transformer" not in text(html, "Verdicts")
+    assert f"{name}: a learned model of" in html and "transformer" not in text(html, "What was found")
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -91,19 +93,21 @@ def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:
     """Its controls are absent, in the table and in the claim that the page opens with; a transformer's stay numbers."""
     parts = (overview.part(), interchange.part())
     machine = reader_of(catalog.get("reachability").layout(6, 8), width=1)
-    written = write_report(machine, tmp_path, 8, None, 0, parts, quick=True)
+    written = write(machine, tmp_path, n_episodes=8, parts=parts, quick=True)
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     said = text(html, "Interchange interventions")
     assert said.count("no other direction") == 4  # accuracy and score, as the prediction and as the state show them
-    assert "no other direction" in text(html, "Verdicts")
-    html = build(circuits.load("wma-handwired", n_experts=2), tmp_path, **SMALL, parts=parts, quick=True).read_text()
+    assert "doing nothing" in text(html, "What was found")
+    html = write(
+        circuits.load("wma-handwired", n_experts=2), tmp_path, **SMALL, parts=parts, quick=True
+    ).path.read_text()
     assert "no other direction" not in html
 
 
 def test_the_overview_says_what_is_carried(written: dict[str, Any]) -> None:
     """Channels with their shapes, points, number of weights, device and dtype."""
-    summary = text(written["loop"].path.read_text("utf-8"), "Verdicts")
+    summary = text(written["loop"].path.read_text("utf-8"), "What was found")
     weights = sum(int((p != 0).sum()) for p in loop().parameters())
     assert f"{weights:,}" in summary or str(weights) in summary
     assert "float32, on cpu" in summary and "h [16]" in summary
@@ -113,46 +117,45 @@ def test_the_overview_says_what_is_carried(written: dict[str, Any]) -> None:
 def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
     """Where only the history differs, the whole carried state restores the clean run; a gate of an LSTM does not."""
     parts = (overview.part(), patching.part([Difference("Histories are swapped", "swap-histories")], n_episodes=8))
-    html = build(lstm(), tmp_path, **SMALL, parts=parts).read_text("utf-8")
+    html = write(lstm(), tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
     assert all(len(rows(html, at)) == 1 for at in ("latent@h", "latent@c", "forget", "output"))
-    assert "h [16]; c [16]" in text(html, "Verdicts")
-    html = build(gru(), tmp_path, **SMALL, parts=parts).read_text("utf-8")
+    assert "h [16]; c [16]" in text(html, "What was found")
+    html = write(gru(), tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
     ((_, _, fraction, *_),) = rows(html, "latent@h")
     assert fraction == "1.000 [1.000, 1.000]"
 
 
 def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) -> None:
     """Its state is read, not decoded; predictions and state are checked; what a circuit would say is not applicable."""
-    html = build(handmade.majority(), tmp_path, **OPTIONS).read_text("utf-8")
+    html = write(handmade.majority(), tmp_path, **OPTIONS).path.read_text("utf-8")
     assert 'class="missing"' not in html
     assert "handmade: expert advice, wired by hand" in html and "causal transformer" not in html
     assert "memory, read from the latents themselves" in text(html, "Weights over time")
     checked = text(html, "Verification against the algorithm")
     assert "compared with Weighted Majority that forgets" in checked and "carried state" in checked
-    verdicts = text(html, "Verdicts")
-    assert "Predictions equal the algorithm's largest relative error" in verdicts
-    assert "The state carried equals the algorithm's largest relative error" in verdicts
-    assert "> 1.0e−9" not in verdicts
+    found = text(html, "What was found")
+    for what in ("distribution", "carried_state"):
+        assert re.search(rf"It computes {what} exactly .*; at most 1.0e−9 yes", found)
     for title in ("Softmax only", "Variants and sizes"):
         assert "Not applicable: handmade was not compiled from a circuit." in text(html, title)
 
 
 def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     """A machine with room for few rounds is run for as many, and refused where that is too few."""
-    written = write_report(cached(n_rounds=12), tmp_path, 12, None, 0, quick=True)
+    written = write(cached(n_rounds=12), tmp_path, n_episodes=12, quick=True)
     assert written.failures == {}
-    said = text(written.path.read_text("utf-8"), "Verdicts")
+    said = text(written.path.read_text("utf-8"), "What was found")
     assert "12 episodes of 12 rounds" in said and "cache [12, 8], grows by 1 a round" in said
     with pytest.raises(InputError, match="needs at least 10 rounds an episode, got 6"):
-        build(cached(n_rounds=6), tmp_path)
+        write(cached(n_rounds=6), tmp_path)
     with pytest.raises(InputError, match="'cached' has room for 12 rounds an episode, got 13"):
-        build(cached(n_rounds=12), tmp_path, n_rounds=13)
+        write(cached(n_rounds=12), tmp_path, n_rounds=13)
 
 
 @pytest.mark.parametrize(("task", "sizes"), [("qlearning", (2, 2)), ("reachability", (6, 8))])
 def test_machines_of_the_other_tasks_get_their_pages(task: str, sizes: tuple[int, int], tmp_path: Path) -> None:
     """Nothing of the task's own parts fails where a machine has no heads and no layers."""
-    written = write_report(reader_of(catalog.get(task).layout(*sizes)), tmp_path, 8, None, 0, quick=True)
+    written = write(reader_of(catalog.get(task).layout(*sizes)), tmp_path, n_episodes=8, quick=True)
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     assert {part.title for part in default_parts()} & OF_HEADS <= set(titles(html))
@@ -194,19 +197,19 @@ def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
         computed.append(context.name)
         return context.name
 
-    def said(value: Any, context: Context) -> list[Finding]:
-        return [Finding("A claim", "pass", "1")]
+    def said(value: Any, context: Context) -> list[Measure]:
+        return [Measure("a", "A claim", Interval(1, 1, 1), 0.5, needs_control=False)]
 
     of_heads = Part("of-heads", "Of heads", compute, lambda value, context: [Prose(value)], summary=said, slow=True)
     lacking = replace(of_heads, lacking=needing("pattern"))
     reads = Part("reads", "Reads", lambda context: context.result("of-heads"), lambda value, context: [Prose(value)])
     parts = (overview.part(), lacking, reads)
     with pytest.warns(UserWarning, match="Reads, because not applicable: gru has no attention heads"):
-        html = build(gru(), tmp_path, **SMALL, parts=parts, quick=True).read_text("utf-8")
+        html = write(gru(), tmp_path, **SMALL, parts=parts, quick=True).path.read_text("utf-8")
     assert computed == [] and "A claim" not in html
-    assert titles(html)[:-1] == ["Verdicts", "Of heads", "Reads"]
+    assert titles(html)[:-1] == ["What was found", "Of heads", "Reads"]
     assert "Not applicable: gru has no attention heads." in text(html, "Of heads")
-    html = build("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), of_heads)).read_text("utf-8")
+    html = write("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), of_heads)).path.read_text("utf-8")
     assert computed == ["wma-handwired"] and "A claim" in html
 
 
@@ -242,7 +245,7 @@ def test_a_circuit_without_sites_is_verified_by_what_it_gives(tmp_path: Path, mo
     monkeypatch.setitem(RECORDS, "bare", record)
     wanted = ("verification", "softening", "circuit")
     parts = (overview.part(), *(part for part in experts.parts() if part.key in wanted))
-    written = write_report(circuits.load("bare", n_experts=2), tmp_path, 8, 10, 0, parts)
+    written = write(circuits.load("bare", n_experts=2), tmp_path, n_episodes=8, n_rounds=10, parts=parts)
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     assert "carried state" in text(html, "Verification against the algorithm")
@@ -256,9 +259,9 @@ def test_a_circuit_without_edges_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(RECORDS, "bare", record)
     model = circuits.load("bare", n_experts=2)
     parts = (overview.part(), interchange.part(), heads.circuit())
-    written = write_report(model, tmp_path, 8, 10, 0, parts)
+    written = write(model, tmp_path, n_episodes=8, n_rounds=10, parts=parts)
     assert written.failures == {}
     html = written.path.read_text("utf-8")
     assert "lists no edges" in text(html, "The circuit") and "Which position reads which" in html
-    assert "0.0 bind" in section(html, "The circuit") and "log_weights" in section(html, "The circuit")
+    assert "L0H0 bind" in section(html, "The circuit") and "log_weights" in section(html, "The circuit")
     assert "says of no variable which places carry it" in text(html, "Interchange interventions")

@@ -1,49 +1,69 @@
-"""The interval plot: what is drawn where, and what a page's first sentence says of its findings."""
+"""Measures on a page: what is drawn where, and how a word looks."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from interp.errors import InputError
+from interp.measure import UNTRAINED, Control, Measure
 from interp.statistics import Interval
-from reports.blocks import Finding, Findings
-from reports.measured import IntervalPlot, Measured, Row
+from reports.blocks import Measures, colour, counts, plain
 
 NAN = float("nan")
 
 
+def measure(number: Interval, threshold: float = 0.5, **controls: float) -> Measure:
+    return Measure("m", "M", number, threshold, controls={name: Control(value) for name, value in controls.items()})
+
+
 def test_marks_stand_where_their_numbers_are() -> None:
-    """In percent of the scale; what lies beyond it stands at its end and says so; a bound points to its side."""
-    measured = Measured(
-        Interval(0.6, 0.5, 0.9), 0.95, controls={"an untrained copy": -2.0, "chance": 0.1, "random": 0.25}
-    )
-    assert measured.marks == [
-        ("span", 50.0, 40.0),
-        ("from", 95.0, 0.0),
-        ("untrained beyond", 0.0, 0.0),
-        ("control", 25.0, 0.0),
-        ("dot", 60.0, 0.0),
+    """In percent of the scale; what lies beyond it stands at its end and is pale; a threshold points to its side."""
+    above = measure(Interval(0.6, 0.5, 0.9), 0.95, **{UNTRAINED: -2.0, "chance": 0.1, "random": 0.25})
+    below = replace(measure(Interval(1.2, NAN, NAN), 0.1, a=0.3, b=0.2), side="below")
+    drawn = Measures([above, below, measure(Interval(NAN, NAN, NAN))])
+    assert [drawn.marks(one) for one in drawn.measures] == [
+        [
+            ("span", 50.0, 40.0),
+            ("from", 95.0, 0.0),
+            ("untrained beyond", 0.0, 0.0),
+            ("control", 25.0, 0.0),
+            ("dot", 60.0, 0.0),
+        ],
+        [("to", 10.0, 0.0), ("control", 20.0, 0.0), ("dot beyond", 100.0, 0.0)],
+        [],
     ]
-    low = Measured(Interval(1.2, NAN, NAN), below=0.1, controls={"a": 0.3, "b": 0.2})
-    assert low.marks == [("to", 10.0, 0.0), ("control", 20.0, 0.0), ("dot beyond", 100.0, 0.0)]
-    assert IntervalPlot([Row("x", low), Row("y", None)]).kinds == {"to", "control", "dot", "beyond"}
+    assert drawn.kinds == {"span", "from", "to", "untrained", "control", "dot", "beyond"}
+    assert drawn.said(above) == f"0.60 [0.50, 0.90]; at least 0.95; {UNTRAINED} −2; random 0.25"
 
 
-def test_one_threshold_decides() -> None:
-    with pytest.raises(InputError, match="one threshold"):
-        Measured(Interval(0.5, 0.4, 0.6), 0.1, 0.2)
+def test_an_amount_is_printed() -> None:
+    """It has no scale from 0 to 1, so its number and threshold stand as text."""
+    error = Measure("e", "E", Interval(1e-16, 1e-16, 1e-16), 1e-12, "below", unit="error", is_share=False)
+    assert Measures([error]).marks(error) == []
+    assert Measures([error]).said(error) == "1.0e−16 [1.0e−16, 1.0e−16] error; at most 1.0e−12"
 
 
-def test_the_sentence_says_what_came_out_and_what_is_open() -> None:
-    """A claim that failed is never said as one that passed; what one verb says is said together."""
-    says = ("holds", "does not hold")
-    found = [
-        Finding("A", "pass", "1", says=(*says, "the votes")),
-        Finding("B", "fail", "0", says=("is exact", "is not exact", "")),
-        Finding("C", "pass", "1", says=(*says, "the weights")),
-        Finding("D", "uninformative", "1", says=("flies", "does not fly", "")),
-    ]
-    whole = Findings([(finding, ("", "")) for finding in found])
-    assert whole.sentence("m") == ("m holds the votes and the weights, but is not exact. 1 of 4 claims is left open.")
-    assert Findings(whole.rows[1:2]).sentence("m") == "m is not exact."
-    assert Findings(whole.rows[3:]).sentence("m") == "1 of 1 claims is left open."
+@pytest.mark.parametrize(
+    ("found", "word", "hue"),
+    [
+        (measure(Interval(0.9, 0.8, 1.0), chance=0.1), "yes", "pass"),
+        (measure(Interval(0.1, 0.0, 0.2), chance=0.1), "no", "fail"),
+        (replace(measure(Interval(0.1, 0.0, 0.2), chance=0.1), by_design=False), "no", "neutral"),
+        (measure(Interval(0.9, 0.8, 1.0)), "undecided", "neutral"),
+        (Measure("m", "M", lacking="it has no heads"), "not applicable", "neutral"),
+    ],
+)
+def test_a_word_is_red_only_where_it_should_be_another(found: Measure, word: str, hue: str) -> None:
+    """What a model was made not to satisfy is false without alarm, and what is open is neither good nor bad."""
+    assert (found.word, colour(found)) == (word, hue)
+    assert counts([found, found]) == f"2 {word}"
+
+
+def test_the_table_has_the_columns_that_say_something() -> None:
+    """Every number of the plot, and none of a number that decides nothing: that has no word."""
+    drawn = Measures([measure(Interval(0.9, 0.8, 1.0), chance=0.1)], sections=[("s", "S")])
+    names = ["claim", "number", "threshold", "side", "control", "control_number", "word", "see"]
+    assert list(drawn.table.shown.columns) == names
+    shown = plain("a", Interval(0.5, 0.4, 0.6), {"b": 0.2})
+    assert Measures([shown]).marks(shown)[-1] == ("dot", 50.0, 0.0) and not Measures([shown]).judged

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import interp
-from reports.build import write_report
+from reports.build import write
 
 ODD: list[tuple[str, dict[str, int], int, int]] = [
     ("wma-handwired", {"n_experts": 1}, 5, 10),
@@ -36,5 +36,5 @@ def test_an_odd_size_gives_a_page(
     name: str, sizes: dict[str, int], n_episodes: int, n_rounds: int, tmp_path: Path
 ) -> None:
     model = interp.load(name, **sizes)
-    written = write_report(model, tmp_path, n_episodes, n_rounds, 0, source=name, arguments=sizes, quick=True)
+    written = write(model, tmp_path, n_episodes=n_episodes, n_rounds=n_rounds, source=name, arguments=sizes, quick=True)
     assert not written.failures and "Not computed" not in written.path.read_text("utf-8")

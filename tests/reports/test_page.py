@@ -14,10 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from interp import figures
 from interp.errors import InputError
-from reports import figures
+from interp.measure import Control, Measure
+from interp.statistics import Interval
 from reports.attention import AttentionView, library_script
-from reports.blocks import Code, Figure, Prose, Summary, Table, Verdict, cell, number
+from reports.blocks import Code, Figure, Measures, Prose, Summary, Table, cell, number
 from reports.page import Report, Section
 
 LABELS = ("<w>", "e_1", "p?")
@@ -29,15 +31,14 @@ def view(title: str = "Layer 1") -> AttentionView:
 
 
 def small_report(*views: AttentionView) -> Report:
-    frame = pd.DataFrame({"max_error": [1e-15, 0.25], "verdict": [Verdict(True, "exact"), Verdict(False, "off")]})
+    frame = pd.DataFrame({"max_error": [1e-15, 0.25], "exact": [True, False]})
+    held = Measure("held", "It holds the votes", Interval(1, 1, 1), 0.5, controls={"chance": Control(0.1)})
     line = figures.trajectories(np.eye(3), np.eye(3), ["a", "b", "c"], ylabel="weight")
     return Report(
         "A <b>model</b>",
         "What `it` does.",
         [
-            Section(
-                "Summary", [Summary({"Exact": Verdict(True, "yes"), "n": 4}), Prose("One & two.\n\nThree **four**.")]
-            ),
+            Section("Summary", [Measures([held]), Summary({"n": 4}), Prose("One & two.\n\nThree **four**.")]),
             Section("Errors", [Table(frame, "All of them."), Table(frame, collapsed=True), *views]),
             Section("Weights", [Figure(line, "Weights over rounds", "A caption."), Figure(line, "Again")]),
             Section("Reproduce", [Code("print('<script>')", "Python")]),

@@ -14,9 +14,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import interp
-from reports import figures, panels
-from reports.build import build
-from reports.figures import DIVERGING, SEQUENTIAL
+from interp import figures
+from interp.figures import DIVERGING, SEQUENTIAL
+from reports import panels
+from reports.build import write
 from reports.page import Section
 from reports.part import Part
 from reports.parts.closing import PRINTED, paper
@@ -44,7 +45,7 @@ def test_the_list_says_where_and_why_not(tmp_path: Path) -> None:
     here = {"8": ("shown", "smaller"), "9": ("failed", ""), "10": ("missing", "")}
     model = interp.load("wma-handwired", n_experts=2)
     with pytest.warns(UserWarning, match="Not here"):
-        page = build(model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper(here)))
+        page = write(model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper(here))).path
     rows = re.findall(r"<tr>(.*?)</tr>", page.read_text("utf-8"), re.DOTALL)
     cells = [[unescape(c.strip()) for c in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)] for row in rows]
     by_number = {row[0]: row[2:] for row in cells if len(row) == 4}

@@ -18,11 +18,13 @@ from circuits.compiler import wired
 from interp import catalog, tasks
 from interp.cli import app
 from interp.errors import InputError
+from interp.measure import Control, Measure
 from interp.model.checkpoints import save_checkpoint
+from interp.statistics import Interval
 from interp.tasks import Task
 from reports import build as builder
-from reports.blocks import Finding, Prose
-from reports.build import build
+from reports.blocks import Prose
+from reports.build import write
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import overview
@@ -58,22 +60,25 @@ def model() -> Any:
 
 def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(model: Any, tmp_path: Path) -> None:
     """The page holds everything else, and says why of what is missing: at its place and in the summary."""
-    said = Finding("A claim", "uninformative", "0.9", "chance 0.9")
+    said = Measure("a", "A claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.9)})
     drawn = part("drawn", summary=lambda computed, context: [said])
     undrawn = replace(part("undrawn"), draw=lambda computed, context: divide(context))
     parts = (overview.part(), part("refused", refuse), part("broken", divide), undrawn, drawn)
     with pytest.warns(UserWarning, match=r"Refused, because there are <2> reasons; Broken, because ZeroDivisionError"):
-        html = build(model, tmp_path, **SMALL, parts=parts).read_text("utf-8")
-    assert titles(html)[:-1] == ["Verdicts", "Refused", "Broken", "Undrawn", "Drawn"]
+        html = write(model, tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
+    assert titles(html)[:-1] == ["What was found", "Refused", "Broken", "Undrawn", "Drawn"]
     assert "Not computed, because there are &lt;2&gt; reasons</p>" in section(html, "Refused")
     for title in ("Broken", "Undrawn"):
         assert "Not computed, because ZeroDivisionError: division by zero</p>" in section(html, title)
         assert "in divide" in section(html, title)
     assert 'class="missing"' not in section(html, "Drawn")
-    table = html[html.index('<details class="findings">') :]
-    rows = re.findall(r'<th scope="row">(.*?)</th>.*?badge (.*?)">(.*?)<.*?href="#(.*?)"', table, re.DOTALL)
-    missing = [(title, "neutral", "cannot tell", title.lower()) for title in ("Refused", "Broken", "Undrawn")]
-    assert rows == [*missing, ("A claim", "neutral", "uninformative", "drawn")]
+    row = r'<th scope="row">([^<]*) <a class="see" href="#(.*?)".*?badge (.*?)">(.*?)<.*?muted">(.*?)<'
+    rows = re.findall(row, html, re.DOTALL)
+    refused, zero = "not computed, because there are &lt;2&gt; reasons", "ZeroDivisionError: division by zero"
+    whys = [refused, *[f"not computed, because {zero}"] * 2]
+    missing = [(title, title.lower()) for title in ("Refused", "Broken", "Undrawn")]
+    expected = [(*one, "neutral", "undecided", why) for one, why in zip(missing, whys, strict=True)]
+    assert rows == [*expected, ("A claim", "drawn", "neutral", "undecided", "chance does as well")]
 
 
 def test_the_command_exits_with_1_and_prints_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -98,7 +103,7 @@ def test_parts_share_results_and_failures(model: Any, tmp_path: Path) -> None:
         part("lost", lambda context: context.result("erly")),
     )
     with pytest.warns(UserWarning, match="Broken.*Needy.*Lost"):
-        html = build(model, tmp_path, **SMALL, parts=parts).read_text("utf-8")
+        html = write(model, tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
     assert computed == ["late"] and "early saw once" in section(html, "Early")
     assert "ZeroDivisionError" in section(html, "Needy")
     assert "unknown part of this report &#39;erly&#39;; did you mean &#39;early&#39;" in section(html, "Lost")
@@ -110,14 +115,14 @@ def test_a_report_hashes_a_model_once(model: Any, tmp_path: Path, monkeypatch: p
     digest = type(model)._digest
     monkeypatch.setattr(type(model), "_digest", lambda self: hashed.append(self) or digest(self))
     asks = [part(key, lambda context: context.model.digest()) for key in ("one", "two")]
-    build(model, tmp_path, **SMALL, parts=(overview.part(), *asks))
+    write(model, tmp_path, **SMALL, parts=(overview.part(), *asks))
     assert hashed == [model]
 
 
 def test_two_parts_of_one_key_are_refused(model: Any, tmp_path: Path) -> None:
     """One of them would read the other's result."""
     with pytest.raises(InputError, match="'twice'"):
-        build(model, tmp_path, **SMALL, parts=(part("twice"), part("twice")))
+        write(model, tmp_path, **SMALL, parts=(part("twice"), part("twice")))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -132,7 +137,7 @@ def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkey
 
     monkeypatch.setattr(builder, "display", display)
     monkeypatch.setattr(builder, "perf_counter", iter((0.0, 1.5, 2.0, 2.25)).__next__)
-    build(model, tmp_path, **SMALL, parts=(part("one"), part("two"), part("no", applies=lambda context: False)))
+    write(model, tmp_path, **SMALL, parts=(part("one"), part("two"), part("no", applies=lambda context: False)))
     said = ("One", "Two (One: 1.5 s)", "drawing (Two: 0.2 s)")
     steps = [{"advance": 1, "text": f"Report on {model.config.name}: {what}"} for what in said]
     assert seen == [(2, -1), *steps, {"completed": 2}]
@@ -177,7 +182,7 @@ def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, m
     ran = report(tmp_path / "tiny", tmp_path)
     assert ran.exit_code == 0, ran.output
     html = next(tmp_path.glob("tiny-*.html")).read_text("utf-8")
-    expected = ["Verdicts", "Compared with other machines", "The state over time", "Probes", "Patching"]
+    expected = ["What was found", "Compared with other machines", "The state over time", "Probes", "Patching"]
     expected += ["Circuits of edges", "Attention", "What the heads do", "How to reproduce"]
     assert titles(html)[:-1] == expected
     assert "8 episodes of 12 rounds, uniform regime, seed 0" in html
@@ -188,8 +193,8 @@ def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Pat
     """A key, sizes, a layout, a sampler and a loss are enough for a report."""
     full = own_task.BANDIT
     tasks.register(Task(full.key, full.name, full.what, full.data))
-    html = build(tiny(own_task.BanditRound()), tmp_path, **SMALL).read_text("utf-8")
-    assert titles(html)[:-1] == ["Verdicts", "Attention", "What the heads do", "How to reproduce"]
+    html = write(tiny(own_task.BanditRound()), tmp_path, **SMALL).path.read_text("utf-8")
+    assert titles(html)[:-1] == ["What was found", "Attention", "What the heads do", "How to reproduce"]
     assert "interp report" not in section(html, "How to reproduce")
 
 

@@ -87,22 +87,23 @@ def test_axe_finds_nothing(browser: Browser, small_page: Path, dark: bool) -> No
     assert violations(browser) == []
 
 
-def test_the_first_screen_holds_the_verdicts(browser: Browser, small_page: Path) -> None:
-    """The sentence, and a row a claim: its number among controls, how it came out, a link to where it is shown."""
+def test_the_first_screen_holds_the_measures(browser: Browser, small_page: Path) -> None:
+    """The sentence, and a row a claim: its number among controls, its word, a link to where it is shown."""
     browser.open(small_page, width=1440, height=900)
     plot, rows = "document.querySelector('figure.intervals table')", "[...{}.querySelectorAll('tbody tr')]"
     assert browser.evaluate(f"{plot}.getBoundingClientRect().bottom") < 900
     assert browser.evaluate("document.querySelector('.sentence').innerText") == "It does what it does."
-    words = ["pass", "fail", "cannot tell", "uninformative"]
-    said = browser.evaluate(f"{rows.format(plot)}.map((row) => [row.innerText.split('\\n')[0], row.innerText])")
-    assert [word in row for word, (_, row) in zip(words, said, strict=True)] == [True] * 4
+    words = ["yes", "no", "undecided", "not applicable", "yes"]
+    said = browser.evaluate(f"{rows.format(plot)}.map((row) => row.querySelector('.badge').innerText)")
+    assert said == words
     track = browser.evaluate(f"{plot}.querySelector('.track').getAttribute('aria-label')")
-    assert track == "0.50 [0.40, 0.60]; holds from 0.9 up; untrained 0.2; chance 0.3"
-    evidence = "document.querySelector('details.findings')"
+    assert track == "0.50 [0.40, 0.60] R2; at least 0.3; chance 0.1"
+    evidence = "document.querySelector('figure.intervals details.table')"
     assert browser.evaluate(f"{evidence}.open") is False
     browser.evaluate(f"{evidence}.open = true")
     cells = browser.evaluate(f"{rows.format(evidence)}.map((row) => row.innerText.split('\\t'))")
-    assert cells == [[f"Claim {i}", "0.5 [0.4, 0.6]", "chance 0.5", word, "Weights"] for i, word in enumerate(words)]
+    assert [row[:2] for row in cells] == [["Claim", "0.50 [0.40, 0.60]"]] * 5
+    assert [word in row for word, row in zip(words, cells, strict=True)] == [True] * 5
     browser.page.click("figure.intervals a[href='#weights']")
     assert browser.evaluate("location.hash") == "#weights"
 
@@ -112,7 +113,7 @@ def test_contents_mark_the_section_that_is_read(browser: Browser, small_page: Pa
     for width in (1440, 390):
         browser.open(small_page, width=width, height=500)
         marked = "document.querySelector('nav.contents a[aria-current]').hash"
-        assert browser.evaluate(marked) == "#verdicts"
+        assert browser.evaluate(marked) == "#what-was-found"
         assert browser.evaluate("document.querySelector('#missing details').open") is False
         if width == 390:
             browser.page.click("nav.contents summary")
@@ -128,14 +129,14 @@ def test_contents_mark_the_section_that_is_read(browser: Browser, small_page: Pa
 
 
 def test_a_folded_page_says_what_its_sections_say(browser: Browser, small_page: Path) -> None:
-    """Beside each title its verdicts and the first sentence of its first caption; a link into a fold opens it."""
+    """Beside each title its words and the first sentence of its first caption; a link into a fold opens it."""
     browser.open(small_page)
     assert browser.evaluate("document.querySelector('#weights summary').innerText.split('\\n')") == [
-        "Weights pass fail cannot tell uninformative",
+        "Weights 2 yes no undecided not applicable",
         "Text.",
     ]
-    browser.evaluate("document.querySelector('a[href=\"#table-3\"]').click()")
-    assert browser.evaluate("document.getElementById('table-3').checkVisibility()")
+    browser.evaluate("document.querySelector('a[href=\"#table-4\"]').click()")
+    assert browser.evaluate("document.getElementById('table-4').checkVisibility()")
     browser.page.click("nav.contents button")
     assert browser.evaluate("document.querySelectorAll('details.section:not([open])').length") == 0
 
@@ -146,7 +147,7 @@ def test_print_opens_every_fold(browser: Browser, small_page: Path) -> None:
     assert browser.evaluate("document.querySelector('details.table table').checkVisibility()") is False
     browser.page.emulate_media(media="print")
     tables = "[...document.querySelectorAll('details.table table')]"
-    assert browser.evaluate(f"{tables}.map((table) => table.checkVisibility())") == [True]
+    assert browser.evaluate(f"{tables}.map((table) => table.checkVisibility())") == [True, True]
     assert browser.evaluate(f"{tables}.every((table) => table.getBoundingClientRect().height > 50)")
     assert browser.evaluate("getComputedStyle(document.querySelector('details.table .scroll')).maxHeight") == "none"
     assert not browser.evaluate("document.querySelector('.csv').checkVisibility()")
@@ -158,10 +159,10 @@ def test_a_strict_server(browser: Browser, small_page: Path) -> None:
     browser.wait("document.querySelectorAll('.view canvas').length > 0")
     browser.page.click("nav.contents button")
     with browser.page.expect_download() as download:
-        browser.page.click("#table-1 .csv")
-    assert download.value.suggested_filename == "table-1.csv"
+        browser.page.click("#table-2 .csv")
+    assert download.value.suggested_filename == "table-2.csv"
     assert download.value.path().read_text() == "name,score,low,high\na,-1e-09,-0.1,0.1\nb,0.5,0.4,0.6\n"
     assert (
-        browser.evaluate("document.querySelector('#table-1 tbody').innerText").split("\n")[0] == "a\t0.00 [−0.10, 0.10]"
+        browser.evaluate("document.querySelector('#table-2 tbody').innerText").split("\n")[0] == "a\t0.00 [−0.10, 0.10]"
     )
     assert browser.complaints() == []

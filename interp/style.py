@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from interp import foreign
 from interp.checks import checked
 from interp.display import drawn
-from reports.palette import INK, LIGHT, PAPER
+from interp.palette import INK, LIGHT, PAPER
 
 WIDTH = 9.6
 """Inches: the width of a page's column."""

@@ -1,6 +1,6 @@
 """The pictures that several reports use: pure functions from arrays and frames to ``matplotlib.figure.Figure``.
 
-No pyplot and no state outside the call. Each algorithm keeps its colour (``reports.palette``); references are drawn in
+No pyplot and no state outside the call. Each algorithm keeps its colour (``interp.palette``); references are drawn in
 the page's ink. A figure shows only the numbers that it is given.
 """
 
@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.colors import ListedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import require_columns
 from interp.errors import require
+from interp.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
 from interp.statistics import bootstrap_mean
-from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
-from reports.style import WIDTH, styled
+from interp.style import WIDTH, styled
 
 REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2, 2))}
 """How lines that nobody measured are drawn: a floor, the identity, a perfect score."""
@@ -200,47 +200,57 @@ def ends(frame: pd.DataFrame, what: str, x: str = "round") -> str:
 
 
 @styled
-def heatmap(
-    values: ArrayLike,
-    rows: Sequence[str],
-    columns: Sequence[str],
+def heatmaps(
+    grids: Mapping[str, pd.DataFrame],
     *,
     label: str,
     xlabel: str = "",
+    ylabel: str = "",
     limit: float | None = None,
+    lowest: float | None = None,
 ) -> Figure:
-    """A labelled grid: layer x position, head x position, round x round. Small grids carry their numbers.
+    """Labelled grids over the same columns, one below the other on one scale; small ones carry their numbers.
 
     Args:
-        values: ``[row, column]``; NaN is left blank. The first row is at the top.
+        grids: title -> frame, whose index and columns name rows and columns; NaN is left blank.
         label: what a cell is, on the colour bar.
+        limit, lowest: where the colours end; at the largest magnitude, and at 0 or its negative, when None.
     """
-    grid = np.asarray(values, dtype=np.float64)
-    require(
-        grid.shape == (len(rows), len(columns)),
-        f"a heatmap of shape {grid.shape} does not fit {len(rows)} row labels and {len(columns)} column labels",
-    )
-    limit = limit or float(np.nanmax(np.abs(grid), initial=0)) or 1.0
-    figure = Figure(figsize=(WIDTH, float(np.clip(0.9 + 0.29 * len(rows), 1.7, 9))))
-    axes = figure.subplots()
-    low = -limit if np.nanmin(grid, initial=0) < 0 else 0
-    cmap = DIVERGING if low else SEQUENTIAL
-    image = axes.imshow(grid, cmap=cmap, vmin=low, vmax=limit, aspect="auto", interpolation="none")
-    axes.spines[:].set_visible(False)
-    _ticks(axes, rows, columns)
-    axes.set(xlabel=xlabel)
-    axes.grid(False)
-    if grid.size <= 600:
-        axes.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
-        axes.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
-        axes.grid(True, which="minor")
-        axes.tick_params(which="minor", length=0)
-    numbered(axes, grid, limit)
-    colour_bar(figure, image, label, ax=axes, fraction=0.03, pad=0.015).locator = MaxNLocator(4)
+    frames = list(grids.values())
+    require(len(frames) > 0, "give at least one grid")
+    columns = [str(name) for name in frames[0].columns]
+    same = all([str(name) for name in frame.columns] == columns for frame in frames)
+    require(same, "grids that stand below each other must have the same columns")
+    cells = [frame.to_numpy(dtype=np.float64) for frame in frames]
+    limit = limit or max(float(np.nanmax(np.abs(grid), initial=0)) for grid in cells) or 1.0
+    if lowest is None:
+        lowest = -limit if any(bool((grid < 0).any()) for grid in cells) else 0.0
+    heights = [max(len(frame), 1) for frame in frames]
+    figure = Figure(figsize=(WIDTH, float(np.clip(0.9 + 0.28 * sum(heights) + 0.3 * len(frames), 1.7, 12))))
+    below = figure.subplots(len(frames), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, (title, frame), grid in zip(below, grids.items(), cells, strict=True):
+        image = painted(axes, grid, Normalize(lowest, limit))
+        axes.set_title(title, fontsize=9)
+        _ticks(axes, [str(name) for name in frame.index], columns)
+        axes.set(ylabel=ylabel)
+        _numbered(axes, grid, limit)
+    below[-1].set(xlabel=xlabel)
+    bar = colour_bar(figure, image, label, ax=list(below), fraction=0.03, pad=0.015)
+    bar.locator = MaxNLocator(4)
     return figure
 
 
-def numbered(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
+def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str = "auto") -> Any:
+    """The image of one grid, white at 0, without ticks, grid or frame."""
+    cmap = DIVERGING if (norm.vmin or 0) < 0 else SEQUENTIAL
+    image = axes.imshow(grid, cmap=cmap, norm=norm, aspect=aspect, interpolation="none")  # type: ignore[arg-type]
+    axes.grid(False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def _numbered(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
     """Write the numbers into the cells of a small grid; those next to nothing are left out."""
     if grid.size > 400 or grid.shape[1] > 20:
         return
@@ -277,7 +287,6 @@ def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
         step = max(1, -(-len(labels) // 40))
         places = list(range(0, len(labels), step))
         axis.set_ticks(places, [labels[i] for i in places])
-        axis.set_tick_params(length=0)
     if max(map(len, columns)) * _CHARACTER > (WIDTH - 1.4) / len(columns) and len(columns) <= 40:
         for tick in axes.get_xticklabels():
             tick.set(rotation=45, ha="right", rotation_mode="anchor")
