@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.compare.variants import rescaled, rotated, with_distractors
+from circuits.compare.variants import rotated, with_distractors
 from circuits.registry import build
 from interp import library
 from interp.algorithm import Algorithm, Values, Variable
@@ -26,6 +26,7 @@ from interp.tasks.qlearning import families as learners
 from interp.tasks.qlearning.lapses import late_q, stopped_q
 from interp.tasks.reachability import algorithms as search
 from lab.known import by_algorithm, edits, handmade
+from lab.variants import rescaled
 
 REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "experts": ("wma-handwired", {"n_experts": 4}),
