@@ -31,7 +31,6 @@ from interp.tasks.qlearning.algorithms import q_learning
 from lab import known
 from lab.known import QUESTIONS, edits
 from lab.known.makers import GAIN, computed
-from lab.known.scores import WORDS
 
 HALF, MOST = 0.5, 0.95
 """The shares of runs for which a smallest size is given."""
@@ -104,8 +103,7 @@ def measure(key: str, size: float, seed: int, effort: compare.Effort) -> dict[st
     require_known("deviation", key, every, limit=20)
     one = every[key]
     found = compare.run(one.make(size), known.reference(one.task), effort=replace(effort, seed=seed))
-    said = {question: found.verdicts[question].word for question in QUESTIONS}
-    words = {question: WORDS.get(word, word) for question, word in said.items()}
+    words = {question: found[question].word for question in QUESTIONS}
     return {"deviation": key, "size": size, "seed": seed, **words, "cpu_seconds": found.settings["cpu_seconds"]}
 
 

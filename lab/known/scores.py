@@ -19,7 +19,6 @@ from lab.known import QUESTIONS, Specimen
 
 SCORED = (*QUESTIONS, "algorithm")
 """Everything about a machine that is right, undecided or wrong."""
-WORDS = {"same": "yes", "different": "no"}
 MARKS = ("right", "undecided", "wrong")
 
 
@@ -47,12 +46,11 @@ def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dic
     found = compare.run(specimen.make(), reference, effort=effort)
     row: dict[str, Any] = {"task": specimen.task, "key": specimen.key, "held_out": specimen.held_out}
     for question in QUESTIONS:
-        verdict, right = found.verdicts[question], specimen.right.get(question)
-        word = WORDS.get(verdict.word, verdict.word)
-        row |= {question: word, f"{question}_right": right or "", f"{question}_mark": mark(word, right)}
-        row |= {f"{question}_by": verdict.decided_by, f"{question}_value": verdict.bound.estimate}
-        row |= {f"{question}_low": verdict.bound.low, f"{question}_high": verdict.bound.high}
-        row |= {f"{question}_threshold": verdict.threshold, f"{question}_untrained": verdict.control}
+        one, right = found[question], specimen.right.get(question)
+        row |= {question: one.word, f"{question}_right": right or "", f"{question}_mark": mark(one.word, right)}
+        row |= {f"{question}_by": f"{one.unit} ({one.about})", f"{question}_value": one.number.estimate}
+        row |= {f"{question}_low": one.number.low, f"{question}_high": one.number.high}
+        row |= {f"{question}_threshold": one.threshold, f"{question}_control": one.row()["control_number"]}
     named = found.algorithm.family or ""
     row |= {"algorithm": named or f"none ({found.algorithm.closest})", "algorithm_right": specimen.algorithm}
     row |= {"algorithm_mark": mark_family(named, specimen.algorithm)}
