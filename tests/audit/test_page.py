@@ -45,7 +45,7 @@ def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
     tables = {name for one in decided for name in one["rests_on"]} - {
         "cycles",
         "turning",
-    }  # of four directions at least
+    }  # of four directions
     assert all((folder / f"{name}.csv").is_file() for name in (*tables, "measures"))
     (page,) = folder.glob("wma-handwired*.html")
     text = unescape(page.read_text("utf-8"))
