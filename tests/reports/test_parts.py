@@ -33,6 +33,7 @@ from reports.parts.default import default_parts
 from reports.tasks import experts, parts_for
 from tests.reports.conftest import SMALL, fewer, tiny
 from tests.reports.test_build import section, titles
+from tests.test_json import SCHEMA, check
 
 
 def part(key: str, compute: Callable[[Context], Any] = lambda context: None, **others: Any) -> Part:
@@ -100,6 +101,7 @@ def test_the_json_is_the_measures_of_the_page(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(experts, "parts", lambda: (overview.part(), exact))
     words = ["report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", str(tmp_path), "--json"]
     printed = json.loads(CliRunner().invoke(app, words).stdout)
+    check(printed, SCHEMA["$defs"]["report"])
     assert [Measure.from_dict(one) for one in printed["measures"]] == [held] and printed["not_computed"] == {}
     assert '<p class="sentence">It is exact.</p>' in (tmp_path / "wma-handwired.html").read_text("utf-8")
 
