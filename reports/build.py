@@ -149,10 +149,11 @@ def _first(context: Context, missing: Sequence[Measure]) -> str:
     """The first sentences of a page: two phrases of what is true and two of what is not, each of another part."""
     keys = sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared"))
     kept, said = list[Measure](), list[tuple[str, str]]()
-    for key, one in [*((key, one) for key in keys for one in context.measures[key]), *(("", one) for one in missing)]:
-        crowded = (key, one.word) in said or sum(word == one.word for _, word in said) >= 2
+    pairs = [(key, one) for key in keys for one in context.measures[key]] + [("", one) for one in missing]
+    for of, one in pairs:
+        crowded = (of, one.word) in said or sum(word == one.word for _, word in said) >= 2
         kept.append(replace(one, yes="", no="") if crowded else one)
-        said += [(key, one.word)] * bool(kept[-1].phrase)
+        said += [(of, one.word)] * bool(kept[-1].phrase)
     return sentence(context.name, kept, context.sentence) if kept else ""
 
 
