@@ -117,7 +117,7 @@ class SweepResult(Tabled):
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
         """
-        from matplotlib.figure import Figure
+        from interp.figures import heatmaps
 
         frame = self.frame
         require_columns("a sweep", frame, "target", "start", "stop", "position", "layer", "component", "word")
@@ -133,21 +133,19 @@ class SweepResult(Tabled):
         rows = rows.assign(position=rows["position"].fillna(""), layer=[_row_name(layer) for layer in rows["layer"]])
         panels = dict(list(rows.groupby("component", sort=False)))
         positions = list(dict.fromkeys(rows["position"]))
-        figure = Figure(figsize=(2.2 + 0.42 * len(positions), 0.6 + 1.6 * len(panels)), layout="constrained")
-        axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-        for axis, (name, part) in zip(axes, panels.items(), strict=True):
-            grid = part.pivot_table(index="layer", columns="position", values=value, sort=False)
-            grid = grid.reindex(columns=positions)
-            axis.imshow(grid.to_numpy(), vmin=0, vmax=1, aspect="auto", cmap="viridis")
+        grids = {
+            str(name): part.pivot_table(index="layer", columns="position", values=value, sort=False).reindex(
+                columns=positions
+            )
+            for name, part in panels.items()
+        }
+        label = "R2" if value == "number" else value.replace("_", " ")
+        figure = heatmaps(grids, label=label, limit=1.0, lowest=0.0)
+        for axes, (name, part) in zip(figure.axes, panels.items(), strict=False):
             for _, row in part[part["word"] == "yes"].iterrows():
-                axis.plot(positions.index(row["position"]), grid.index.get_loc(row["layer"]), "o", color="white", ms=3)
-            axis.set_yticks(range(len(grid)), list(grid.index), fontsize="small")
-            axis.set_title(name, fontsize="medium", loc="left")
-        axes[-1].set_xticks(range(len(positions)), positions, rotation=60, ha="right", fontsize="small")
-        figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: yes)", fontsize="medium")
-        figure.colorbar(
-            axes[0].images[0], ax=list(axes), label="R2" if value == "number" else value.replace("_", " "), extend="min"
-        )
+                at = positions.index(row["position"]) - 0.4, grids[str(name)].index.get_loc(row["layer"]) - 0.3
+                axes.plot(*at, "o", color="black", ms=3)
+        figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: yes)")
         return figure
 
 

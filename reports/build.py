@@ -136,9 +136,25 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     sections = [section for of_part in reversed(drawn) for section in of_part]
     about = {"kind": "handwired" if context.handwired else "learned", "task": task.name}
     measures = measures_of(context).measures
-    first = sentence(context.name, measures, context.sentence) if measures else ""
+    first = _first(context, [one for one in measures if one.key in context.failures])
     about |= {"run": sampled(context), "words": counts(measures), "sentence": first}
     return Report(title, lead, sections, provenance(**settings), INDEX, about, first)
+
+
+_FIRST = ("interchange", "probes")
+"""Parts whose measures a page's first sentence names before others: what the model does inside."""
+
+
+def _first(context: Context, missing: Sequence[Measure]) -> str:
+    """The first sentences of a page: two phrases of what is true and two of what is not, each of another part."""
+    keys = sorted(context.measures, key=lambda key: (key not in _FIRST, key == "compared"))
+    kept, said = list[Measure](), list[tuple[str, str]]()
+    pairs = [(key, one) for key in keys for one in context.measures[key]] + [("", one) for one in missing]
+    for of, one in pairs:
+        crowded = (of, one.word) in said or sum(word == one.word for _, word in said) >= 2
+        kept.append(replace(one, yes="", no="") if crowded else one)
+        said += [(of, one.word)] * bool(kept[-1].phrase)
+    return sentence(context.name, kept, context.sentence) if kept else ""
 
 
 def _page_name(context: Context) -> str:

@@ -53,6 +53,10 @@ def _saved(context: Context) -> list[_Saved]:
         if digest in about["settings"].get("digests", ()):
             model, reference = about["model"], about["reference"]
             measures = [Measure.from_dict(record) for record in about["measures"]]
+            measures = [
+                replace(one, yes=f"{one.yes.removesuffix(' alike')} as {reference}", no=f"{one.no} than {reference}")
+                for one in measures
+            ]
             if model != context.name:  # the page is about the reference, and its sentence about itself
                 measures = [replace(one, claim=one.claim.replace(reference, model), yes="", no="") for one in measures]
             name = f"{model} against {reference or 'algorithms'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from reports.parts.default import default_parts
 from reports.tasks import experts, parts_for
 from tests.reports.conftest import SMALL, fewer, tiny
 from tests.reports.test_build import section, titles
+from tests.test_json import SCHEMA, check
 
 
 def part(key: str, compute: Callable[[Context], Any] = lambda context: None, **others: Any) -> Part:
@@ -90,6 +92,18 @@ def test_the_command_exits_with_1_and_prints_the_page(monkeypatch: pytest.Monkey
     assert ran.exit_code == 1
     assert ran.stdout.strip() == str(tmp_path / "wma-handwired.html") and (tmp_path / "wma-handwired.html").is_file()
     assert "not computed: Broken, because ZeroDivisionError" in ran.stderr
+
+
+def test_the_json_is_the_measures_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a script reads is what a reader sees; the page's first sentence is that of the first part with one."""
+    held = Measure("a", "A claim", Interval(0.9, 0.8, 1), 0.5, controls={"chance": Control(0.1)})
+    exact = part("exact", summary=lambda *_: [held], sentence=lambda *_: "It is exact.")
+    monkeypatch.setattr(experts, "parts", lambda: (overview.part(), exact))
+    words = ["report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", str(tmp_path), "--json"]
+    printed = json.loads(CliRunner().invoke(app, words).stdout)
+    check(printed, SCHEMA["$defs"]["report"])
+    assert [Measure.from_dict(one) for one in printed["measures"]] == [held] and printed["not_computed"] == {}
+    assert '<p class="sentence">It is exact.</p>' in (tmp_path / "wma-handwired.html").read_text("utf-8")
 
 
 def test_parts_share_results_and_failures(model: Any, tmp_path: Path) -> None:
