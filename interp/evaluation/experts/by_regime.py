@@ -42,7 +42,7 @@ from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regi
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import PREDICTORS, Baseline, ExpertRun, bayes, horizon_eta, weighted_majority
 
-PerRound = Float[np.ndarray, "episode round"]
+_PerRound = Float[np.ndarray, "episode round"]
 ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
 BASELINES = (
     "weighted_majority_best", "weighted_majority_horizon", "follow_the_leader", "follow_previous_winners",
@@ -119,7 +119,7 @@ def baselines(episodes: ExpertEpisodes, prior: list[str], eta: float) -> dict[st
     return {key: Baseline(key, *special[key]) if key in special else PREDICTORS[key] for key in BASELINES}
 
 
-def predict(model: Machine, episodes: ExpertEpisodes) -> PerRound:
+def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
     """P(y = 1) of every round, batch by batch."""
     parts = [
         rollout(model, episodes.select(slice(start, start + BATCH))).predictions.double().numpy(force=True)
@@ -128,7 +128,7 @@ def predict(model: Machine, episodes: ExpertEpisodes) -> PerRound:
     return np.concatenate(parts)
 
 
-def divergence(reference: PerRound, predictions: PerRound) -> PerRound:
+def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
     """KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1).
 
     >>> float(divergence(np.array([[0.5]]), np.array([[0.5]]))[0, 0])

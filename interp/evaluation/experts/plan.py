@@ -35,7 +35,7 @@ def plan() -> EvaluationPlan:
     return EvaluationPlan(_parts, _measure, _tables, _card_rows, _theory, min_episodes=30)
 
 
-LONG, BATCH = "long episodes", "one batch"
+_LONG, _BATCH = "long episodes", "one batch"
 """The parts beside the regimes."""
 _N_ATTENDED = 64
 """Episodes that attention is averaged over, at most."""
@@ -43,16 +43,16 @@ _N_ATTENDED = 64
 
 def _parts(model: Machine) -> list[str]:
     """The regimes that fit the model, episodes longer than training's, and what is read from one batch of episodes."""
-    return [*by_regime.fitting_regimes(model), LONG, BATCH]
+    return [*by_regime.fitting_regimes(model), _LONG, _BATCH]
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Scores of a regime or of long episodes, or the tables that are read from one batch."""
-    if part == LONG:
+    if part == _LONG:
         few = max(2, n_episodes // 2)
         said = lacks_room(model, by_regime.LONGEST)
         return unless(said, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame())
-    if part == BATCH:
+    if part == _BATCH:
         return _of_batch(model, n_episodes, seed)
     return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
 
@@ -79,15 +79,15 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
 
 def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of expert advice, by name."""
-    by_name = [part for name, part in found.items() if name not in (LONG, BATCH)]
+    by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
     scored = joined(by_name, "scores", "divergences", "best_etas")
     frame = scored.to_frame()
     return {
         "summary": _wide(frame[frame["metric"].isin(("regret", "accuracy"))]),
         "regimes": frame,
         "regret_curves": scored.curves(),
-        "lengths": found[LONG],
-        **found[BATCH],
+        "lengths": found[_LONG],
+        **found[_BATCH],
     }
 
 
@@ -100,7 +100,7 @@ def _wide(frame: pd.DataFrame) -> pd.DataFrame:
     return table.rename_axis(index="regime", columns=None).reset_index()
 
 
-WINDOWS = ((50, 100), (400, 500), (900, 1000))
+_WINDOWS = ((50, 100), (400, 500), (900, 1000))
 """Rounds of long episodes: the late ones are set beside the early ones."""
 _SHIFTED = ("stratified", "flat", "anti-signal")
 
@@ -133,12 +133,12 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         text = ", ".join(f"{name} {score.regret.estimate:.2f}" for name, score in beside.items())
         claims.append(row(f"{regime}: regret after 100 rounds", scored.get(regime).regret, text))
     few = max(2, n_episodes // 8)
-    (first, *late), n_rounds = WINDOWS, WINDOWS[-1][1]
+    (first, *late), n_rounds = _WINDOWS, _WINDOWS[-1][1]
     long, said = None, lacks_room(model, n_rounds)
     if said:
         claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", NO_NUMBER, said))
     else:
-        long = by_regime.over_lengths(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
+        long = by_regime.over_lengths(model, n_episodes=few, n_rounds=n_rounds, windows=_WINDOWS, seed=seed)
     for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
         if long is None or (MODEL, metric, *first) not in long.numbers:
             continue

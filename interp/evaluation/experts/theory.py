@@ -33,15 +33,15 @@ from interp.errors import require
 from interp.provenance import provenance
 
 Weights = Float[np.ndarray, "... expert"]
-Distributions = Float[np.ndarray, "episode round expert outcome"]
-Forecasts = Float[np.ndarray, "episode round outcome"]
+_Distributions = Float[np.ndarray, "episode round expert outcome"]
+_Forecasts = Float[np.ndarray, "episode round outcome"]
 
 
 @dataclass(frozen=True, eq=False)
 class LatentExpertEpisodes:
     """Episodes in which one expert, drawn once, generates every outcome."""
 
-    distributions: Distributions
+    distributions: _Distributions
     outcomes: Int[np.ndarray, "episode round"]
     experts: Int[np.ndarray, " episode"]
     prior: Float[np.ndarray, " expert"]
@@ -109,7 +109,7 @@ def mixture_log_loss_gradient(logits: Weights, likelihoods: Weights) -> Weights:
     return weights - posterior_update(weights, likelihoods)
 
 
-def mixture(weights: Float[np.ndarray, "episode round expert"], distributions: Distributions) -> Forecasts:
+def mixture(weights: Float[np.ndarray, "episode round expert"], distributions: _Distributions) -> _Forecasts:
     """``q_t = sum_i w_{t,i} p_{t,i}``."""
     return np.einsum("bti,btik->btk", weights, distributions)
 
@@ -141,7 +141,7 @@ class TheoryCheck:
 
 
 def excess_and_divergence(
-    forecasts: Forecasts, episodes: LatentExpertEpisodes
+    forecasts: _Forecasts, episodes: LatentExpertEpisodes
 ) -> tuple[Float[np.ndarray, " episode"], Float[np.ndarray, " episode"]]:
     """Each episode's summed excess log-loss over the posterior mixture, and its summed KL from it, in nats.
 

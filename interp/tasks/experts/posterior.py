@@ -34,8 +34,8 @@ from interp.tasks.experts import Bounds, ExpertEpisodes
 
 Counts = Integer[np.ndarray, "*shape"] | Float[np.ndarray, "*shape"]
 """Whole numbers, or fractions where old rounds fade."""
-Reals = Float[np.ndarray, "*shape"]
-Mask = Bool[np.ndarray, "*shape"]
+_Reals = Float[np.ndarray, "*shape"]
+_Mask = Bool[np.ndarray, "*shape"]
 
 _UNDERFLOW = 1e-250  # below this the tails are summed in logarithms
 _CERTAIN = 1e-15
@@ -48,7 +48,7 @@ def check_bounds(bounds: Bounds) -> None:
     require(0 <= low <= high <= 1, f"a prior is an interval (low, high) in [0, 1], got ({low}, {high})")
 
 
-def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
+def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> _Reals:
     """Posterior mean of an accuracy with prior U[low, high] after ``hits`` and ``misses``.
 
     Without prior knowledge this is Laplace's rule of succession, (k + 1) / (k + l + 2):
@@ -61,18 +61,18 @@ def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
     if (low, high) == (0, 1):
         return (hits + 1.0) / ((hits + 1.0) + (misses + 1.0))
 
-    def mean(k: Reals, l: Reals) -> Reals:  # noqa: E741
+    def mean(k: _Reals, l: _Reals) -> _Reals:  # noqa: E741
         return np.clip(_mean(k + 1, l + 1, low, high), low, high)
 
     return np.full(hits.shape, float(low)) if low == high else _once_per_record(mean, hits, misses)
 
 
-def log_evidence(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
+def log_evidence(hits: Counts, misses: Counts, bounds: Bounds) -> _Reals:
     """Log-probability of one particular sequence with ``hits`` and ``misses`` under prior U[low, high]."""
     check_bounds(bounds)
     low, high = bounds
 
-    def evidence(k: Reals, l: Reals) -> Reals:  # noqa: E741
+    def evidence(k: _Reals, l: _Reals) -> _Reals:  # noqa: E741
         if low == high:
             return special.xlogy(k, low) + special.xlog1py(l, -low)
         return special.betaln(k + 1, l + 1) + _log_mass(k + 1, l + 1, low, high) - np.log(high - low)
@@ -80,12 +80,12 @@ def log_evidence(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
     return _once_per_record(evidence, hits, misses)
 
 
-def keep_uncertain(accuracies: Reals) -> Reals:
+def keep_uncertain(accuracies: _Reals) -> _Reals:
     """Accuracies kept 1e-15 away from 0 and 1, so that no vote is infinite."""
     return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
 
 
-def _once_per_record(function: Callable[[Reals, Reals], Reals], hits: Counts, misses: Counts) -> Reals:
+def _once_per_record(function: Callable[[_Reals, _Reals], _Reals], hits: Counts, misses: Counts) -> _Reals:
     """Many episodes share few records: evaluate ``function`` once for each different one, unless they are fractions."""
     if hits.dtype.kind == "f":
         return function(hits, misses)
@@ -94,14 +94,14 @@ def _once_per_record(function: Callable[[Reals, Reals], Reals], hits: Counts, mi
     return function((codes // base).astype(float), (codes % base).astype(float))[where].reshape(hits.shape)
 
 
-def _below(p: Reals, r: Reals, low: float, high: float) -> tuple[Reals, Reals, Reals, Reals, Mask]:
+def _below(p: _Reals, r: _Reals, low: float, high: float) -> tuple[_Reals, _Reals, _Reals, _Reals, _Mask]:
     """Beta(p, r) on (low, high), or its mirror image where the interval lies above the mean; and where it does."""
     above = low > p / (p + r)
     p, r = np.where(above, r, p), np.where(above, p, r)
     return p, r, np.where(above, 1 - high, low), np.where(above, 1 - low, high), above
 
 
-def _log_mass(p: Reals, r: Reals, low: float, high: float) -> Reals:
+def _log_mass(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     """``log P(low < Beta(p, r) < high)``."""
     p, r, lower, upper, _ = _below(p, r, low, high)
     mass = special.betainc(p, r, upper) - special.betainc(p, r, lower)
@@ -115,7 +115,7 @@ def _log_mass(p: Reals, r: Reals, low: float, high: float) -> Reals:
     return result
 
 
-def _mean(p: Reals, r: Reals, low: float, high: float) -> Reals:
+def _mean(p: _Reals, r: _Reals, low: float, high: float) -> _Reals:
     """Mean of Beta(p, r) restricted to (low, high)."""
     p, r, lower, upper, above = _below(p, r, low, high)
     mass = special.betainc(p, r, upper) - special.betainc(p, r, lower)
@@ -131,12 +131,12 @@ def _mean(p: Reals, r: Reals, low: float, high: float) -> Reals:
     return np.where(above, 1 - mean, mean)
 
 
-def _edge_ratio(p: Reals, r: Reals, lower: Reals, upper: Reals) -> Reals:
+def _edge_ratio(p: _Reals, r: _Reals, lower: _Reals, upper: _Reals) -> _Reals:
     """``x^p (1-x)^r`` at the lower edge over that at the upper."""
     return np.exp(special.xlogy(p, lower / upper) + special.xlogy(r, (1 - lower) / (1 - upper)))
 
 
-def _series(p: Reals, r: Reals, x: Reals) -> Reals:
+def _series(p: _Reals, r: _Reals, x: _Reals) -> _Reals:
     """``2F1(p+r, 1; p+1; x) - 1`` for x below the mean, where the ratios of its terms fall below 1."""
     term = x * (p + r) / (p + 1)
     total, step = term, 1
@@ -158,7 +158,7 @@ def share(
 
 Predictions = Float[np.ndarray, "episode round"]
 States = Float[np.ndarray, "episode round_plus_1 expert"]
-Orders = Integer[np.ndarray, "order expert"]
+_Orders = Integer[np.ndarray, "order expert"]
 
 _MAX_ORDERS = 1000
 """More orders than this are refused: use one interval for all experts."""
@@ -167,7 +167,7 @@ _BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, 
 
 
 @checked
-def different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], Orders]:
+def different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
     """The different slots, and each different way to deal them to experts: ``orders[o, i]`` is expert i's slot.
 
     >>> different_orders(((0.5, 0.6), (0.0, 0.1), (0.5, 0.6)))[1].tolist()
@@ -288,7 +288,7 @@ def _in_blocks(
     return np.concatenate(predictions), np.concatenate(states)
 
 
-def _rotations(orders: Orders) -> Float[np.ndarray, "order order"]:
+def _rotations(orders: _Orders) -> Float[np.ndarray, "order order"]:
     """How likely each order follows each: a rotation by 1, ..., n - 1 places, equally likely."""
     number = {tuple(order): i for i, order in enumerate(orders)}
     n_experts = orders.shape[1]

@@ -33,7 +33,7 @@ from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_ac
 
 Decision = Literal["threshold", "sample"]
 Predictions = Float[np.ndarray, "episode round"]
-States = Float[np.ndarray, "episode round_plus_1 expert"]
+_States = Float[np.ndarray, "episode round_plus_1 expert"]
 
 _TIE = 1e-12
 _ETA = 100  # stream of the learning rates, apart from the streams that make episodes
@@ -52,7 +52,7 @@ class ExpertRun:
 
     predictions: Predictions
     decision: Decision = "threshold"
-    state: States | None = None
+    state: _States | None = None
     state_name: str = ""
     approximation: str = ""
 
@@ -65,7 +65,7 @@ def counts(episodes: ExpertEpisodes) -> Integer[np.ndarray, "episode round_plus_
 
 
 @checked
-def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> States:
+def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
     """The log-weights before each round, and after the last: + eta = log(gamma) whenever an expert was right.
 
     Added up round by round, so that they are bitwise those of a plain loop.

@@ -15,16 +15,16 @@ from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 
 # fmt: off
-LAPTOP = TrainingConfig(
+_LAPTOP = TrainingConfig(
     task="experts", stages=(Stage(20, 1000), Stage(30, 600), Stage(50, 400), Stage(100, 200)), regimes=("uniform",),
     muon_lr=2e-3, window=25, precision="auto", warmup_steps=50, decay="linear", eval_every=100,
 )
 PRESETS = {
-    "laptop": LAPTOP,
+    "laptop": _LAPTOP,
     # With accuracies U[0, 1] alone the vote says nothing, and the run never leaves ln 2: the uniform regime starts it.
     # All experts at first: one that is not there while the others find room in the latent may never find any.
     "laptop-wide": replace(
-        LAPTOP, sizes={"n_experts": (2, 8)}, regimes=("uniform", "wide"), position_codes="label",
+        _LAPTOP, sizes={"n_experts": (2, 8)}, regimes=("uniform", "wide"), position_codes="label",
         stages=(Stage(20, 1000, {"n_experts": (8, 8)}), Stage(30, 500), Stage(50, 400), Stage(100, 200)),
     ),
     "paper": TrainingConfig(
