@@ -1,0 +1,90 @@
+"""One question has one answer: the words of a claim agree in Python, in the shell and on a page, whatever their size.
+
+Larger sizes decide what smaller ones leave undecided; none says "yes" where another says "no".
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import interp
+import interp.tasks
+import probes
+from interp.cli import app
+from interp.measure import WORDS
+from tests.census import PACKAGES, sources
+
+COMMANDS = {
+    "interp probe": ["probe", "--episodes", "16", "--rounds", "20"],
+    "interp compare": ["compare", "--quick"],
+    "interp audit": ["audit", "--quick"],
+    "the quick page": ["report", "--quick"],
+}
+
+
+def answers(name: str, folder: Path) -> dict[str, dict[str, tuple[str, str]]]:
+    """Claim -> surface -> word and reason."""
+    found: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+    model = interp.load(name)
+    episodes = interp.tasks.of(model).sample_for(model, 32, interp.tasks.of(model).at_most(50), 0)
+    for result in probes.probe(model, episodes):
+        found[result.measure.claim]["probes.probe"] = (result.word, result.reason)
+    for surface, (command, *options) in COMMANDS.items():
+        done = CliRunner().invoke(app, [command, name, *options, "--json", "--out", str(folder / command)])
+        assert done.exit_code in (0, 1), done.output
+        for one in json.loads(done.stdout)["measures"]:
+            found[" ".join(filter(None, [one["claim"], one["about"] if command == "audit" else ""]))][surface] = (
+                one["word"],
+                one["reason"],
+            )
+    return found
+
+
+def disagreeing(found: dict[str, dict[str, tuple[str, str]]]) -> dict[str, dict[str, tuple[str, str]]]:
+    """The claims that are "yes" somewhere and "no" elsewhere, or whose missing answer has no reason."""
+    wrong = {}
+    for claim, surfaces in found.items():
+        words = {word for word, _ in surfaces.values()}
+        silent = any(word in ("undecided", "not applicable") and not reason for word, reason in surfaces.values())
+        if {"yes", "no"} <= words or silent or not words <= set(WORDS):
+            wrong[claim] = surfaces
+    return wrong
+
+
+def test_disagreement_is_seen() -> None:
+    spans = ("undecided", "the interval spans the threshold")
+    assert disagreeing({"a": {"x": ("yes", ""), "y": spans}, "b": {"x": ("no", ""), "y": ("no", "by design")}}) == {}
+    assert set(disagreeing({"a": {"x": ("yes", ""), "y": ("no", "")}, "b": {"x": ("undecided", "")}})) == {"a", "b"}
+
+
+@pytest.mark.parametrize("name", ["wma-learned", "wma-handwired"])
+def test_every_surface_gives_the_same_answer(name: str, tmp_path: Path) -> None:
+    found = answers(name, tmp_path)
+    assert disagreeing(found) == {}
+    shared = [claim for claim, surfaces in found.items() if len(surfaces) > 1]
+    assert any("latents hold" in claim for claim in shared)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [one.name for one in interp.models()])
+def test_every_surface_gives_the_same_answer_of_every_model_that_ships(name: str, tmp_path: Path) -> None:
+    """Slow: each model is probed, compared, audited and reported, a minute or more."""
+    assert disagreeing(answers(name, tmp_path)) == {}
+
+
+def test_what_judges_has_one_class_each() -> None:
+    """A second class of one of these names would be a second rule, a second size, a second question."""
+    classes = Counter(
+        node.name
+        for path in sources(*PACKAGES)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    counted = {name: classes[name] for name in ("Measure", "Measured", "Verdict", "Effort", "Subject", "Question")}
+    assert counted == {"Measure": 1, "Measured": 1, "Verdict": 0, "Effort": 1, "Subject": 1, "Question": 1}
