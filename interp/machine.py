@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard, runtime_checkable
 
 from interp.errors import require
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+    from interp.model.transformer import HookedLatentTransformer
 
 
 @dataclass(frozen=True)
@@ -147,3 +149,11 @@ class Machine(Protocol):
 
     def is_quiet(self) -> bool:
         """Whether no hook is attached and no gradient asked for, so that a run may be shared."""
+
+
+def runs_from(machine: Machine) -> TypeGuard[HookedLatentTransformer]:
+    """Whether a machine can run a round on from any layer, from the residual stream before it (``run_from``).
+
+    This one capability decides who reuses what an edit leaves unchanged, and whose heads write into a shared stream.
+    """
+    return hasattr(machine, "run_from")

@@ -51,10 +51,11 @@ from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
+from interp.interventions.experiment import Rows
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.swaps import Rows, frozen
+from interp.interventions.swaps import frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay

@@ -28,7 +28,7 @@ from torch import Tensor
 from interp.checks import array_of, checked
 from interp.display import lacks
 from interp.errors import InputError, require, require_known
-from interp.machine import Machine
+from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout, select_rounds
@@ -41,7 +41,7 @@ EXITS = ("prediction", "update")
 @checked
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     """The model, where its heads read and write a residual stream; else an error says what ``what`` lacks there."""
-    if isinstance(model, HookedLatentTransformer):
+    if runs_from(model):
         return model
     missing = lacks(model, "pattern") or f"not applicable: {model.name} does not say what its heads read and write"
     raise InputError(

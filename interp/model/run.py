@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from jaxtyping import Float, Int, Shaped
@@ -31,6 +31,7 @@ class Rollout:
         cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
         cached_rounds: the rounds that the cache holds, in order.
         settings: model name and digest, dtype and its rounding, commit, propagate, hooked rounds, versions.
+        episodes: the recorded episodes that were run, where they are known; a loaded run has none.
     """
 
     predictions: Tensor
@@ -41,6 +42,7 @@ class Rollout:
     cache: dict[str, Tensor] = field(default_factory=Cache)
     cached_rounds: tuple[int, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+    episodes: Any = None
 
     def __repr__(self) -> str:
         cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""
@@ -83,6 +85,15 @@ class Rollout:
         """The latents that some rounds read, and these rounds, as :meth:`EncodedRounds.rows` lays them in one batch."""
         chosen = select_rounds(rounds, self.n_rounds)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
+
+    def select(self, episodes: Any) -> Rollout:
+        """Some of the episodes: a slice, a mask or indices. The cache is left out."""
+        held = None if self.episodes is None else self.episodes.select(episodes)
+        fed, none = self.fed.each(lambda part: part[episodes]), Cache()
+        predictions, latents = self.predictions[episodes], self.latents[episodes]
+        return replace(
+            self, predictions=predictions, latents=latents, fed=fed, cache=none, cached_rounds=(), episodes=held
+        )
 
     @property
     def choices(self) -> Shaped[Tensor, "episode round"]:
