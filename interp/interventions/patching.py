@@ -366,7 +366,7 @@ def round_map(
     for i, (t, u) in enumerate(experiment.pairs):
         if u in at:
             effects[at_rounds.index(t), at_rounds.index(u)] = found[:, i]
-    sides = [[measure.measure(one.readout(side), one).double() for one in at.values()] for side in (source, base)]
-    gaps = np.stack([(theirs - own).numpy(force=True) for theirs, own in zip(*sides, strict=True)])
+    sides = [[measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)]
+    gaps = np.stack([(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)])
     settings = provenance(model, commit=pair.clean.commit, propagate=True)
     return RoundMap(str(site), tuple(at_rounds), effects, gaps, measure.key, direction, settings)
