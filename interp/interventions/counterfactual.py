@@ -32,7 +32,8 @@ from interp.algorithm import Algorithm, Values
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.experiment import Effects, Outcome
+from interp.interventions.experiment import Outcome
+from interp.interventions.results import Effects, curves
 from interp.machine import Machine
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
@@ -121,6 +122,24 @@ class InterchangeResult(Tabled):
             slope = float((effect * wanted).sum()) / total
             rows.append((edges[i], edges[i + 1], score, slope, int(chosen.sum())))
         return pd.DataFrame(rows, columns=["wanted_from", "wanted_to", "score", "slope", "n_pairs"])
+
+    @property
+    def finding(self) -> str:
+        """How often the outcome is the algorithm's, and how often it is without the intervention."""
+        if not self.informative.any():
+            return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
+        where, share = " + ".join(self.places), f"{self.iia_informative:.0%} of the pairs in which that differs"
+        return (
+            f"With {self.variable} set at {where}, the {self.outcome} is the algorithm's in {share} "
+            f"({self.chance_informative:.0%} without)."
+        )
+
+    def plot(self) -> Any:
+        """How much of the wanted move is made, by its size, in parts of equally many pairs; 1 is the whole move."""
+        n = int((np.abs(self.wanted).max(-1) > 0).sum())
+        frame = self.by_magnitude(min(8, n))
+        lines = {"score": frame["score"], "slope": frame["slope"]}
+        return curves(frame["wanted_to"], lines, xlabel="wanted effect", ylabel="share made", title=self.variable)
 
     def to_frame(self) -> pd.DataFrame:
         """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""

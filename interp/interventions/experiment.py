@@ -28,19 +28,17 @@ What a number is NOT: an effect in the model's own use, where an edit puts in wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.checks import checked
-from interp.display import drawn
 from interp.errors import require, require_known
+from interp.interventions.results import Effects
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Site, write
 from interp.interventions.swaps import Place, tile
@@ -49,7 +47,6 @@ from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Step, run_round
 from interp.model.run import Rollout, select_rounds
-from interp.statistics import bootstrap_mean
 
 CHUNK = 8192
 """Rows (episode x edited round) that are run at once."""
@@ -263,60 +260,6 @@ class Experiment:
         return Outcome.named(self.readout).values(self.model, self.run.layout, predictions, carried, slots)
 
 
-@dataclass(frozen=True)
-class Effects:
-    """What an experiment gave: one array ``[edit, episode, round, outcome]`` and the same of the unpatched run.
-
-    ``rounds`` are (round edited, round read); ``outcomes`` name the last axis. ``seen`` holds what each edit left at
-    the sites that were watched, ``[episode, round edited, ...]``.
-    """
-
-    edits: tuple[str, ...]
-    rounds: tuple[tuple[int, int], ...]
-    outcomes: tuple[str, ...]
-    values: Float[Tensor, "edit episode round outcome"]
-    unpatched: Float[Tensor, "episode round outcome"]
-    seen: tuple[Mapping[Site, Tensor], ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def effects(self) -> Float[Tensor, "edit episode round outcome"]:
-        """Edited minus unpatched."""
-        return self.values - self.unpatched
-
-    def by_lag(self) -> pd.DataFrame:
-        """The mean size of the effect by edit (rows) and by how many rounds after the edit it is read (columns)."""
-        sizes = self.effects.abs().sum(-1).mean(1).numpy(force=True)
-        lags = [read - edited for edited, read in self.rounds]
-        return pd.DataFrame(sizes, index=list(self.edits), columns=lags).T.groupby(level=0).mean().T
-
-    @checked
-    def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """One row per edit, round and outcome, the largest mean effect first, with its 95 % interval over episodes."""
-        mean, low, high = (
-            x.reshape(-1) for x in bootstrap_mean(self.effects.double().movedim(1, 0).numpy(force=True), seed=seed)
-        )
-        names = [(e, *pair, out) for e in self.edits for pair in self.rounds for out in self.outcomes]
-        frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
-        return largest_first(frame.assign(effect=mean, effect_low=low, effect_high=high))
-
-    def plot(self) -> Any:
-        """A heat map of the mean size of the effect, by edit and by rounds after it."""
-        return heatmap(self.by_lag(), "effect by edit and lag", x="rounds after the edit", y="edit", unit="size")
-
-    def __repr__(self) -> str:
-        first = self.to_frame().iloc[0]
-        return (
-            f"{first['edit']!r} moves {first['outcome']!r} most: by {first['effect']:+.3g} in round {first['read']}. "
-            f"{len(self.edits)} edits, {self.values.shape[1]} episodes, {len(self.rounds)} rounds"
-        )
-
-
-def largest_first(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
-    """A table with the largest sizes of a column first."""
-    return frame.sort_values(by, key=np.abs, ascending=False, kind="stable", ignore_index=True)
-
-
 @checked
 def run(experiment: Experiment, done: Callable[[int], None] = lambda steps: None) -> Effects:
     """What an experiment gives; ``done`` is called with how many edits have been run since."""
@@ -467,21 +410,3 @@ def _run_on(
         carried[:, :, alive] = now
         left.append(carried)
     return Ran(edits, predictions, torch.stack(left, 3) if x.reads == "each" else carried.unsqueeze(3))
-
-
-@checked
-def heatmap(table: pd.DataFrame, title: str, *, x: str, y: str, unit: str) -> Any:
-    """A matplotlib figure of a table: blue below 0, red above, white at 0, every column labelled."""
-    from matplotlib.figure import Figure
-
-    values = table.to_numpy(dtype=float)
-    limit = max(float(np.nanmax(np.abs(values), initial=0.0)), 1e-12)
-    height, width = 1.4 + 0.28 * len(table), 2.2 + 0.36 * table.shape[1]
-    figure = Figure(figsize=(max(width, 4.5), max(height, 2.2)), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-    axes.set_xticks(range(table.shape[1]), [str(c) for c in table.columns], rotation=90)
-    axes.set_yticks(range(len(table)), [str(i) for i in table.index])
-    axes.set(xlabel=x, ylabel=y, title=title)
-    figure.colorbar(image, ax=axes, label=unit)
-    return drawn(figure)

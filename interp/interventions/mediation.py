@@ -55,19 +55,10 @@ from interp.algorithm import Episodes
 from interp.checks import checked, checked_fields, integer, refuse_endless
 from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.experiment import (
-    CHUNK,
-    Edit,
-    Effects,
-    Experiment,
-    Outcome,
-    Rows,
-    passed,
-    run,
-    swaps,
-)
+from interp.interventions.experiment import CHUNK, Edit, Experiment, Outcome, Rows, passed, run, swaps
 from interp.interventions.mediators import Routes, Sites, order_of_points
 from interp.interventions.pairs import paired_runs
+from interp.interventions.results import Effects, heatmap, intervals
 from interp.interventions.sites import Site, sites
 from interp.interventions.swaps import Places, resolve_places
 from interp.machine import Machine
@@ -125,6 +116,22 @@ class MediationResult(Tabled):
         total = np.zeros_like(self.total) if self.reason else self.total  # over 0 a share is NaN
         return ratio_interval(parts[self.mediators.index(mediator)], total, seed=self.settings.get("seed", 0))
 
+    @property
+    def finding(self) -> str:
+        """Which share of the effect passes through all mediators, and which of them carries most."""
+        if self.reason:
+            return f"{self.reason.capitalize()}."
+        alone = {name: self.carried(name).estimate for name in self.mediators[:-1]}
+        most = max(alone, key=lambda name: alone[name], default="")
+        told = f", most of it through {most} ({alone[most]:.0%})" if len(alone) > 1 else ""
+        cause, share = " + ".join(self.cause), f"{self.carried().estimate:.0%}"
+        return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{told}."
+
+    def plot(self) -> Any:
+        """The shares blocked and carried by every mediator, with their intervals."""
+        rows = {name: [self.blocked(name), self.carried(name)] for name in self.mediators}
+        return intervals(rows, ["blocked", "carried"], xlabel=f"share of the effect on the {self.outcome}")
+
     def to_frame(self) -> pd.DataFrame:
         """One row per mediator, and a last one for all jointly: shares with intervals, and those of the controls."""
         rows = []
@@ -143,7 +150,7 @@ class MediationResult(Tabled):
 
 
 @dataclass(frozen=True)
-class EffectMap:
+class EffectMap(Tabled):
     """How much of an effect each row's activation carries by itself; NaN where no effect can pass.
 
     Attributes:
@@ -160,6 +167,22 @@ class EffectMap:
     shares: Float[np.ndarray, "point position"] = field(repr=False)
     n_pairs: int
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def finding(self) -> str:
+        """Where most of the effect passes."""
+        if np.isnan(self.shares).all():
+            return "No effect can pass anywhere."
+        row, column = np.unravel_index(np.nanargmax(self.shares), self.shares.shape)
+        at = f"{self.points[row]}@{self.positions[column]}".removesuffix("@")
+        return f"{at} carries most of the effect of {' + '.join(self.cause)}: {self.shares[row, column]:.0%}."
+
+    def plot(self) -> Any:
+        """A heat map of the shares by layer, or point, and position."""
+        title = f"effect of {' + '.join(self.cause)} on the {self.outcome}"
+        return heatmap(
+            self.to_frame(), title, x="position", y="layer" if self.layers else "point", unit="share carried"
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """One row a layer of a transformer, or a point of any other machine; one column a place ("share" without)."""

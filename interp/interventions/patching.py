@@ -36,10 +36,11 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require, require_known, unknown_name
-from interp.interventions.experiment import Edit, Experiment, Ran, heatmap, largest_first, run
+from interp.interventions.experiment import Edit, Experiment, Ran, run
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare, warn_if_unrelated
+from interp.interventions.results import heatmap, largest_first
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -148,19 +149,16 @@ class PatchingResult(Tabled):
         rows = "head" if kind and kind.n_heads else "layer" if key in COMPONENTS else "point"
         return heatmap(self.grid(key, "effect"), title, x="position", y=rows, unit=what)
 
-    def __repr__(self) -> str:
-        """The finding, and then the settings."""
-        mean = self.effects.mean(-1)
+    @property
+    def finding(self) -> str:
+        """Which site restores most of the difference."""
+        mean, name = self.effects.mean(-1), self.metric.replace("_", " ")
         site, effect = self.sites[int(mean.abs().argmax())], float(mean[mean.abs().argmax()])
-        there = f"Patching round {self.round} at {site}"
         verb, of = ("restores", "clean") if self.direction == "denoising" else ("carries over", "corrupted")
-        name = self.metric.replace("_", " ")
         if abs(self.gap) < 1e-12:
-            found = f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
-        else:
-            found = f"{there} {verb} {effect / self.gap:.0%} of the {name} of the {of} run, the most of any site."
-        later = f", read at round {self.read}" if self.read != self.round else ""
-        return f"{found} {len(self.sites)} sites, {self.values.shape[1]} episodes, {self.direction}{later}."
+            return f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
+        share = f"{effect / self.gap:.0%} of the {name} of the {of} run"
+        return f"Patching round {self.round} at {site} {verb} {share}, the most of {len(self.sites)} sites."
 
 
 def _row_name(site: Site) -> str:
@@ -319,13 +317,14 @@ class RoundMap(Tabled):
         title = f"{self.settings['model']}: {self.site}, round x round"
         return heatmap(self.grid(), title, x="read at", y="patched at", unit=f"effect on {self.metric}")
 
-    def __repr__(self) -> str:
-        """How long the effect lasts, and then the settings."""
-        sizes = [np.nanmean(np.abs(np.diagonal(self.effects.mean(-1), lag))) for lag in range(len(self.rounds))]
-        last = max((lag for lag, size in enumerate(sizes) if size > sizes[0] / 2), default=0)
-        lasts = f"is at least half as large {last} rounds later" if last else "falls below half within a round"
-        found = f"What is patched at {self.site} moves {self.metric} by {sizes[0]:.3g} at once and {lasts}."
-        return f"{found} {len(self.rounds)} rounds, {self.gaps.shape[1]} episodes, {self.direction}."
+    @property
+    def finding(self) -> str:
+        """How long the effect lasts."""
+        mean = np.abs(self.effects.mean(-1))
+        sizes = np.array([np.nanmean(np.diagonal(mean, lag)) for lag in range(len(self.rounds))])
+        lasts = int(np.flatnonzero(sizes >= sizes.max() / 2)[-1])
+        later = f"{lasts} rounds later" if lasts != 1 else "1 round later"
+        return f"What is patched at {self.site} still moves {self.metric} by half of its largest effect {later}."
 
 
 @checked

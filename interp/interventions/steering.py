@@ -31,6 +31,7 @@ from interp.errors import require
 from interp.interventions.experiment import Edit, Experiment, run
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
+from interp.interventions.results import curves
 from interp.interventions.sites import Site, resolve, row_widths, write
 from interp.kinds import shown
 from interp.machine import Machine
@@ -139,6 +140,18 @@ class SteeringResult(Tabled):
     def max_error(self) -> float:
         """Largest difference from the algorithm."""
         return float(np.abs(self.model - self.algorithm).max())
+
+    @property
+    def finding(self) -> str:
+        """How far the model is from the algorithm, and random directions are."""
+        mine, theirs = np.abs(self.model - self.algorithm).mean(), np.abs(self.random - self.algorithm[:, None]).mean()
+        exactly = "exactly as the algorithm" if self.max_error < 1e-6 else f"within {mine:.2g} of the algorithm"
+        return f"Steering moves it {exactly}; random directions miss by {theirs:.2g}."
+
+    def plot(self) -> Any:
+        """The dose-response: model, algorithm and random directions."""
+        lines = {"model": self.model.mean(1), "algorithm": self.algorithm.mean(1), "random": self.random.mean((1, 2))}
+        return curves(self.doses, lines, xlabel="dose", ylabel=f"probability of {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions.

@@ -34,6 +34,7 @@ from interp.errors import require
 from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.moves import Writer
 from interp.interventions.pairs import run_of
+from interp.interventions.results import curves
 from interp.interventions.sites import write
 from interp.machine import Machine
 from interp.model.run import Rollout, select_rounds
@@ -59,6 +60,18 @@ class StepResult(Tabled):
     def r2(self, seed: int = 0) -> Interval:
         """The step R2 with its 95 % interval over episodes."""
         return ratio_interval(self.missed.sum(1), self.varied.sum(1), seed=seed).complement
+
+    @property
+    def finding(self) -> str:
+        """How much of the algorithm's step the model makes."""
+        on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
+        return f"Decoded {' + '.join(self.keys)}: {on} on, the model makes the algorithm's step with R2 {self.r2()}."
+
+    def plot(self) -> Any:
+        """The step R2 by the round started from."""
+        lines = {"step R2": 1 - self.missed.sum(0) / self.varied.sum(0)}
+        starts = self.settings.get("starts", range(self.missed.shape[1]))
+        return curves(starts, lines, xlabel="round started from", ylabel="R2", title=" + ".join(self.keys))
 
     def to_frame(self) -> pd.DataFrame:
         """One row: what was decoded, the horizon, the step R2 with its interval."""

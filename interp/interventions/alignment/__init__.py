@@ -48,6 +48,7 @@ from interp.interventions.alignment.counterfactual_pairs import Pairs, identifie
 from interp.interventions.alignment.subspace import Fit, RoundsWithSite, Search, fit, has_gradient, rounds_with
 from interp.interventions.counterfactual import of_rounds
 from interp.interventions.pairs import paired_runs
+from interp.interventions.results import intervals
 from interp.interventions.sites import Site, resolve
 from interp.machine import Machine, runs_from
 from interp.model.rollout import rollout
@@ -108,6 +109,19 @@ class AlignmentResult(Tabled):
     def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
         """Accuracy over informative pairs, or over all."""
         return self.interval(condition, informative).estimate
+
+    @property
+    def finding(self) -> str:
+        """How often the learned basis gives the algorithm's choice, beside its strongest control."""
+        others = {name: self.accuracy(name) for name in self.hits if name not in ("learned", ARBITRARY)}
+        best = max(others, key=lambda name: others[name])
+        learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
+        return f"A basis of {self.rank} at {self.site} for {self.variable} {learned}; {best}: {others[best]:.0%}."
+
+    def plot(self) -> Any:
+        """The accuracy of every condition with its interval."""
+        rows = {name: [self.interval(name, informative=name != ARBITRARY)] for name in self.hits}
+        return intervals(rows, ["accuracy"], xlabel="interchange accuracy", title=f"{self.variable} at {self.site}")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per condition: accuracy over all pairs and over informative ones, each with its interval."""
