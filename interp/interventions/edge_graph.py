@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ EXITS = ("prediction", "update")
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     """The model, where its heads read and write a residual stream; else an error says what ``what`` lacks there."""
     if runs_from(model):
-        return model
+        return cast(HookedLatentTransformer, model)
     missing = lacks(model, "pattern") or f"not applicable: {model.name} does not say what its heads read and write"
     raise InputError(
         f"{missing}, and {what} are of heads; use interp.interventions.mediation.effect_map(model, base, source, "

@@ -397,7 +397,7 @@ def _run_on(
             latents = now.flatten(0, 2)
             with torch.no_grad():
                 if lag == x.horizon and not x.update and runs_from(model) and model.is_quiet():
-                    prediction = model.predict(fed.tokens, latents, fed.values)
+                    prediction = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
                 else:
                     done = run_round(model, fed, latents, base.layout, base.commit, ())
                     prediction, latents = done.prediction, done.latents

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -85,7 +86,7 @@ class RoundPatcher:
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
         most = CHUNK_CPU if run.tokens.device.type == "cpu" else CHUNK_ACCELERATOR
         self.chunk = chunk or self.base.at_once(most)
-        self.transformer = model if runs_from(model) else None
+        self.transformer = cast(HookedLatentTransformer, model) if runs_from(model) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
             self.n_layers, points = self.transformer.config.n_layers, ("hook_resid_pre", "attn.hook_k", "attn.hook_v")

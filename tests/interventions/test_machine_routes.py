@@ -63,7 +63,7 @@ def test_nothing_goes_through_what_runs_after_the_prediction_is_read(pair):
 
 def test_channels_are_causes_of_their_own(pair):
     """An LSTM's output gate is computed from h alone; c passes it by."""
-    options = {"outcome": "latents", "rounds": slice(1, 6), "n_random": 0}
+    options = {"outcome": "latents", "rounds": slice(1, 6), "split": Split(n_random=0)}
     of_h, of_c = (mediate(lstm(), *pair, f"latent@{channel}", "output", **options) for channel in "hc")
     assert of_h.moved.min() == 1.0 and abs(share(of_h)[1]) > 1e-3
     assert share(of_c) == (0.0, 0.0) and of_c.moved.max() == 0.0
@@ -113,11 +113,14 @@ def test_shares_on_a_napkin(doubling, pair):
 
 def test_a_vector_has_other_points_as_its_control(doubling, pair):
     """A gate is the only site of its component: other points between stand in for it, and the settings say so."""
-    options = {"outcome": "latents", "rounds": [3], "n_random": 3}
+    options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=3)}
     result = mediate(gru(), *pair, "latent", ["reset", "update"], **options)
     assert result.n_random_sites.tolist() == [1, 1, 2] and np.isfinite(result.random).all()
     assert result.settings["random_of_any_point"] == ["reset", "update", "all"]
-    shares = [share(mediate(gru(), *pair, "latent", point, **options | {"n_random": 0})) for point in ("new", "cell")]
+    shares = [
+        share(mediate(gru(), *pair, "latent", point, **options | {"split": Split(n_random=0)}))
+        for point in ("new", "cell")
+    ]
     assert all(min(abs(draw - of).max() for of in np.array(shares)) < 1e-9 for draw in result.random[0])
     of_loop = mediate(doubling, *pair, "latent", "b[1]", **options)
     assert "random_of_any_point" not in of_loop.settings and of_loop.n_random_sites.tolist() == [1, 1]
@@ -127,7 +130,7 @@ def test_a_vector_has_other_points_as_its_control(doubling, pair):
 
 def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_table(doubling, pair):
     """Cycles of two points alternate: a[1] reads b[0], and b[1] reads a[1]."""
-    options = {"outcome": "latents", "rounds": [3], "n_random": 0}
+    options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=0)}
     assert share(mediate(doubling, *pair, "b[0]", "a[1]", **options)) == pytest.approx((1, 1))
     with pytest.raises(
         InputError, match=r"'b\[0\]' is not downstream of the cause 'a\[1\]'.* after it: b\[1\], aside$"
