@@ -149,7 +149,8 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     assert exits(layout) == ("prediction", "state") and metric(None, layout).key == "prediction"
     plain, other = (interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted))
     found = {
-        key: sweep(model, clean, corrupted, 4, sites=at, metric=key) for key in ("prediction", "squared_error", "regret")
+        key: sweep(model, clean, corrupted, 4, sites=at, metric=key)
+        for key in ("prediction", "squared_error", "regret")
     }
     assert found["prediction"].clean.tolist() == pytest.approx((plain - other).abs().tolist())
     assert (found["prediction"].corrupted == 0).all() and (found["squared_error"].clean == 0).all()

@@ -441,7 +441,8 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
         latents = mediate(subject.model, samples.test, samples.other, "latent",
                           paths(subject.model, "pattern", "p?"), rounds=SMALL.at, split=split)  # fmt: skip
         label = mediate(subject.model, samples.test, samples.other, ["embed@y"], paths(subject.model, "pattern", "w?"),
-                        outcome=Outcome("state", decode), rounds=SMALL.at, split=replace(split, each=False))  # fmt: skip
+                        outcome=Outcome("state", decode), rounds=SMALL.at,
+                        split=replace(split, each=False))  # fmt: skip
         assert found == [(result.blocked(), result.carried()) for result in (latents, label)]
         assert list(seen) == looks(subject, algorithm, latents, SMALL)
     assert len(part.looks) == 12 and len(part.reference_looks) == 12
