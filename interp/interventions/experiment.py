@@ -255,9 +255,10 @@ class Experiment:
             return self.readout(ran)
         starts, lags = zip(*((self.rounds.index(t), u - t) for t, u in self.pairs), strict=True)
         reads = lags if self.reads == "each" else [0] * len(lags)
-        slots = self.run.slots[:, [u for _, u in self.pairs]].expand(len(ran.predictions), -1, -1)
+        slots, outcome = self.run.slots[:, [u for _, u in self.pairs]], Outcome.named(self.readout)
         predictions, carried = ran.predictions[:, :, starts, lags], ran.carried[:, :, starts, reads]
-        return Outcome.named(self.readout).values(self.model, self.run.layout, predictions, carried, slots)
+        several = zip(predictions, carried, strict=True)  # a decoder may be fitted for each episode, the first axis
+        return torch.stack([outcome.values(self.model, self.run.layout, p, left, slots) for p, left in several])
 
 
 @checked

@@ -88,7 +88,8 @@ class Rollout:
 
     def select(self, episodes: Any) -> Rollout:
         """Some of the episodes: a slice, a mask or indices. The cache is left out."""
-        held = None if self.episodes is None else self.episodes.select(episodes)
+        known = self.episodes is not None and len(self.episodes) == self.n_episodes
+        held = self.episodes.select(episodes) if known else None
         fed, none = self.fed.each(lambda part: part[episodes]), Cache()
         predictions, latents = self.predictions[episodes], self.latents[episodes]
         return replace(
