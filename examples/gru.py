@@ -90,7 +90,7 @@ def look(name: str, folder: Path, steps: int, n_episodes: int) -> Path:
     print(name, *probes.probe(learned, base, ["log_weights"]), sep="\n")
     pair = experts.TASK.corruption("flip-vote").build(base, round=5, expert=1)
     rows = [f"latent@{label}" for channel in learned.channels for label in channel.labels]
-    print(sweep(learned, *pair, 6, at=["latent", *rows], read=8).to_frame()[["site", "fraction"]])
+    print(sweep(learned, *pair, 6, sites=["latent", *rows], read=8).to_frame()[["site", "fraction"]])
     algorithm = experts.TASK.explains(learned)
     print(interchange(learned, base, source, algorithm, algorithm.memory, "latent").to_frame())
     print(compare.run(learned, "wma-handwired", effort=compare.QUICK).to_frame())
@@ -109,7 +109,7 @@ def main(folder: Path, steps: int = 600, n_episodes: int = 32) -> list[Path]:
     run = train(config, folder / "bandit", name="bandit-gru", machine="gru-bandit")
     bandit = interp.load(str(run))
     print(*probes.probe(bandit, sample(n_episodes, 12, seed=5), ["wins"]), sep="\n")
-    print(sweep(bandit, *exchange_history(sample(n_episodes, 12, seed=5), 5), 5, at=["latent@h"]).to_frame())
+    print(sweep(bandit, *exchange_history(sample(n_episodes, 12, seed=5), 5), 5, sites=["latent@h"]).to_frame())
     return pages
 
 

@@ -138,8 +138,14 @@ class Tabled:
         """The result as a tidy table."""
         raise NotImplementedError
 
+    @property
+    def finding(self) -> str:
+        """What was found, in a sentence that stands before the settings; empty where a result does not say it."""
+        return ""
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
+        line = f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
+        return f"{self.finding} {line}" if self.finding else line
 
     def _told(self) -> Iterator[str]:
         for field in fields(self):  # type: ignore[arg-type]

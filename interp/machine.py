@@ -2,10 +2,9 @@
 
 Each round a machine reads what it carries and the round's inputs, predicts, is told the truth, and leaves what the
 next round reads: ``prediction, carried = machine.step(carried, fed)``. What is carried is one tensor
-``[episode, row, width]``: its :class:`Channel` s one after the other, padded with zeros to the widest. A latent-context
-transformer carries latents, a GRU its ``h``, an LSTM ``h`` and ``c``. ``interp.adapt`` makes a machine of any
-``nn.Module``; ``interp.check_machine`` says whether a machine keeps this contract. Rooms ask for the
-:class:`Component` s that its ``points`` list, never for the kind of machine.
+``[episode, row, width]``: its :class:`Channel` s one after the other (an LSTM's ``h`` and ``c``), padded with zeros to
+the widest. ``interp.adapt`` makes a machine of any ``nn.Module``; ``interp.check_machine`` says whether a machine keeps
+this contract. Rooms ask for the :class:`Component` s that its ``points`` list, never for the kind of machine.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class Component:
     Attributes:
         hook: its hook point, with ``{layer}`` to be filled in where there are several.
         axes: between the batch axis and the vector: "latent" (rows of what is carried), "pos", "head", or several.
-        n_layers, n_heads: how many there are: one for each layer, or each cycle of a loop within the round; 0 for none.
+        n_layers, n_heads: one for each layer, or each cycle of a loop within the round; 0 for none.
         labels: names along its "latent" or "pos" axis; the round's own positions where empty.
     """
 
@@ -147,3 +146,8 @@ class Machine(Protocol):
 
     def is_quiet(self) -> bool:
         """Whether no hook is attached and no gradient asked for, so that a run may be shared."""
+
+
+def runs_from(machine: Machine) -> bool:
+    """Whether it can run a round on from any layer, from the residual stream before it: ``run_from``."""
+    return hasattr(machine, "run_from")

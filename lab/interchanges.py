@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit, wired
 from circuits.registry import build, differentiable, load
 from interp import tasks
-from interp.interventions.alignment import UNTRAINED, align
+from interp.interventions.alignment import UNTRAINED, Search, align
 from interp.interventions.interchange import Claim, InterchangeResult, Place, interchange
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
@@ -116,10 +116,7 @@ def _measured(
     runs = rollout(model, pair[0]), rollout(model, pair[1])
 
     def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
-        base, source = pair
-        return interchange(
-            model, base, source, circuit.algorithm, claim.variable, places, outcome=claim.outcome, runs=runs
-        )
+        return interchange(model, *runs, circuit.algorithm, claim.variable, places, outcome=claim.outcome)
 
     rows = []
     for claim in claims:
@@ -191,7 +188,7 @@ def alignment(
     The quick table has fewer episodes, and one start of each fit instead of up to three.
     """
     n_episodes, n_rounds = (32, 12) if quick else (48, 16)
-    budget: dict[str, Any] = {"steps": 100, "restarts": 1} if quick else {}
+    search = Search(steps=100, restarts=1, seed=seed) if quick else Search(seed=seed)
     frames = []
     for machine in machines:
         sizes: dict[str, Any] = {**SIZES[True][machine.model]}
@@ -199,10 +196,8 @@ def alignment(
         task, smooth = tasks.of(model), differentiable(model)
         pair = [task.sample_for(model, n_episodes, n_rounds, 2 * seed + i) for i in (0, 1)]
         for site in (*machine.true, *machine.wrong):
-            result = align(
-                *(model, *pair, task.explains(model), machine.variable, site),
-                **{"rounds": slice(1, n_rounds), "smooth": smooth, "seed": seed, **budget},
-            )
+            asked = (model, *pair, task.explains(model), machine.variable, site)
+            result = align(*asked, rounds=slice(1, n_rounds), search=replace(search, smooth=smooth))
             frames.append(result.to_frame().assign(machine=machine.model, true_site=site in machine.true))
             advance(1)
     return pd.concat(frames, ignore_index=True)

@@ -21,7 +21,7 @@ from circuits.compare.choices import explain_choices
 from interp.evaluation.experts import regret
 from interp.files import write_csv, write_text
 from interp.interventions import attribution, interchange, mediation, pairs, patching, steering
-from interp.interventions.alignment import align
+from interp.interventions.alignment import Search, align
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import untrained
@@ -83,11 +83,11 @@ def write_from_python(folder: Path) -> None:
         "patching": patching.sweep(model, clean, corrupted, 3),
         "map": patching.round_map(model, clean, corrupted, "latent"),
         "interchange": interchange.interchange(model, base, source, algorithm, "log_weights", "latent"),
-        "alignment": align(model, *many, algorithm, "log_weights", "latent", rank=2, steps=20),
-        "mediation": mediation.mediate(model, base, source, "latent", "z[0.0]@p?", n_random=2),
+        "alignment": align(model, *many, algorithm, "log_weights", "latent", search=Search(rank=2, steps=20)),
+        "mediation": mediation.mediate(model, base, source, "latent", "z[0.0]@p?", split=mediation.Split(n_random=2)),
         "effects": mediation.effect_map(model, base, source, "latent"),
         "attribution": attribution.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
-        "steering": steering.steer(wired, base, 3, np.eye(4)[0], algorithm, doses=(1.0,), n_random=2),
+        "steering": steering.steer(wired, base, algorithm, steering.Doses(np.eye(4)[0], (1.0,)), round=3, n_random=2),
         "probe": probes.fit(run, target, n_untrained=1),
         "choices": explain_choices(base, base.labels, families=list(task.rivals().values())[:2]),
         "regret": regret.score(run.predictions, base),

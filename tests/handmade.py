@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from circuits.benchmark import KnownMachine
+from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
 from lab.known.handmade import KEPT, algorithm, majority
 
-__all__ = ["KEPT", "algorithm", "known", "majority"]
+__all__ = ["KEPT", "algorithm", "intervened", "known", "majority"]
 
 
 def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
@@ -35,3 +36,10 @@ def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
         edges=None,
         places=places,
     )
+
+
+def intervened(model, base, source, places, rounds):
+    """Predictions ``[episode, round, ...]`` and next latents of base rounds with places taken from the source's."""
+    edits = {"taken": [Edit(place, source) for place in places]}
+    (ran,) = batches(Experiment(model, base, edits, list(rounds), commit="target"))
+    return ran.predictions[0, :, :, 0], ran.carried[0, :, :, 0]

@@ -114,7 +114,7 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
         built = replace(task, analysis=replace(task.analysis, corruptions=giving((mine,)))).corruption(mine.key)
         pair = built.build(clean, 2)
         if isinstance(pair, tuple) and [type(one) for one in pair] == [type(clean)] * 2:  # else its reader sees that
-            patching.sweep(machine, *pair, 2, at=["latent"])
+            patching.sweep(machine, *pair, 2, sites=["latent"])
 
     def of_circuit(draw: Random) -> None:
         circuits.compile(spoiled(right()["circuit"], draw))

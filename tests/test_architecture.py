@@ -252,4 +252,56 @@ def test_neutral_rooms_take_machines_and_do_not_name_the_class_of_transformers()
 
 
 def test_the_contract_of_a_machine_is_one_short_file() -> None:
-    assert len((ROOT / "interp" / "machine.py").read_text().splitlines()) <= 150
+    assert len((ROOT / "interp" / "machine.py").read_text().splitlines()) <= 155
+
+
+STEPPERS = {
+    "interp/model/rollout.py": "runs rounds in order",
+    "interp/model/replay.py": "runs recorded rounds again",
+    "interp/model/checks.py": "holds a machine to its contract, a round at a time",
+    "interp/training/batches.py": "runs rounds with gradients",
+    "interp/interventions/experiment.py": "edits rounds and runs on from them",
+    "interp/interventions/round_patcher.py": "what an experiment reuses of an unpatched round",
+}
+"""Who runs rounds of a machine, and why."""
+WAITING = {
+    "interp/audit/subject.py",
+    "interp/audit/dynamics.py",
+    "interp/audit/timing.py",
+    "circuits/compare/response.py",
+}
+"""Rooms whose own loops an Experiment is to replace; nothing may be added."""
+
+
+def rounds_run(tree: ast.AST) -> list[str]:
+    """Where a file runs a round of a machine: ``run_round(...)``, or ``step`` of what is called a model or machine."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            of = ast.unparse(node.func)
+            is_step = of.endswith(".step") and of.split(".")[-2] in ("model", "machine")
+            found += [f"line {node.lineno}: {of}"] if is_step or of.split(".")[-1] == "run_round" else []
+    return found
+
+
+def test_rounds_are_run_in_few_places() -> None:
+    seen = rounds_run(
+        ast.parse("for t in at: run_round(m, x)\nself.model.step(a)\noptimizer.step()\nalgorithm.step(s)")
+    )
+    assert len(seen) == 2
+    running = {name_of(p): found for p in sources() if (found := rounds_run(ast.parse(p.read_text())))}
+    assert {name: found for name, found in running.items() if name not in STEPPERS.keys() | WAITING} == {}
+    assert set(STEPPERS) <= set(running)
+
+
+def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> None:
+    """What is shared is passed as rollouts; what belongs together is passed as a record."""
+    long, lookups = [], []
+    for path in (ROOT / "interp" / "interventions").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        lookups += [name for name, _ in imports(tree) if name.startswith("interp.session")]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                long += [node.name] if len([one for one in named if one.arg not in ("self", "cls")]) > 8 else []
+    assert long == [] and lookups == []

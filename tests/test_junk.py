@@ -149,7 +149,6 @@ def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell)
 ABSURD = {
     "interp.statistics.bootstrap_mean": {"values": [1.0, 2.0], "n_resamples": 10**12},
     "interp.interventions.steering.steer": {"n_random": 10**9},
-    "interp.interventions.mediation.mediate": {"n_random": 10**9},
     "circuits.benchmark.material.Workload": {"steps": 10**12},
     "circuits.compare.question.Effort": {"untrained": 10**9},
     "interp.tasks.reachability.sampling.sample": {"n_edges": 10**12},
@@ -219,7 +218,9 @@ UNBOUNDED = {
     "rounds compared": lambda: replace(compare.QUICK, rounds=10**6),
     "rounds verified": lambda: circuits.verify("wma-handwired", [(2,)], n_rounds=10**7),
     "rounds reported": lambda: write("wma-handwired", "out", n_rounds=10**5),
-    "a map": lambda: patch_command.patch(interp.load("wma-handwired", n_experts=2), 2, n_map=10**5),
+    "a map": lambda: patch_command.patch(
+        interp.load("wma-handwired", n_experts=2), 2, sample=patch_command.Sample(n_map=10**5)
+    ),
     "no workers": lambda: evaluate(interp.load("wma-handwired", n_experts=2), n_jobs=0),
     "seeds": lambda: run_command("benchmark", "--seeds", "100000000"),
     "a map of the shell": lambda: run_command("patch", "wma-handwired", "--map", "100000"),

@@ -34,9 +34,7 @@ def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pyte
     assert len(frame) == 4 * frame["model"].nunique() and all(
         model in drawn["verdicts.svg"] for model in frame["model"]
     )
-    assert all(
-        drawn["verdicts.svg"].count(f"<!-- {word} -->") == n for word, n in frame["word"].value_counts().items()
-    )
+    assert all(drawn["verdicts.svg"].count(f"<!-- {word} -->") == n for word, n in frame["word"].value_counts().items())
     seeds = pictures.between_seeds()
     counts = seeds.groupby("key")["word"].value_counts().to_dict()
     assert counts == {

@@ -149,14 +149,15 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     assert exits(layout) == ("prediction", "state") and metric(None, layout).key == "prediction"
     plain, other = (interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted))
     found = {
-        key: sweep(model, clean, corrupted, 4, at=at, metric=key) for key in ("prediction", "squared_error", "regret")
+        key: sweep(model, clean, corrupted, 4, sites=at, metric=key)
+        for key in ("prediction", "squared_error", "regret")
     }
     assert found["prediction"].clean.tolist() == pytest.approx((plain - other).abs().tolist())
     assert (found["prediction"].corrupted == 0).all() and (found["squared_error"].clean == 0).all()
     assert found["squared_error"].corrupted.tolist() == pytest.approx(((plain - other) ** 2).tolist())
     for result in found.values():  # the histories differ alone: all of it is in the latent
         assert result.fractions() == pytest.approx([1, 0, 0], abs=1e-9)
-    assert sweep(model, clean, corrupted, 4, at=at).metric == "prediction"
+    assert sweep(model, clean, corrupted, 4, sites=at).metric == "prediction"
     assert round_map(model, clean, corrupted, "latent", rounds=[4, 5]).metric == "prediction"
     for key in ("logit_diff", "probability", "agreement"):
         with pytest.raises(
@@ -164,7 +165,7 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
             match=rf"metric '{key}' cannot read predictions of 'tracker', a real number \('{kind}'\); take regret, "
             "state, prediction, squared_error",
         ):
-            sweep(model, clean, corrupted, 4, at=at, metric=key)
+            sweep(model, clean, corrupted, 4, sites=at, metric=key)
 
 
 def test_interchange_grades_numbers(tracker, of_means):

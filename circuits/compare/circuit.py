@@ -46,7 +46,8 @@ from interp.display import lacks
 from interp.errors import InputError
 from interp.interventions.ablation import CircuitScorer, smallest
 from interp.interventions.attribution import attribute
-from interp.interventions.mediation import MediationResult, mediate, paths
+from interp.interventions.experiment import Outcome
+from interp.interventions.mediation import MediationResult, Split, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.machine import Machine
 from interp.measure import NOTHING, SPANS, UNTRAINED, Measure, best_of, decisive
@@ -259,10 +260,11 @@ def _mediated(
         paths(model, "pattern", layout.labels[i]) for i in (layout.predict_position, layout.update_position)
     )
     at = effort.at[::_CONTROL_ROUNDS] if fresh else effort.at
-    options: dict[str, Any] = {"rounds": at, "n_random": 0, "runs": (run, subject.run(other)), "seed": effort.seed}
-    found = [mediate(model, test, other, "latent", read, each=not fresh, **options)]
-    options |= {"outcome": "latents" if decode is None else "state", "decode": decode, "each": False}
-    return found + [mediate(model, test, other, cause, written, **options) for cause in inputs]
+    joint = Split(each=False, n_random=0, seed=effort.seed)
+    pair = (model, run, subject.run(other))
+    found = [mediate(*pair, "latent", read, rounds=at, split=joint if fresh else replace(joint, each=True))]
+    left = Outcome("latents" if decode is None else "state", decode)
+    return found + [mediate(*pair, cause, written, outcome=left, rounds=at, split=joint) for cause in inputs]
 
 
 def _path(at: str, pair: Sequence[MediationResult], fresh: Sequence[Sequence[MediationResult]]) -> Path:

@@ -85,8 +85,7 @@ def pooled(subject: Participant) -> Rollout:
 
 def chosen(run: Rollout, episodes: Any) -> Rollout:
     """Some episodes of a rollout: a slice, or a mask."""
-    fed = run.fed.each(lambda part: part[episodes])
-    return replace(run, predictions=run.predictions[episodes], latents=run.latents[episodes], fed=fed)
+    return run.select(episodes)
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:

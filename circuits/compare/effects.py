@@ -28,6 +28,7 @@ from interp.algorithm import NEXT, Algorithm
 from interp.decoder import Affine
 from interp.display import lacks
 from interp.interventions.counterfactual import InterchangeResult, score_difference
+from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim, interchange
 from interp.interventions.moves import Writer, move
 from interp.interventions.swaps import Place
@@ -110,7 +111,7 @@ def _in_latents(
     writer, found = subject.writer(own), []
 
     def result(s: Participant, algorithm: Algorithm, w: Writer, m: _Move, wants: Any = None) -> InterchangeResult:
-        return move(s.model, test, algorithm, m.variable, w, rounds=effort.at, by=m.change, wants=wants)
+        return move(s.model, test, algorithm, w, {m.variable: m.change}, rounds=effort.at, wants=wants)
 
     for m in _moves(own, writer, subject, effort):
         results = {}
@@ -204,12 +205,11 @@ def _of_pool(
     """The score with the known episodes, too, each with the one before it as its source."""
     known, run = s.samples.known, s.run(s.samples.known)
     before = np.roll(np.arange(len(known)), 1)
+    decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
     of_known = interchange(
-        *(s.model, known, known.select(before), algorithm, claim.variable, claim.places),
-        outcome="state",
+        *(s.model, run, chosen(run, before), algorithm, claim.variable, claim.places),
+        outcome=Outcome("state", decode),
         rounds=effort.at,
-        decode=crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known))),
-        runs=(run, chosen(run, before)),
     )
     effect, wanted = (np.concatenate([getattr(r, key) for r in (of_known, of_test)]) for key in ("effect", "wanted"))
     return scored(*(np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted)))
@@ -234,7 +234,9 @@ def interchanged(
     if claim.outcome == "state" and fitted:
         decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(s.samples.known), None))
     return interchange(
-        s.model, test, other, algorithm, claim.variable, places, outcome=claim.outcome, rounds=effort.at, decode=decode
+        *(s.model, test, other, algorithm, claim.variable, places),
+        outcome=Outcome(claim.outcome, decode),
+        rounds=effort.at,
     )
 
 

@@ -26,6 +26,7 @@ from circuits.compare.question import Compared, Effort, Participant, Question
 from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import Algorithm
+from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim
 from interp.interventions.mediation import EffectMap, effect_map
 from interp.machine import Machine
@@ -146,7 +147,7 @@ def _map(s: Participant, algorithm: Algorithm, cause: tuple[str, ...], outcome: 
     test, other, rounds = s.samples.test, s.samples.other, effort.at[::_MAP_ROUNDS]
     fitted = outcome == "state" and not s.model.is_handwired
     decode = s.decoder(algorithm, algorithm.memory) if fitted else None
-    return effect_map(s.model, test, other, list(cause), outcome=outcome, rounds=rounds, decode=decode)
+    return effect_map(s.model, test, other, list(cause), outcome=Outcome(outcome, decode), rounds=rounds)
 
 
 WHERE = Question(

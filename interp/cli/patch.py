@@ -12,6 +12,7 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require, require_known
 from interp.files import folder_to_write
+from interp.machine import runs_from
 from interp.progress import bar
 
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
@@ -82,7 +83,7 @@ def patch(
         from interp.interventions import causal_tables as every
 
         given: Any = loaded
-        smooth, n = differentiable(given) if hasattr(loaded, "config") else None, episodes  # others have no heads
+        smooth, n = differentiable(given) if runs_from(loaded) else None, episodes  # others have no heads
         with bar(f"causal tables of {loaded.name}", every.N_PARTS) as done:
             results = every.tables(loaded, round_, smooth=smooth, n_episodes=n, seed=seed, done=done, drawn=drawn)
         say.wrote(every.write(results, folder / "tables"))
@@ -90,17 +91,12 @@ def patch(
     result = run.patch(
         loaded,
         round_,
-        corruption,
-        propagate=propagate,
-        read=read,
         components=components or (),
         metrics=metric or (),
+        read=read,
+        propagate=propagate,
         direction=direction,
-        n_episodes=episodes,
-        n_rounds=rounds,
-        n_map=map_,
-        seed=seed,
-        **drawn,
+        sample=run.Sample(corruption, episodes, rounds, map_, seed, **drawn),
     )
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})

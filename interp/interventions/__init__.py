@@ -1,13 +1,18 @@
 """Interventions with a round axis: change a model at a chosen round, position and component, and read what follows.
 
-* where and what: ``sites``, ``swaps`` (places, edited in rounds that run again), ``pairs`` (clean and corrupted runs),
+* ``experiment``: what is changed in which rounds of a run, how far it runs on, what is read -> one labelled array
+  (``results``). Every method below is a function of it; ``round_patcher`` says what need not be run again;
+* where and what: ``sites``, ``swaps`` (places: sites with a subspace), ``pairs`` (clean and corrupted runs),
   ``metrics``;
-* patching: ``patching`` (sweeps over sites, and round x round), ``round_patcher`` (how sweeps are fast);
+* patching: ``patching`` (sweeps over sites, and round x round);
 * against the algorithm: ``interchange`` (graded by ``counterfactual``), ``alignment`` (learned subspaces), ``moves``
   (one decoded variable alone), ``steps`` (is a decoded state closed under the update), ``steering``;
 * by which way: ``mediation`` (``mediators`` says what lies between cause and outcome);
 * circuits: ``edge_graph`` (edges, and cutting them), ``attribution`` (of edges and single reads), ``ablation``;
 * what ``interp patch`` writes: ``patch_command``, and ``causal_tables`` with ``--tables``.
+
+A method is called ``method(model, episodes or two that pair up, ..., sites, round(s)=...)``. Rollouts stand in for
+episodes that are run already. Options that belong together are records (``Outcome``, ``Split``, ``Doses``, ``Search``).
 
 What corrupts episodes, which variables are looked for and where, and how a model is steered is in the record of its
 task, so that a task of your own is patched, interchanged and steered like the others:
@@ -17,7 +22,7 @@ task, so that a task of your own is patched, interchanged and steered like the o
     >>> model, task = interp.load("wma-handwired", n_experts=3), interp.tasks.get("experts")
     >>> episodes, others = (task.sample_for(model, 8, 6, seed=seed) for seed in (0, 1))
     >>> clean, corrupted = pairs.corruption(model).build(episodes, round=5)
-    >>> patching.sweep(model, clean, corrupted, round=5, at=["latent@<z>"]).fractions().tolist()
+    >>> patching.sweep(model, clean, corrupted, round=5, sites="latent@<z>").fractions().tolist()
     [1.0]
     >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights", "latent@<z>").iia
     1.0
@@ -33,6 +38,7 @@ __all__ = [
     "causal_tables",
     "counterfactual",
     "edge_graph",
+    "experiment",
     "interchange",
     "mediation",
     "mediators",
@@ -41,6 +47,7 @@ __all__ = [
     "pairs",
     "patch_command",
     "patching",
+    "results",
     "round_patcher",
     "sites",
     "steering",

@@ -29,11 +29,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.checks import checked, integer, non_empty, number, refuse_endless
+from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
+from interp.interventions.results import curves, intervals
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, resample_weights
 
@@ -135,7 +137,7 @@ def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class CircuitResult:
+class CircuitResult(Tabled):
     """How good one circuit is, beside the faithfulness of ``random`` circuits of equal size.
 
     Attributes:
@@ -152,6 +154,19 @@ class CircuitResult:
     incompleteness: Float[np.ndarray, " set"]
     minimality: dict[str, float]
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def finding(self) -> str:
+        """How faithful the circuit is, beside random ones."""
+        share, best = self.faithfulness[0], float(self.random.max())
+        size = f"{len(self.edges)} of {self.n_edges} edges"
+        return f"{size} keep {share:.0%} of the difference to the empty circuit; the best random circuit {best:.0%}."
+
+    def plot(self) -> Any:
+        """The faithfulness with its interval, and that of every random circuit."""
+        found = [Interval(*self.faithfulness), *(Interval(x, x, x) for x in self.random.tolist())]
+        rows = dict(zip(["circuit", *(f"random {i + 1}" for i in range(len(self.random)))], found, strict=True))
+        return intervals({name: [one] for name, one in rows.items()}, ["faithfulness"], xlabel="faithfulness")
 
     def to_frame(self) -> pd.DataFrame:
         """The result as a table of one row."""
@@ -216,7 +231,7 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class FaithfulnessCurve:
+class FaithfulnessCurve(Tabled):
     """Faithfulness of the best-scored and of random circuits by size, as a share of all edges and in edges."""
 
     shares: tuple[float, ...]
@@ -244,6 +259,18 @@ class FaithfulnessCurve:
     def random_cmd(self) -> float:
         """:attr:`cmd` of random circuits of the same sizes."""
         return float(np.trapezoid(np.abs(1 - self.random).mean(1), self.shares))
+
+    @property
+    def finding(self) -> str:
+        """The areas, beside those of random circuits."""
+        return (
+            f"CPR {self.cpr:.2f}, CMD {self.cmd:.2f}; random circuits {self.random_cpr:.2f} and {self.random_cmd:.2f}."
+        )
+
+    def plot(self) -> Any:
+        """Faithfulness by size of the circuit, and of random circuits."""
+        lines = {"best edges": self.faithfulness, "random": self.random.mean(1)}
+        return curves(self.shares, lines, xlabel="share of all edges", ylabel="faithfulness")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per size."""

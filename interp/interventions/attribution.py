@@ -51,10 +51,12 @@ from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
+from interp.interventions.experiment import Rows
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.swaps import Rows, frozen
+from interp.interventions.results import heatmap, largest_first
+from interp.interventions.swaps import frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
@@ -89,6 +91,17 @@ class AttributionResult(Tabled):
         """Every source's score: the sum over the edges that leave it."""
         return dict(zip(self.graph.sources, self.edges.sum(1).tolist(), strict=True))
 
+    @property
+    def finding(self) -> str:
+        """The edge with the largest score."""
+        first = self.to_frame().iloc[0]
+        return f"{first['source']} -> {first['destination']} scores most on {self.metric}: {first['score']:+.3g}."
+
+    def plot(self) -> Any:
+        """A heat map of the scores: sources by destinations."""
+        table = pd.DataFrame(self.edges, index=self.graph.sources, columns=self.graph.destinations)
+        return heatmap(table, "edges", x="destination", y="source", unit=f"score on {self.metric}")
+
     def to_frame(self) -> pd.DataFrame:
         """One row per edge, by the size of its score."""
         rows = [
@@ -96,8 +109,7 @@ class AttributionResult(Tabled):
             for s, d in self.graph.edges
         ]
         frame = pd.DataFrame(rows, columns=["source", "destination", "score", "std"])
-        frame = frame.sort_values("score", key=np.abs, ascending=False, kind="stable", ignore_index=True)
-        return frame.assign(metric=self.metric, steps=self.steps)
+        return largest_first(frame, "score").assign(metric=self.metric, steps=self.steps)
 
 
 @checked

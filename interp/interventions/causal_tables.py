@@ -25,12 +25,11 @@ from interp.interventions.counterfactual import of_rounds
 from interp.interventions.edge_graph import Ablation, with_heads
 from interp.interventions.interchange import Claim, carriers
 from interp.interventions.metrics import exits
-from interp.interventions.pairs import corruption, prepare
+from interp.interventions.pairs import corruption, paired_runs, prepare, run_of
 from interp.interventions.patching import sweep
-from interp.interventions.steering import fitted_direction, has_state_direction, steer
+from interp.interventions.steering import Doses, fitted_direction, has_state_direction, steer
 from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.session import session
 from interp.task import Task
 
 N_PARTS = 5
@@ -96,35 +95,31 @@ def alignment_table(
     smooth: Machine | None = None,
 ) -> pd.DataFrame:
     """Learned subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
-    from interp.interventions.alignment import COLUMNS, AlignmentError, align  # two seconds: only where it is used
+    from interp.interventions.alignment import COLUMNS, AlignmentError, Search, align  # two seconds: where it is used
 
     task = catalog.of(model)
-    algorithm = task.explains(model)
-    options: dict[str, Any] = {"rounds": _recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}
-    frames = []
-    with session():  # every variable is aligned in the same runs of the same models
-        for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
-            try:
-                frames.append(align(model, episodes, other, algorithm, variable, site, **options).to_frame())
-            except AlignmentError as refusal:
-                row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
-                frames.append(pd.DataFrame([row]))
+    algorithm, runs = task.explains(model), paired_runs(model, episodes, other)
+    search, frames = Search(seed=seed, steps=STEPS, restarts=1, smooth=smooth), []
+    for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
+        try:
+            found = align(model, *runs, algorithm, variable, site, rounds=_recent(t), search=search)
+            frames.append(found.to_frame())
+        except AlignmentError as refusal:
+            row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
+            frames.append(pd.DataFrame([row]))
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
 @checked
 def steering_table(model: Machine, episodes: Any, t: int, seed: int) -> pd.DataFrame:
     """Dose-response of the task's state change, against the algorithm and random directions."""
-    task = catalog.of(model)
-    model.layout.fit(episodes)
-    integer("t", t, -episodes.n_rounds, episodes.n_rounds - 1)
+    task, base = catalog.of(model), run_of(model, episodes)
+    integer("t", t, -base.n_rounds, base.n_rounds - 1)
     how, algorithm = _named(task, "steering", task.analysis.steering)(), task.explains(model)
-    change = how.change(algorithm.run(episodes)[algorithm.memory].shape[2:])
-    options: dict[str, Any] = {"doses": how.doses, "outcome": how.outcome(episodes, t), "seed": seed}
-    with session():
-        if not has_state_direction(model):
-            options["direction"] = fitted_direction(model, episodes, algorithm, change)
-        return steer(model, episodes, t, change, algorithm, **options).to_frame()
+    change = how.change(algorithm.run(base.episodes)[algorithm.memory].shape[2:])
+    direction = None if has_state_direction(model) else fitted_direction(model, base, algorithm, change)
+    doses = Doses(change, how.doses, direction)
+    return steer(model, base, algorithm, doses, round=t, of=how.outcome(base.episodes, t), seed=seed).to_frame()
 
 
 def _named(task: Task, field: str, value: Any) -> Any:
@@ -191,20 +186,21 @@ def tables(
     for name in drawn or ():
         require_known("part of what is drawn", name, ("regime", "sizes"))
     task = catalog.of(model.eval())
-    episodes, other = (task.sample_for(model, n_episodes, t + 3, s, **(drawn or {})) for s in (seed, seed + 1))
+    sampled = (task.sample_for(model, n_episodes, t + 3, s, **(drawn or {})) for s in (seed, seed + 1))
+    runs = paired_runs(model, *sampled)
+    episodes = runs[0].episodes
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (
         lambda: {"patching": patching_table(model, episodes, t)},
-        lambda: {"interchange": interchange_table(model, episodes, other, t, seed, drawn=drawn)},
-        lambda: {"alignment": alignment_table(model, episodes, other, t, seed, smooth)},
-        lambda: {"steering": steering_table(model, episodes, t, seed)},
+        lambda: {"interchange": interchange_table(model, *runs, t, seed, drawn=drawn)},
+        lambda: {"alignment": alignment_table(model, *runs, t, seed, smooth)},
+        lambda: {"steering": steering_table(model, runs[0], t, seed)},
         lambda: _not_applicable(model) or circuit_tables(smooth or model, episodes, t, seed),
     )
     assert len(parts) == N_PARTS
     by_name: dict[str, pd.DataFrame] = {}
-    with session():
-        for part in parts:
-            by_name |= part()
-            done(1)
+    for part in parts:
+        by_name |= part()
+        done(1)
     return by_name
 
 

@@ -19,26 +19,24 @@ Effects tell algorithms apart that choose alike: the same intervention has a sco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from torch import Tensor
 
 from interp.algorithm import Algorithm, Values
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, require_known
+from interp.interventions.experiment import Outcome
+from interp.interventions.results import Effects, curves
 from interp.machine import Machine
-from interp.model.run import Rollout
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
-
-_Outcome = Literal["prediction", "state"]
 
 
 @dataclass(frozen=True)
@@ -125,6 +123,24 @@ class InterchangeResult(Tabled):
             rows.append((edges[i], edges[i + 1], score, slope, int(chosen.sum())))
         return pd.DataFrame(rows, columns=["wanted_from", "wanted_to", "score", "slope", "n_pairs"])
 
+    @property
+    def finding(self) -> str:
+        """How often the outcome is the algorithm's, and how often it is without the intervention."""
+        if not self.informative.any():
+            return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
+        where, share = " + ".join(self.places), f"{self.iia_informative:.0%} of the pairs in which that differs"
+        return (
+            f"With {self.variable} set at {where}, the {self.outcome} is the algorithm's in {share} "
+            f"({self.chance_informative:.0%} without)."
+        )
+
+    def plot(self) -> Any:
+        """How much of the wanted move is made, by its size, in parts of equally many pairs; 1 is the whole move."""
+        n = int((np.abs(self.wanted).max(-1) > 0).sum())
+        frame = self.by_magnitude(min(8, n))
+        lines = {"score": frame["score"], "slope": frame["slope"]}
+        return curves(frame["wanted_to"], lines, xlabel="wanted effect", ylabel="share made", title=self.variable)
+
     def to_frame(self) -> pd.DataFrame:
         """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""
         interval = self.interval()
@@ -178,7 +194,7 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
     """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
-    require_known("outcome", outcome, get_args(_Outcome))
+    require_known("outcome", outcome, ("prediction", "state"))
     require(
         algorithm.task == model.layout.task,
         f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
@@ -194,57 +210,43 @@ def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Val
     return {key: values[:, list(rounds)] for key, values in algorithm.run(episodes).items()}
 
 
-@dataclass(frozen=True)
-class Exam:
-    """Rounds of a base rollout, and how their intervened outcomes are compared with an algorithm's counterfactual.
+def graded(
+    found: Effects,
+    model: Machine,
+    algorithm: Algorithm,
+    outcome: Outcome,
+    counterfactual: tuple[Values, Values],
+    variable: str,
+    places: Iterable[object],
+) -> InterchangeResult:
+    """Hits and effects of an experiment's only edit, held against an algorithm's counterfactual.
 
-    ``decode`` maps latents to the state, its own error left out; the model's exact readout when None. An exactly read
-    state must be within ``tolerance``.
+    ``counterfactual`` holds the algorithm's variables on the base, and with one of them set, ``[episode, round, ...]``.
     """
-
-    model: Machine
-    algorithm: Algorithm
-    run: Rollout
-    rounds: list[int]
-    outcome: str
-    decode: Callable[[Tensor], Tensor] | None
-    tolerance: float
-
-    def graded(
-        self,
-        variable: str,
-        places: Iterable[object],
-        before: Values,
-        wanted: Values,
-        after: tuple[Tensor, Tensor],
-        **settings: Any,
-    ) -> InterchangeResult:
-        """Hits and effects of predictions and next latents ``after`` an intervention, ``[episode, round, ...]``.
-
-        The algorithm's variables are ``before`` on the base, and ``wanted`` with the variable set.
-        """
-        run, algorithm = self.run, self.algorithm
-        plain = run.predictions[:, self.rounds], run.latents[:, [t + 1 for t in self.rounds]]
-        if self.outcome == "prediction":
-            told = [run.layout.distribution(p).double().numpy(force=True) for p, _ in (after, plain)]
-            of = [np.asarray(algorithm.distribution(values), np.float64) for values in (before, wanted)]
-            if run.layout.kind == "classes":
-                grades = _of_predictions(*of, *told)
-            else:
-                require(
-                    all(values.shape == told[0].shape for values in of),
-                    f"{algorithm.name} must predict {', '.join(run.layout.outcomes)} as [episode, round, number] "
-                    f"{told[0].shape}, got shape {of[0].shape}",
-                )
-                grades = _of_numbers(*of, *told, tolerance=self.tolerance, decoded=not self.model.is_handwired)
-        else:
-            read, slots = self.decode or self.model.read_state, run.slots[:, self.rounds]
-            states = [run.layout.written(read(x), slots).double().numpy(force=True) for _, x in (after, plain)]
-            of = [before[algorithm.written], wanted[algorithm.written]]
-            grades = _of_numbers(*of, *states, tolerance=self.tolerance, decoded=self.decode is not None)
-        chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": self.rounds}
-        settings = provenance(self.model, **chosen, **settings)
-        return InterchangeResult(variable, tuple(map(str, places)), self.outcome, **grades, settings=settings)
+    after, plain = found.values[0].numpy(force=True), found.unpatched.numpy(force=True)
+    if outcome.key == "state":
+        before, goal = (values[algorithm.written] for values in counterfactual)
+        decoded = outcome.decode is not None
+    else:
+        before, goal = (np.asarray(algorithm.distribution(values), np.float64) for values in counterfactual)
+        decoded = not model.is_handwired
+    if outcome.key == "prediction" and model.layout.kind == "classes":
+        grades = _of_predictions(before, goal, after, plain)
+    else:
+        require(
+            outcome.key == "state" or before.shape == goal.shape == after.shape,
+            f"{algorithm.name} must predict {', '.join(model.layout.outcomes)} as [episode, round, number] "
+            f"{after.shape}, got shape {before.shape}",
+        )
+        grades = _of_numbers(before, goal, after, plain, tolerance=outcome.tolerance, decoded=decoded)
+    settings = provenance(
+        model,
+        algorithm=algorithm.key,
+        parameters=dict(algorithm.parameters),
+        rounds=[edited for edited, _ in found.rounds],
+        **found.settings,
+    )
+    return InterchangeResult(variable, tuple(map(str, places)), outcome.key, **grades, settings=settings)
 
 
 def _of_predictions(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor
 from interp.checks import array_of, checked
 from interp.display import lacks
 from interp.errors import InputError, require, require_known
-from interp.machine import Machine
+from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout, select_rounds
@@ -41,8 +41,8 @@ EXITS = ("prediction", "update")
 @checked
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     """The model, where its heads read and write a residual stream; else an error says what ``what`` lacks there."""
-    if isinstance(model, HookedLatentTransformer):
-        return model
+    if runs_from(model):
+        return cast(HookedLatentTransformer, model)
     missing = lacks(model, "pattern") or f"not applicable: {model.name} does not say what its heads read and write"
     raise InputError(
         f"{missing}, and {what} are of heads; use interp.interventions.mediation.effect_map(model, base, source, "

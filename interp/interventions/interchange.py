@@ -26,23 +26,29 @@ a random subspace (orthogonal, of equal rank), because moving an activation does
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, Episodes
 from interp.checks import checked, checked_fields, non_empty
-from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable, score_difference
+from interp.errors import require
+from interp.interventions.counterfactual import (
+    InterchangeResult,
+    graded,
+    of_rounds,
+    require_comparable,
+    score_difference,
+)
+from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, passed, run
 from interp.interventions.pairs import paired_runs
-from interp.interventions.sites import Site
-from interp.interventions.swaps import Place, Places, intervened, placebos, resolve_places
+from interp.interventions.sites import Site, row_widths
+from interp.interventions.swaps import Place, Places, resolve_places
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.session import session
 
 __all__ = ["Claim", "InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
 
@@ -53,31 +59,24 @@ NO_OTHER = "no other direction"
 @checked
 def interchange(
     model: Machine,
-    base: Any,
-    source: Any,
+    base: Episodes | Rollout,
+    source: Episodes | Rollout,
     algorithm: Algorithm,
     variable: str,
-    places: Places,
+    sites: Places,
     *,
-    element: int | tuple[int, ...] | None = None,
-    outcome: str = "prediction",
+    outcome: str | Outcome = "prediction",
     rounds: Rounds = "all",
-    commit: str = "own",
-    decode: Callable[[Tensor], Tensor] | None = None,
-    tolerance: float = 1e-6,
-    runs: tuple[Rollout, Rollout] | None = None,
 ) -> InterchangeResult:
-    """Interchange accuracy of ``variable`` at ``places``, over every pair (episode i of base, episode i of source).
+    """Interchange accuracy of ``variable`` at ``sites``, over every pair (episode i of base, episode i of source).
 
     Args:
-        base, source: episodes of the same sizes; each is run through its own history.
-        variable, element: a variable's key, or one element of it.
-        places: what is interchanged in the network, all at once.
-        outcome: what is compared, "prediction" or "state".
+        base, source: episodes of the same sizes, or their rollouts; each is run through its own history.
+        variable: a variable's key ("votes"), or one element of it ("votes[0]").
+        sites: what is interchanged in the network, all at once: sites, or places with a subspace each.
+        outcome: what is compared, "prediction" or "state"; an :class:`~interp.interventions.experiment.Outcome` says
+            how a learned model's state is decoded, and how near an exactly read one must be.
         rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
-        decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
-        tolerance: how near an exactly read state must be.
-        runs: the rollouts of ``base`` and ``source``, where they are known.
 
     >>> import interp
     >>> from interp.interventions.interchange import interchange
@@ -88,16 +87,29 @@ def interchange(
     >>> interchange(model, *pairs, algorithm, "log_weights", "resid_pre[0]@<z>").iia_informative
     1.0
     """
-    require_comparable(model, algorithm, outcome)
-    runs = paired_runs(model, base, source, commit=commit, runs=runs)
+    outcome = Outcome.named(outcome)
+    require_comparable(model, algorithm, outcome.key)
+    runs = paired_runs(model, base, source)
     at = select_rounds(rounds, runs[0].n_rounds)
-    resolved = resolve_places(places, model, runs[0])
-    before, theirs = (of_rounds(algorithm, episodes, at) for episodes in (base, source))
-    wanted = algorithm.interchange(before, theirs, variable, element)
-    after = intervened(model, *runs, resolved, at)
-    name = variable if element is None else f"{variable}{[element] if isinstance(element, int) else list(element)}"
-    exam = Exam(model, algorithm, runs[0], at, outcome, decode, tolerance)
-    return exam.graded(name, resolved, before, wanted, after, commit=commit, tolerance=tolerance)
+    places = resolve_places(sites, model, runs[0])
+    before, theirs = (of_rounds(algorithm, run.episodes, at) for run in runs)
+    wanted = algorithm.interchange(before, theirs, *_element(variable))
+    edits = {variable: [Edit(place, runs[1]) for place in places]}
+    experiment = Experiment(model, runs[0], edits, at, readout=outcome, commit="target", update=outcome.key == "state")
+    settings = {"commit": runs[0].commit, "tolerance": outcome.tolerance}
+    found = replace(run(experiment), settings=settings)
+    return graded(found, model, algorithm, outcome, (before, wanted), variable, places)
+
+
+def _element(variable: str) -> tuple[str, tuple[int, ...] | None]:
+    """A variable's key, and the element of it that a text names: "votes[0]", "q_table[0, 1]"."""
+    key, bracket, inside = variable.partition("[")
+    if not bracket:
+        return key, None
+    numbers = inside.removesuffix("]").split(",")
+    good = inside.endswith("]") and all(number.strip().isdigit() for number in numbers)
+    require(good, f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1]")
+    return key, tuple(int(number) for number in numbers)
 
 
 @dataclass(frozen=True)
@@ -147,8 +159,8 @@ class Claim:
 @checked
 def carriers(
     model: Machine,
-    base: Any,
-    source: Any,
+    base: Episodes | Rollout,
+    source: Episodes | Rollout,
     algorithm: Algorithm,
     claims: Sequence[Claim],
     *,
@@ -158,28 +170,48 @@ def carriers(
 ) -> pd.DataFrame:
     """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls.
 
-    A single number can move in no other direction: ``random`` is NaN there, and ``no_random``, a column of tables with
-    such a claim, says so.
+    ``decode`` maps latents to the state where a claim's outcome is "state" and the model has no exact readout. A single
+    number can move in no other direction: ``random`` is NaN there, and ``no_random``, a column of tables with such a
+    claim, says so.
     """
-    claims = non_empty("claims", claims, "at least one claim")
+    claims, runs = non_empty("claims", claims, "at least one claim"), paired_runs(model, base, source)
 
-    def row(claim: Claim) -> pd.DataFrame:
+    def test(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
+        outcome = Outcome(claim.outcome, decode)
+        return interchange(model, *runs, algorithm, claim.variable, places, outcome=outcome, rounds=rounds)
+
+    rows = []
+    for claim in claims:
         elsewhere = placebos(model, runs[0], resolve_places(claim.places, model, runs[0]), seed)
-        random = test(claim.variable, elsewhere, outcome=claim.outcome) if elsewhere else None
+        random = test(claim, elsewhere) if elsewhere else None
         wholes = [place.basis is None and place.site.kind.axes in ("pos", "latent", "") for place in claim.places]
-        noted = {"no_random": NO_OTHER} if all(wholes) and not elsewhere else {}
-        return (
-            test(claim.variable, claim.places, outcome=claim.outcome)
+        frame = (
+            test(claim, claim.places)
             .to_frame()
             .assign(
                 random=random.iia_informative if random else float("nan"),
                 random_score=random.score().estimate if random else float("nan"),
                 control=claim.control,
-                **noted,
             )
         )
+        rows.append(frame.assign(no_random=NO_OTHER) if all(wholes) and not elsewhere else frame)
+    return pd.concat(rows, ignore_index=True)
 
-    with session():  # every claim is tested in the same runs
-        runs = paired_runs(model, base, source)
-        test = partial(interchange, model, base, source, algorithm, rounds=rounds, decode=decode, runs=runs)
-        return pd.concat([row(claim) for claim in claims], ignore_index=True)
+
+@checked
+def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
+    """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``.
+
+    Rows of what is carried move in the numbers of their widest channel; a narrower one moves by what it has of them.
+    """
+    rows = Rows.of(run, [0]).part(slice(1))
+    _, seen = passed(model, rows, run.layout, watched=[place.site for place in places])
+    controls: list[Place] = []
+    for place in places:
+        size = width = seen[place.site].shape[-1]
+        if place.site.kind.axes == "latent":
+            widths = np.atleast_1d(np.array(row_widths(model))[place.site.index(run.layout)[1]])
+            width = int(widths.max())
+        control = place.placebo(width, seed, size - width) if width else None
+        controls += [] if control is None else [control]
+    return controls

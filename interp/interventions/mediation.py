@@ -33,41 +33,43 @@ copy that is not read gives 0 there, and two activations that say the same give 
     >>> model = interp.load("wma-handwired", n_experts=3)
     >>> base, source = (experts.sample(8, 6, 3, seed=seed) for seed in (0, 1))
     >>> through = mediation.paths(model, "pattern", "p?")                 # every head's attention from p?
-    >>> result = mediation.mediate(model, base, source, "latent@<z>", through, rounds=[4, 5], n_random=0)
+    >>> result = mediation.mediate(model, base, source, "latent@<z>", through, rounds=[4, 5])
     >>> round(result.blocked().estimate, 9), round(result.carried().estimate, 9)       # all heads jointly
     (1.0, 1.0)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.checks import checked, integer
+from interp.algorithm import Episodes
+from interp.checks import checked, checked_fields, integer, refuse_endless
 from interp.display import Tabled
 from interp.errors import require, require_known
+from interp.interventions.experiment import CHUNK, Edit, Experiment, Outcome, Rows, passed, run, swaps
 from interp.interventions.mediators import Routes, Sites, order_of_points
 from interp.interventions.pairs import paired_runs
+from interp.interventions.results import Effects, heatmap, intervals
 from interp.interventions.sites import Site, sites
-from interp.interventions.swaps import CHUNK, Places, Rows, passed, resolve_places, swaps
-from interp.machine import Machine, Stepped
+from interp.interventions.swaps import Places, resolve_places
+from interp.machine import Machine
+from interp.model.rollout import Step, rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
-__all__ = ["EffectMap", "MediationResult", "effect_map", "mediate", "paths"]
+__all__ = ["EffectMap", "MediationResult", "Split", "effect_map", "mediate", "paths"]
 
-_Outcome = Literal["prediction", "state", "latents"]
 _ROUNDING = 100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
 
 
@@ -114,6 +116,22 @@ class MediationResult(Tabled):
         total = np.zeros_like(self.total) if self.reason else self.total  # over 0 a share is NaN
         return ratio_interval(parts[self.mediators.index(mediator)], total, seed=self.settings.get("seed", 0))
 
+    @property
+    def finding(self) -> str:
+        """Which share of the effect passes through all mediators, and which of them carries most."""
+        if self.reason:
+            return f"{self.reason.capitalize()}."
+        alone = {name: self.carried(name).estimate for name in self.mediators[:-1]}
+        most = max(alone, key=lambda name: alone[name], default="")
+        told = f", most of it through {most} ({alone[most]:.0%})" if len(alone) > 1 else ""
+        cause, share = " + ".join(self.cause), f"{self.carried().estimate:.0%}"
+        return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{told}."
+
+    def plot(self) -> Any:
+        """The shares blocked and carried by every mediator, with their intervals."""
+        rows = {name: [self.blocked(name), self.carried(name)] for name in self.mediators}
+        return intervals(rows, ["blocked", "carried"], xlabel=f"share of the effect on the {self.outcome}")
+
     def to_frame(self) -> pd.DataFrame:
         """One row per mediator, and a last one for all jointly: shares with intervals, and those of the controls."""
         rows = []
@@ -132,7 +150,7 @@ class MediationResult(Tabled):
 
 
 @dataclass(frozen=True)
-class EffectMap:
+class EffectMap(Tabled):
     """How much of an effect each row's activation carries by itself; NaN where no effect can pass.
 
     Attributes:
@@ -149,6 +167,22 @@ class EffectMap:
     shares: Float[np.ndarray, "point position"] = field(repr=False)
     n_pairs: int
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def finding(self) -> str:
+        """Where most of the effect passes."""
+        if np.isnan(self.shares).all():
+            return "No effect can pass anywhere."
+        row, column = np.unravel_index(np.nanargmax(self.shares), self.shares.shape)
+        at = f"{self.points[row]}@{self.positions[column]}".removesuffix("@")
+        return f"{at} carries most of the effect of {' + '.join(self.cause)}: {self.shares[row, column]:.0%}."
+
+    def plot(self) -> Any:
+        """A heat map of the shares by layer, or point, and position."""
+        title = f"effect of {' + '.join(self.cause)} on the {self.outcome}"
+        return heatmap(
+            self.to_frame(), title, x="position", y="layer" if self.layers else "point", unit="share carried"
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """One row a layer of a transformer, or a point of any other machine; one column a place ("share" without)."""
@@ -168,43 +202,53 @@ def paths(model: Machine, component: str, position: str | None = None) -> list[S
     return sites(model, components=component, positions=position)
 
 
+@dataclass(frozen=True)
+@checked_fields
+class Split:
+    """How an effect is split, and what the shares stand beside.
+
+    Attributes:
+        each: measure every mediator by itself, too; else only all of them at once, for less work.
+        n_random: how often as many other mediators of the same components are drawn from between cause and outcome. Of
+            a machine that is no transformer: of any point there, where a mediator's component has no other; the
+            settings then list these mediators as "random_of_any_point".
+        untrained: measure an untrained model of the same shape, too: on its latents where the outcome is "state".
+    """
+
+    each: bool = True
+    n_random: int = 4
+    untrained: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        refuse_endless("n_random", integer("n_random", self.n_random, 0))
+
+
 @checked
 def mediate(
     model: Machine,
-    base: Any,
-    source: Any,
+    base: Episodes | Rollout,
+    source: Episodes | Rollout,
     cause: Places,
     through: Site | str | Sequence[Site | str],
     *,
-    outcome: str = "prediction",
+    outcome: str | Outcome = "prediction",
     rounds: Rounds = "all",
-    decode: Callable[[Tensor], Tensor] | None = None,
-    each: bool = True,
-    n_random: int = 4,
-    with_untrained: bool = False,
-    runs: tuple[Rollout, Rollout] | None = None,
-    seed: int = 0,
+    split: Split = Split(),
 ) -> MediationResult:
     """Which share of the effect of ``cause`` on ``outcome`` passes ``through`` each mediator, and through all of them.
 
     Args:
-        base, source, rounds, runs: as in :func:`interp.interventions.interchange.interchange`.
+        base, source, rounds: as in :func:`interp.interventions.interchange.interchange`.
         cause: what is swapped from the source, all at once: sites, or places with a subspace each.
         through: the mediators; :func:`paths` lists those of a component.
         outcome: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's
             state) or "latents" (all latents that the round leaves). A swapped latent reaches the last two by itself,
             without any mediator, where updates are added to latents.
-        decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
-        each: measure every mediator by itself, too; else only all of them at once, for less work.
-        n_random: how often as many other mediators of the same components are drawn from between cause and outcome. Of
-            a machine that is no transformer: of any point there, where a mediator's component has no other; the
-            settings then list these mediators as "random_of_any_point".
-        with_untrained: measure an untrained model of the same shape, too: on its latents where ``outcome`` is "state".
     """
-    integer("n_random", n_random, 0)
-    swap = _Swap(model, base, source, cause, outcome, rounds, decode, runs)
+    swap = _Swap(model, base, source, cause, outcome, rounds)
     mediators = swap.routes.mediators([through] if isinstance(through, Site | str) else through)
-    alone = mediators if each else ()
+    alone, seed, n_random = mediators if split.each else (), split.seed, split.n_random
     cases = [*((site,) for site in alone), mediators]
     draws = [[swap.routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
     names = (*map(str, alone), "all")
@@ -212,25 +256,18 @@ def mediate(
     noted = {"random_of_any_point": borrowed} if borrowed else {}
     sums = swap.sums(list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)])))
     control = None
-    if with_untrained:
+    if split.untrained:
         other = untrained(model, seed)
+        first, second = (rollout(other.eval(), run.episodes, commit=run.commit) for run in swap.runs)
+        measured = "latents" if swap.outcome.key == "state" else swap.outcome
+        alike = replace(split, n_random=0, untrained=False)
         control = mediate(
-            other,
-            base,
-            source,
-            swap.causes,
-            mediators,
-            outcome="latents" if outcome == "state" else outcome,
-            rounds=swap.rounds,
-            each=each,
-            n_random=0,
-            runs=paired_runs(other, base, source, commit=swap.runs[0].commit),
-            seed=seed,
+            other, first, second, swap.causes, mediators, outcome=measured, rounds=swap.rounds, split=alike
         )
     per_episode = partial(np.add.reduceat, indices=range(0, len(sums.total), len(swap.rounds)), axis=-1)
     return MediationResult(
         cause=tuple(map(str, swap.causes)),
-        outcome=outcome,
+        outcome=swap.outcome.key,
         mediators=names,
         total=per_episode(sums.total),
         lost=per_episode([sums.lost[case] for case in cases]),
@@ -254,20 +291,19 @@ def _borrows(case: Sites, draws: Sequence[Sites]) -> bool:
 @checked
 def effect_map(
     model: Machine,
-    base: Any,
-    source: Any,
+    base: Episodes | Rollout,
+    source: Episodes | Rollout,
     cause: Places,
     *,
-    outcome: str = "prediction",
+    outcome: str | Outcome = "prediction",
     rounds: Rounds = "all",
-    decode: Callable[[Tensor], Tensor] | None = None,
 ) -> EffectMap:
     """The share of the effect of ``cause`` that the residual stream carries, layer by position.
 
     Of a machine that is no transformer: the share that each of its points carries, in every cycle, by its places.
 
     Args:
-        base, source, cause, outcome, rounds, decode: as in :func:`mediate`.
+        base, source, cause, outcome, rounds: as in :func:`mediate`.
 
     Example:
         >>> import interp
@@ -276,7 +312,7 @@ def effect_map(
         >>> effect_map(model, *pair, "latent").to_frame()["p?"].round(6).tolist()
         [0.0, 1.0, 1.0]
     """
-    swap = _Swap(model, base, source, cause, outcome, rounds, decode)
+    swap = _Swap(model, base, source, cause, outcome, rounds)
     layout, is_transformer = swap.layout, swap.routes.order is None
     mapped = ["resid_post"] if is_transformer else [key for key in model.points if key != "latent"]
     require(
@@ -305,7 +341,7 @@ def effect_map(
             shares[row, columns] = (moved * effect).sum((1, 2)).numpy(force=True) / total
     return EffectMap(
         cause=tuple(map(str, swap.causes)),
-        outcome=outcome,
+        outcome=swap.outcome.key,
         layers=tuple(range(len(points))) if is_transformer else (),
         points=tuple(map(str, points)),
         positions=positions,
@@ -338,82 +374,61 @@ class _Swap:
     def __init__(
         self,
         model: Machine,
-        base: Any,
-        source: Any,
+        base: Episodes | Rollout,
+        source: Episodes | Rollout,
         cause: Places,
-        outcome: str,
+        outcome: str | Outcome,
         rounds: Rounds,
-        decode: Callable[[Tensor], Tensor] | None,
-        runs: tuple[Rollout, Rollout] | None = None,
     ) -> None:
-        require_known("outcome", outcome, get_args(_Outcome))
+        self.model, self.outcome = model, Outcome.named(outcome)
         require(
-            outcome != "state" or decode is not None or model.is_handwired,
-            f"{model.name!r} is a learned model: its state has no exact readout; give decode=, a fitted "
-            "interp.decoder.Decoder, or ask for outcome='latents'",
+            self.outcome.key != "state" or self.outcome.decode is not None or model.is_handwired,
+            f"{model.name!r} is a learned model: its state has no exact readout; give outcome=Outcome('state', decode) "
+            "with a fitted interp.decoder.Decoder, or ask for outcome='latents'",
         )
-        self.model, self.outcome, self.decode = model, outcome, decode
-        self.runs = paired_runs(model, base, source, runs=runs)
+        self.runs = paired_runs(model, base, source)
         self.layout = self.runs[0].layout
         self.causes = resolve_places(cause, model, self.runs[0])
         self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
         sites_of_causes = [place.site for place in self.causes]
         order = order_of_points(model, self.runs[0])
-        self.routes = Routes(model, self.layout, sites_of_causes, prediction=outcome == "prediction", order=order)
+        exit_read = self.outcome.key == "prediction"
+        self.routes = Routes(model, self.layout, sites_of_causes, prediction=exit_read, order=order)
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        return provenance(self.model, rounds=self.rounds, decoded=self.decode is not None, **more)
+        decoded = self.outcome.decode is not None
+        return provenance(self.model, rounds=self.rounds, decoded=decoded, **more)
 
-    def measure(self, done: Stepped, rows: Rows) -> Float[Tensor, "row value"]:
-        """The outcome of every row as one vector: "prediction", "state" (what is written into it) or "latents"."""
-        if self.outcome == "prediction":
-            return self.layout.distribution(done.prediction).double()
-        latents = done.carried
-        if self.outcome == "state":
-            latents = self.layout.written((self.decode or self.model.read_state)(latents), rows.fed.slots)
-        return latents.flatten(1).double()
+    def measure(self, done: Step, rows: Rows) -> Float[Tensor, "row value"]:
+        """The outcome of every row as one vector."""
+        slots = rows.fed.slots
+        return self.outcome.values(self.model, self.layout, done.prediction, done.latents, slots).flatten(1)
+
+    def run(self, edits: dict[str, list[Edit]], watched: Sites = ()) -> Effects:
+        """What edits of the base's rounds give, all of them apart."""
+        experiment = Experiment(
+            self.model, self.runs[0], edits, self.rounds, readout=self.outcome, commit="target", watched=watched
+        )
+        return run(experiment)
 
     def sums(self, sets: Sequence[Sites]) -> _Sums:
-        """The effect of the swap, whole and with every set of sites held, in chunks of rows."""
-        base, source = (Rows.of(run, self.rounds) for run in self.runs)
-        chunks, size = [], 0.0
-        for part in base.parts():
-            plain, products = self._chunk(base.part(part), source.part(part), sets)
-            chunks.append(products)
-            size = max(size, float(plain.abs().max()))
-        total, lost, brought, moved = (np.concatenate(parts, -1) for parts in zip(*chunks, strict=True))
-        rounding = _ROUNDING * torch.finfo(self.runs[0].latents.dtype).eps * size
-        return _Sums(
-            total,
-            dict(zip(sets, lost, strict=True)),
-            dict(zip(sets, brought, strict=True)),
-            dict(zip(sets, map(float, moved.mean(-1)), strict=True)),
-            bool(np.sqrt(total.mean()) <= rounding),
-        )
-
-    def _chunk(
-        self, base: Rows, source: Rows, sets: Sequence[Sites]
-    ) -> tuple[Tensor, tuple[NDArray, NDArray, NDArray, NDArray]]:
-        """The plain outcomes of some rows, and total ``[row]``, lost, brought and moved ``[set, row]``."""
+        """The effect of the swap, whole and with every set of sites held."""
         every = tuple(dict.fromkeys(site for case in sets for site in case))
-        swap = swaps(self.model, source, self.layout, self.causes)
-        run = partial(passed, self.model, base, self.layout)
-        done, before = run(watched=every)
-        plain = self.measure(done, base)
-        done, after = run(swap, every)
-        effect = self.measure(done, base) - plain
-        changed = {s: ~torch.isclose(after[s], before[s]).flatten(1).all(1).numpy(force=True) for s in every}
-        lost, brought, moved = [], [], []
+        swap = [Edit(place, self.runs[1]) for place in self.causes]
+        both = self.run({"nothing": [], "swap": swap}, every)
+        before, after = both.seen
+        plain, swapped = both.values.flatten(1, 2)
+        effect = swapped - plain
+        changed = {s: ~torch.isclose(after[s], before[s]).flatten(2).all(2).flatten().numpy(force=True) for s in every}
+        lost, brought, moved = {}, {}, {}
         for case in sets:
-            frozen, alone = (
-                [(site, lambda _, value=values[site]: value) for site in case] for values in (before, after)
-            )
-            direct = self.measure(run([*swap, *frozen])[0], base) - plain
-            indirect = self.measure(run(alone)[0], base) - plain
-            lost.append(_product(effect - direct, effect))
-            brought.append(_product(indirect, effect))
-            moved.append(np.any([changed[site] for site in case], axis=0))
-        return plain, (_product(effect, effect), np.stack(lost), np.stack(brought), np.stack(moved))
+            frozen, alone = ([Edit.of(site, values[site]) for site in case] for values in (before, after))
+            direct, indirect = self.run({"direct": [*swap, *frozen], "indirect": alone}).values.flatten(1, 2) - plain
+            lost[case], brought[case] = _product(effect - direct, effect), _product(indirect, effect)
+            moved[case] = float(np.any([changed[site] for site in case], axis=0).mean())
+        total = _product(effect, effect)
+        rounding = _ROUNDING * torch.finfo(self.runs[0].latents.dtype).eps * float(plain.abs().max())
+        return _Sums(total, lost, brought, moved, bool(np.sqrt(total.mean()) <= rounding))
 
 
 def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:

@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from interp.checks import checked
 from interp.errors import require
+from interp.interventions.experiment import Rows, passed
 from interp.interventions.sites import COMPONENTS, Site, resolve, sites
 from interp.machine import Machine
-from interp.model.hooked import FiringCounter
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout
 
@@ -38,18 +36,9 @@ def order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
     stream = model.points.get("resid_post")
     if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
         return None
-    several = [(kind.hook, range(kind.n_layers or 1)) for kind in model.points.values()]
-    names = [hook.format(layer=layer) for hook, layers in several for layer in layers]
-    fired: list[str] = []
-
-    def note(name: str, activation: Tensor, hook: object) -> None:
-        fired.append(name)
-
-    counter = FiringCounter([(name, partial(note, name)) for name in names])
-    with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
-        model.step(run.latents[:1, 0], run.fed.at(0).each(lambda part: part[:1]))
-    counter.check()
-    return {name: moment for moment, name in enumerate(fired)}
+    points = sites(model, run.layout, list(model.points), None)
+    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=points)
+    return {site.hook: moment for moment, site in enumerate(seen)}
 
 
 class Routes:

@@ -4,8 +4,8 @@ Interchange takes whole activations, or a subspace that is known. In a learned m
 variable, but a decoder reads it, and :meth:`interp.decoder.Decoder.move` changes the activation so that the decoded
 variable changes by what is asked for and nothing else that is decoded with it does. Two kinds of changes:
 
-* ``to=values``: the variable is set, to its values in other episodes, say;
-* ``by=change``: the variable is moved: a count by 8, the round by 10, one element alone.
+* it is set, to its values in other episodes, say: ``by={key: theirs[key] - own[key]}``;
+* it is moved: a count by 8, the round by 10, one element alone.
 
 The outcome is graded against the same counterfactual in the algorithm (:class:`InterchangeResult`), or in several, of
 which at most one can be right about the model. States that no episode reaches can be asked for: an effect there says
@@ -20,13 +20,13 @@ is orthogonal to every move of what is decoded (:meth:`Writer.placebo`).
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
     >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
     >>> writer = Writer.fit(model, rollout(model, known), algorithm.run(known), ("log_weights",))
-    >>> move(model, episodes, algorithm, "log_weights", writer, by=[1.0, 0, 0, 0]).score().estimate > 0.999999
+    >>> move(model, episodes, algorithm, writer, by={"log_weights": [1.0, 0, 0, 0]}).score().estimate > 0.999999
     True
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,13 +40,13 @@ from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import InputError, require, require_known
-from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable
+from interp.interventions.counterfactual import InterchangeResult, graded, of_rounds, require_comparable
+from interp.interventions.experiment import Edit, Experiment, Outcome, run
+from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, resolve, row_widths
-from interp.interventions.swaps import Edit, edited
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
-from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 
 _HELD = 0.5  # a carried variable is decodable when the latents explain this share of what the others do not explain
@@ -265,67 +265,47 @@ def _left(x: Tensor, target: NDArray[np.float64], half: int, ridge: float) -> fl
 @checked
 def move(
     model: Machine,
-    episodes: Episodes,
+    episodes: Episodes | Rollout,
     algorithm: Algorithm,
-    variable: str,
     writer: Writer,
+    by: Mapping[str, ArrayLike],
     *,
-    to: ArrayLike | None = None,
-    by: ArrayLike | None = None,
-    wants: Mapping[str, ArrayLike] | None = None,
-    outcome: str = "prediction",
+    outcome: str | Outcome = "prediction",
     rounds: Rounds = "all",
-    commit: str = "own",
-    decode: Callable[[Tensor], Tensor] | None = None,
-    tolerance: float = 1e-6,
+    wants: Mapping[str, ArrayLike] | None = None,
 ) -> InterchangeResult:
-    """Move ``variable`` along its decoder's directions in single rounds, and grade the outcome.
+    """Move a variable along its decoder's directions in single rounds, and grade the outcome.
 
     Args:
         algorithm: whose counterfactual is asked for; where it has no variable of this name, nothing should happen.
-        to: what the variable is set to, ``[episode, chosen round, ...]``.
-        by: what is added to it, of a shape that broadcasts to the same.
+        by: the variable's key and what is added to it, of a shape that broadcasts to ``[episode, chosen round, ...]``.
         wants: what is added to which variables of the algorithm, where it says the same with variables of its own
-            (log-weights that are gains times counts); by default the change of ``variable``.
+            (log-weights that are gains times counts); by default ``by``.
     """
-    require_comparable(model, algorithm, outcome)
-    require((to is None) != (by is None), "give one of to= (what the variable becomes) and by= (what is added to it)")
+    outcome = Outcome.named(outcome)
+    require_comparable(model, algorithm, outcome.key)
+    require(len(by) == 1, f"one variable is moved at a time; by= holds {', '.join(by) or 'none'}")
+    ((variable, asked),) = by.items()
     require_known("variable of this writer", variable, writer.shapes)
-    run = rollout(model.eval(), episodes, commit=commit)
-    at = select_rounds(rounds, run.n_rounds)
-    state, inputs = algorithm.at(algorithm.run(episodes), at)
-    before, pairs = of_rounds(algorithm, episodes, at), (run.n_episodes, len(at))
-    change = _change(before.get(variable), to, by, (*pairs, *writer.shapes[variable]))
+    base = run_of(model, episodes)
+    at = select_rounds(rounds, base.n_rounds)
+    state, inputs = algorithm.at(algorithm.run(base.episodes), at)
+    before, pairs = of_rounds(algorithm, base.episodes, at), (base.n_episodes, len(at))
+    shape, given = (*pairs, *writer.shapes[variable]), np.asarray(asked, dtype=np.float64)
+    try:
+        change = np.broadcast_to(given, shape)
+    except ValueError:
+        message = f"the variable has shape {shape} at the chosen rounds; by[{variable!r}] has shape {given.shape}"
+        raise InputError(message) from None
     for key in wants or ():
         algorithm.variable(key)
-    asked = wants or ({variable: change} if variable in before else {})
-    wanted = algorithm.step(state, inputs, {key: before[key] + added for key, added in asked.items()})[1]
-    step = writer.step({variable: change}, pairs).flatten(0, 1).to(run.latents)
-
-    def along(part: slice) -> list[tuple[Site, Edit]]:
-        return [(writer.site, lambda own: own + step[part].reshape(own.shape).to(own.dtype))]
-
-    exam = Exam(model, algorithm, run, at, outcome, decode, tolerance)
-    after = edited(model, run, at, along)
-    settings = {"decoded": list(writer.shapes), "placebo": writer.apart is not None, "commit": commit}
-    return exam.graded(variable, [writer.site], before, wanted, after, **settings)
-
-
-def _change(
-    before: NDArray[Any] | None, to: ArrayLike | None, by: ArrayLike | None, shape: tuple[int, ...]
-) -> NDArray[np.float64]:
-    """What is added to the variable, ``[episode, round, ...]``."""
-    asked = np.asarray(by if to is None else to, dtype=np.float64)
-    require(
-        to is None or before is not None,
-        "an algorithm without this variable has no value that it could be set from; give by= instead of to=",
-    )
-    try:
-        return np.broadcast_to(asked if to is None else asked - np.asarray(before), shape)
-    except ValueError:
-        name = "by" if to is None else "to"
-        message = f"the variable has shape {shape} at the chosen rounds; {name} has shape {asked.shape}"
-        raise InputError(message) from None
+    moved = wants or ({variable: change} if variable in before else {})
+    wanted = algorithm.step(state, inputs, {key: before[key] + added for key, added in moved.items()})[1]
+    edits = {variable: [Edit.of(writer.site, writer.step({variable: change}, pairs).to(base.latents), add=True)]}
+    experiment = Experiment(model, base, edits, at, readout=outcome, commit="target", update=outcome.key == "state")
+    settings = {"decoded": list(writer.shapes), "placebo": writer.apart is not None, "commit": base.commit}
+    found = replace(run(experiment), settings=settings)
+    return graded(found, model, algorithm, outcome, (before, wanted), variable, [writer.site])
 
 
 def _flat(x: NDArray[Any]) -> NDArray[np.float64]:

@@ -162,17 +162,25 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     )
 
 
-def paired_runs(
-    model: Machine,
-    base: Episodes,
-    source: Episodes,
-    *,
-    commit: str = "own",
-    runs: tuple[Rollout, Rollout] | None = None,
-) -> tuple[Rollout, Rollout]:
-    """Rollouts of episodes that pair up row by row; ``runs`` where they are known."""
-    model.eval()
-    runs = runs or (rollout(model, base, commit=commit), rollout(model, source, commit=commit))
+@checked
+def run_of(model: Machine, episodes: Episodes | Rollout) -> Rollout:
+    """The model's rollout of episodes, or the one that is given, which must be the model's and know its episodes."""
+    if not isinstance(episodes, Rollout):
+        return rollout(model.eval(), episodes)
+    require(
+        episodes.settings.get("digest") == model.digest() and not episodes.settings.get("hooked_rounds"),
+        f"a rollout stands in for its episodes where {model.name!r} made it without hooks; this one is of "
+        f"{episodes.settings.get('model')!r}; give the episodes",
+    )
+    held = episodes.episodes
+    fits = held is not None and (len(held), held.n_rounds) == (episodes.n_episodes, episodes.n_rounds)
+    require(fits, "this rollout does not hold its episodes, or was cut; give the episodes")
+    return episodes
+
+
+def paired_runs(model: Machine, base: Episodes | Rollout, source: Episodes | Rollout) -> tuple[Rollout, Rollout]:
+    """Rollouts of episodes that pair up row by row; those are taken that are given."""
+    runs = run_of(model, base), run_of(model, source)
     shapes = [tuple(run.tokens.shape) for run in runs]
     require(shapes[0] == shapes[1], f"base and source must pair up, got {shapes[0]} and {shapes[1]}")
     return runs

@@ -16,10 +16,27 @@ from interp.files import write_csv, write_figure, write_json
 from interp.interventions.metrics import METRICS, exits
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
-from interp.interventions.patching import PatchingResult, RoundMap, round_map, sweep
-from interp.interventions.sites import COMPONENTS
+from interp.interventions.pairs import prepare
+from interp.interventions.patching import PatchingResult, RoundMap, of_pair, round_map
+from interp.interventions.sites import sites
 from interp.machine import Machine
-from interp.progress import bar
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The episodes that are patched: ``n_rounds`` long, or as long as the round and the map need when None.
+
+    ``corruption`` is the key of one of the model's task, its default when empty. ``n_map`` rounds from the patched one
+    on are in the round x round map of the latents; 0 for no map.
+    """
+
+    corruption: str = ""
+    n_episodes: int = 64
+    n_rounds: int | None = None
+    n_map: int = 12
+    seed: int = 0
+    regime: str = ""
+    sizes: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,32 +52,23 @@ class PatchCommand:
 def patch(
     model: Machine,
     round: int,
-    corruption: str = "",
     *,
-    propagate: bool = True,
-    read: int | None = None,
     components: Sequence[str] = (),
     metrics: Sequence[str] = (),
+    read: int | None = None,
+    propagate: bool = True,
     direction: str = "denoising",
-    n_episodes: int = 64,
-    n_rounds: int | None = None,
-    n_map: int = 12,
-    seed: int = 0,
-    regime: str = "",
-    sizes: Mapping[str, int] | None = None,
+    sample: Sample = Sample(),
 ) -> PatchCommand:
     """Sample episodes, corrupt them at ``round`` and patch every layer, head and position there, or every point of a
     machine that has no layers.
 
     Args:
-        corruption: key of a corruption of the model's task; the task's default when empty.
         components: what is swept, :func:`interp.interventions.sites.swept` when empty.
-        read: the round read; by default the first at which this corruption can show in each metric.
         metrics: both exits (``metrics.exits``) when empty, or the one of them that can show the corruption.
-        n_rounds: length of the episodes; ``round + n_map`` when None.
-        n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
+        read: the round read; by default the first at which this corruption can show in each metric.
     """
-    record = find_corruption(model, corruption)
+    record, n_map = find_corruption(model, sample.corruption), sample.n_map
     require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
     read_by = [find_metric(metric, model.layout) for metric in metrics or exits(model.layout)]
     hidden = [m for m in read_by if not (propagate or record.delay == 0 or m.needs_update)]
@@ -71,21 +79,23 @@ def patch(
     )
     read_by = [m for m in read_by if m not in hidden]
     until = [round + (0 if m.needs_update else record.delay) if read is None else read for m in read_by]
-    length = max(*until, round + max(n_map, 1) - 1) + 1 if n_rounds is None else n_rounds
-    pair = record.build(catalog.of(model).sample_for(model, n_episodes, length, seed, regime, sizes), round)
-    options: dict[str, Any] = {"components": components or None, "direction": direction, "propagate": propagate}
-    swept = tuple(sweep(model, *pair, round, metric=m, read=t, **options) for m, t in zip(read_by, until, strict=True))
+    length = max(*until, round + max(n_map, 1) - 1) + 1 if sample.n_rounds is None else sample.n_rounds
+    drawn = catalog.of(model).sample_for(model, sample.n_episodes, length, sample.seed, sample.regime, sample.sizes)
+    clean, corrupted = record.build(drawn, round)
+    cells = sites(model, components=components or None)
+    swept = []
+    for measure, t in zip(read_by, until, strict=True):
+        pair = prepare(model, clean, corrupted, round, t)
+        swept.append(of_pair(pair, sites=cells, metric=measure, direction=direction, propagate=propagate))
     at = list(range(round, min(round + n_map, length)))
     if not propagate or not at:
-        return PatchCommand(record.key, swept, None)
-    with bar("round x round", len(at)) as done:
-        mapped = round_map(model, *pair, "latent", rounds=at, done=done, metric=read_by[0], direction=direction)
-    return PatchCommand(record.key, swept, mapped)
+        return PatchCommand(record.key, tuple(swept), None)
+    mapped = round_map(model, clean, corrupted, "latent", rounds=at, metric=read_by[0], direction=direction)
+    return PatchCommand(record.key, tuple(swept), mapped)
 
 
 def write(result: PatchCommand, folder: Path) -> list[Path]:
     """Write ``patching.csv``, ``patching.json``, a heat map per metric and component and, where made, the round map."""
-    from interp.figures import heatmaps  # matplotlib is heavy
 
     first = result.sweeps[0]
     choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
@@ -93,31 +103,19 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
     paths = [write_csv(folder / "patching.csv", frame)]
     paths.append(write_json(folder / "patching.json", {**choices, "metrics": measured, **first.settings}))
-    title = f"{first.settings['model']}: {first.direction} at round {first.round}"
     for swept in result.sweeps:
         for component in dict.fromkeys(site.component for site in swept.sites):
-            table, name = swept.grid(component, "effect"), f"{title}, read at {swept.read}\n{component}"
-            kind = next(site.kind for site in swept.sites if site.component == component)
-            rows = "head" if kind.n_heads else "layer" if component in COMPONENTS else "point"
-            unit = f"effect on {swept.metric} ({swept.unit})"
-            figure = heatmaps({name: table}, label=unit, xlabel="position", ylabel=rows)
-            paths.append(_svg(figure, folder / f"{swept.metric}-{component}.svg"))
+            paths.append(_svg(swept.plot(component), folder / f"{swept.metric}-{component}.svg"))
     if result.rounds is not None:
-        table, name = result.rounds.grid(), f"{title}\nlatents, round x round"
-        unit = f"effect on {result.rounds.metric}"
-        figure = heatmaps({name: table}, label=unit, xlabel="read at", ylabel="patched at")
         paths.append(write_csv(folder / "rounds.csv", result.rounds.to_frame()))
-        paths.append(_svg(figure, folder / "rounds.svg"))
+        paths.append(_svg(result.rounds.plot(), folder / "rounds.svg"))
     return paths
 
 
 def summary(result: PatchCommand, n: int = 10) -> pd.DataFrame:
     """The sites with the largest effects of each metric."""
-    parts = []
-    for swept in result.sweeps:
-        frame = swept.to_frame().sort_values("effect", key=lambda effect: effect.abs(), ascending=False)
-        parts.append(frame[["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]].head(n))
-    return pd.concat(parts, ignore_index=True)
+    columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
+    return pd.concat([swept.to_frame()[columns].head(n) for swept in result.sweeps], ignore_index=True)
 
 
 def corruption_names() -> str:

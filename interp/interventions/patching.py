@@ -9,9 +9,9 @@ Run the *base* with one activation taken from the *source*::
 patch does nothing and 1 where it carries the whole difference. The fraction is a ratio of sums, because an episode
 whose two runs agree has no fraction of its own; intervals are bootstraps over episodes.
 
-The effect runs on into later rounds through the latents (``propagate=True``), or later rounds read the base's own
-latents (``propagate=False``: nothing outlives the round, and any effect at a later round is 0). Each side keeps its own
-history: at the patched round, clean and corrupted latents differ by whatever the corruption did before.
+The effect runs on into later rounds through the latents; with ``propagate=False`` (:func:`of_pair`) later rounds read
+the base's own latents, so that nothing outlives the round. Each side keeps its own history: at the patched round, clean
+and corrupted latents differ by whatever the corruption did before.
 
 :func:`round_map` patches one site at many rounds and reads every later round, too: how long its row stays lit is how
 long the model remembers what was patched. A site that lights up is evidence that the difference between *these two*
@@ -20,7 +20,7 @@ inputs passes there, not of what it means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -36,12 +36,12 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require, require_known, unknown_name
+from interp.interventions.experiment import Edit, Experiment, Ran, run
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare, warn_if_unrelated
-from interp.interventions.round_patcher import Patched, RoundPatcher, next_round
-from interp.interventions.sites import ALIASES, COMPONENTS, Site, resolve, sites
-from interp.interventions.swaps import tile
+from interp.interventions.results import heatmap, largest_first
+from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
@@ -102,7 +102,7 @@ class PatchingResult(Tabled):
 
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """One row per site: effect and fraction with 95 % intervals, p-value of no effect, and the choices made."""
+        """One row per site, the largest effect first: effect and fraction with 95 % intervals, p-value, choices."""
         index = pd.DataFrame([{"site": str(site), **site.columns} for site in self.sites])
         statistics = Statistics(self.values, [], index, [self.metric], reduced=False, baseline=self.base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
@@ -114,7 +114,7 @@ class PatchingResult(Tabled):
         )
         frame["fraction"], frame["fraction_low"], frame["fraction_high"] = self._fraction_intervals(seed)
         choices = {name: getattr(self, name) for name in ("metric", "direction", "round", "read", "propagate")}
-        return frame.assign(**choices, n_episodes=self.values.shape[1])
+        return largest_first(frame.assign(**choices, n_episodes=self.values.shape[1]))
 
     def _fraction_intervals(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         effects, gaps = (x.double().numpy(force=True) for x in (self.effects, self.source - self.base))
@@ -139,6 +139,27 @@ class PatchingResult(Tabled):
         table = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns]).unstack()
         return table.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))]
 
+    def plot(self, component: str = "") -> Any:
+        """A heat map of the effect of one component by layer and position; the one with the largest when not named."""
+        largest = self.sites[int(self.effects.mean(-1).abs().argmax())]
+        key = component or largest.component
+        what = f"effect on {self.metric} ({self.unit})"
+        title = f"{self.settings['model']}: {self.direction} at round {self.round}, read at {self.read}\n{key}"
+        kind = next((site.kind for site in self.sites if site.component == ALIASES.get(key, key)), None)
+        rows = "head" if kind and kind.n_heads else "layer" if key in COMPONENTS else "point"
+        return heatmap(self.grid(key, "effect"), title, x="position", y=rows, unit=what)
+
+    @property
+    def finding(self) -> str:
+        """Which site restores most of the difference."""
+        mean, name = self.effects.mean(-1), self.metric.replace("_", " ")
+        site, effect = self.sites[int(mean.abs().argmax())], float(mean[mean.abs().argmax()])
+        verb, of = ("restores", "clean") if self.direction == "denoising" else ("carries over", "corrupted")
+        if abs(self.gap) < 1e-12:
+            return f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
+        share = f"{effect / self.gap:.0%} of the {name} of the {of} run"
+        return f"Patching round {self.round} at {site} {verb} {share}, the most of {len(self.sites)} sites."
+
 
 def _row_name(site: Site) -> str:
     if site.layer is None or site.component not in COMPONENTS:
@@ -153,29 +174,21 @@ def sweep(
     corrupted: Episodes,
     round: int,
     *,
-    components: str | Iterable[str] | None = None,
-    positions: str | Iterable[str] | None = "all",
-    at: Sequence[Site | str] | None = None,
+    sites: Site | str | Sequence[Site | str] | None = None,
     metric: str | Metric | None = None,
-    direction: str = "denoising",
     read: int | None = None,
-    propagate: bool = True,
-    commit: str = "own",
-    chunk: int | None = None,
+    direction: str = "denoising",
 ) -> PatchingResult:
-    """Patch each site of a sweep on its own, at one round.
+    """Patch each site of a sweep on its own, at one round; the effect runs on to the round that is read.
 
     Args:
         round: where the patch acts; negative counts from the end.
-        components, positions: what to sweep (:func:`interp.interventions.sites.sites`); by default residual stream,
-            attention outputs and heads, or every point of a machine that has none of them.
-        at: sites instead of a sweep over components and positions.
+        sites: what is patched: sites, their texts, or components ("resid_pre"), which stand for every layer, head and
+            position (:func:`interp.interventions.sites.chosen`); by default residual stream, attention outputs and
+            heads, or every point of a machine that has none of them.
         metric: a key of ``metrics.METRICS``; the logit difference, or the "prediction" of a real number, when None.
-        direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
         read: the round that is read; the patched one when None.
-        propagate: let the patch run on into later rounds, or hold their latents at the base's.
-        commit: how both sides are run, and which choice token the patched rounds hold.
-        chunk: rows (site x episode) run at once, which bounds memory; 256 on a CPU, 65,536 on an accelerator when None.
+        direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 
     Example:
         >>> import interp
@@ -188,16 +201,30 @@ def sweep(
         >>> effects.grid("resid_pre").shape
         (3, 13)
     """
-    measure = _measure(metric, direction, model)
-    pair = prepare(model, clean, corrupted, round, read, commit)
+    _measure(metric, direction, model)
+    pair = prepare(model, clean, corrupted, round, read)
     warn_if_unrelated(pair)
-    layout = pair.layout
-    cells = sites(model, layout, components, positions) if at is None else [resolve(s, model, layout) for s in at]
-    require(bool(cells), "nothing to patch: no site was selected; name components, positions or sites that exist")
-    values = run_cells(pair, cells, measure, direction, propagate, chunk)
+    return of_pair(pair, sites=sites, metric=metric, direction=direction)
+
+
+@checked
+def of_pair(
+    pair: Pair,
+    *,
+    sites: Site | str | Sequence[Site | str] | None = None,
+    metric: str | Metric | None = None,
+    direction: str = "denoising",
+    propagate: bool = True,
+) -> PatchingResult:
+    """:func:`sweep` of a pair that is run already (:func:`interp.interventions.pairs.prepare`), at its round.
+
+    Without ``propagate`` later rounds are held at the latents of the run that is patched.
+    """
+    measure, model, layout = _measure(metric, direction, pair.model), pair.model, pair.layout
+    cells = chosen(model, layout, sites)
     return PatchingResult(
         sites=tuple(cells),
-        values=values,
+        values=run_cells(pair, cells, measure, direction, propagate),
         clean=measure.measure(pair.clean_readout, pair),
         corrupted=measure.measure(pair.corrupted_readout, pair),
         metric=measure.key,
@@ -207,7 +234,7 @@ def sweep(
         read=pair.read,
         propagate=propagate,
         labels=layout.labels,
-        settings=provenance(model, commit=commit, chunk=chunk),
+        settings=provenance(model, commit=pair.clean.commit),
     )
 
 
@@ -226,37 +253,27 @@ def run_cells(
 ) -> Float[Tensor, "site episode"]:
     """The metric with each cell patched on its own."""
     base, source = _sides(pair, direction)
-    later = pair.read > pair.round or measure.needs_update
-    values: list[Tensor | None] = [None] * len(cells)
-    patcher = RoundPatcher(pair.model, base, pair.round, source, update=later, chunk=chunk)
-    for step in patcher.cells(cells):
-        on = _read_on(pair, base, step, propagate and not step.idle, measure.needs_update)
-        measured = measure.measure(on, pair)
-        for cell, value in zip(step.cells, measured, strict=True):
-            values[cell] = value
-    return torch.stack([value for value in values if value is not None])
 
+    def read(ran: Ran) -> Float[Tensor, "cell episode 1 1"]:
+        found = Readout(ran.predictions[:, :, 0], ran.carried[:, :, 0, 0])
+        return measure.measure(found, pair)[..., None, None]
 
-def _read_on(pair: Pair, base: Rollout, step: Patched, propagate: bool, update: bool) -> Readout:
-    """Run the rounds after the patched one, up to the one that is read, with or without that one's ``update``."""
-    n, latents = len(step.cells), step.latents
-    predictions = [step.predictions]
-    for t in range(pair.round + 1, pair.read + 1):
-        if propagate:
-            prediction, latents = next_round(pair.model, base, t, latents, n, update or t < pair.read)
-        else:
-            prediction, latents = tile(base.predictions[:, t], n), tile(base.latents[:, t + 1], n)
-        predictions.append(prediction)
-    return _readout(predictions, latents, n)
-
-
-def _readout(predictions: list[Tensor], latents: Tensor, n: int) -> Readout:
-    """What ``n`` cells gave in each round, and left after the last; their rows are ``[cell * episode, ...]``."""
-    return Readout(torch.stack(predictions, 1).unflatten(0, (n, -1)), latents.unflatten(0, (n, -1)))
+    experiment = Experiment(
+        model=pair.model,
+        run=base,
+        edits={f"{i}: {cell}": [Edit.of(cell, source)] for i, cell in enumerate(cells)},
+        rounds=[pair.round],
+        horizon=pair.read - pair.round,
+        readout=read,
+        propagate=propagate,
+        update=measure.needs_update,
+        chunk=chunk,
+    )
+    return run(experiment).values[:, :, 0, 0]
 
 
 @dataclass(frozen=True)
-class RoundMap:
+class RoundMap(Tabled):
     """Effects of patching one site at some rounds, read at the same rounds: patched minus base, NaN before the patch.
 
     ``gaps`` are the unpatched differences, source minus base.
@@ -282,7 +299,7 @@ class RoundMap:
 
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """One row per (patched round, read round): effect with its 95 % interval over episodes, and the gap."""
+        """One row per (patched round, read round), the largest effect first, with its 95 % interval, and the gap."""
         effects = rearrange(self.effects, "patched read episode -> episode patched read")
         mean, low, high = bootstrap_mean(effects, seed=seed)
         columns = ["patched", "read", "effect", "effect_low", "effect_high", "gap"]
@@ -293,7 +310,21 @@ class RoundMap:
             if u >= t
         ]
         frame = pd.DataFrame(rows, columns=columns)
-        return frame.assign(site=self.site, metric=self.metric, direction=self.direction)
+        return largest_first(frame.assign(site=self.site, metric=self.metric, direction=self.direction))
+
+    def plot(self) -> Any:
+        """A heat map of the mean effects: rounds patched by rounds read."""
+        title = f"{self.settings['model']}: {self.site}, round x round"
+        return heatmap(self.grid(), title, x="read at", y="patched at", unit=f"effect on {self.metric}")
+
+    @property
+    def finding(self) -> str:
+        """How long the effect lasts."""
+        mean = np.abs(self.effects.mean(-1))
+        sizes = np.array([np.nanmean(np.diagonal(mean, lag)) for lag in range(len(self.rounds))])
+        lasts = int(np.flatnonzero(sizes >= sizes.max() / 2)[-1])
+        later = f"{lasts} rounds later" if lasts != 1 else "1 round later"
+        return f"What is patched at {self.site} still moves {self.metric} by half of its largest effect {later}."
 
 
 @checked
@@ -306,35 +337,35 @@ def round_map(
     rounds: Rounds = "all",
     metric: str | Metric | None = None,
     direction: str = "denoising",
-    commit: str = "own",
-    done: Callable[[int], None] = lambda steps: None,
 ) -> RoundMap:
-    """Patch ``site`` at each of ``rounds`` and read at each of them; ``done`` is called with 1 after each round.
+    """Patch ``site`` at each of ``rounds`` and read at each of them.
 
     The metric is read per round: a regret is that round's loss.
     """
     measure = _measure(metric, direction, model)
     at_rounds = sorted(set(select_rounds(rounds, clean.n_rounds)))
-    pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1], commit)
+    pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1])
     warn_if_unrelated(pair)
-    place = resolve(site, model, pair.layout)
     base, source = _sides(pair, direction)
+    at = {t: replace(pair, round=t, read=t) for t in at_rounds}
+
+    def read(ran: Ran) -> Float[Tensor, "1 episode pair 1"]:
+        found = []
+        for t, u in experiment.pairs:
+            start, lag = at_rounds.index(t), u - t
+            seen = Readout(ran.predictions[:, :, start, lag : lag + 1], ran.carried[:, :, start, lag])
+            measured = measure.measure(seen, at[u]) if u in at else seen.latents[:, :, 0, 0] * torch.nan
+            found.append(measured)
+        return torch.stack(found, 2).unsqueeze(-1)
+
+    edits = {str(site): [Edit.of(resolve(site, model, pair.layout), source)]}
+    experiment = Experiment(model, base, edits, at_rounds, at_rounds[-1] - at_rounds[0], "each", read)
+    found = run(experiment).effects[0, :, :, 0].double().numpy(force=True)
     effects = np.full((len(at_rounds), len(at_rounds), pair.n_episodes), np.nan)
-    gaps = np.zeros((len(at_rounds), pair.n_episodes))
-    active, latents = 0, torch.zeros(0)
-    for t in range(at_rounds[0], at_rounds[-1] + 1):
-        if active:
-            predictions, latents = next_round(model, base, t, latents, active)
-        if t in at_rounds:
-            (patched,) = RoundPatcher(model, base, t, source, update=True).cells([place])
-            predictions = torch.cat([predictions, patched.predictions]) if active else patched.predictions
-            latents = torch.cat([latents, patched.latents]) if active else patched.latents
-            at, column = replace(pair, round=t, read=t), active
-            active += 1
-            sides = [measure.measure(at.readout(run), at) for run in (base, source)]
-            values = measure.measure(_readout([predictions], latents, active), at)
-            effects[:active, column] = (values - sides[0]).double().numpy(force=True)
-            gaps[column] = (sides[1] - sides[0]).double().numpy(force=True)
-        done(1)
-    settings = provenance(model, commit=commit, propagate=True)
-    return RoundMap(str(place), tuple(at_rounds), effects, gaps, measure.key, direction, settings)
+    for i, (t, u) in enumerate(experiment.pairs):
+        if u in at:
+            effects[at_rounds.index(t), at_rounds.index(u)] = found[:, i]
+    sides = [[measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)]
+    gaps = np.stack([(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)])
+    settings = provenance(model, commit=pair.clean.commit, propagate=True)
+    return RoundMap(str(site), tuple(at_rounds), effects, gaps, measure.key, direction, settings)

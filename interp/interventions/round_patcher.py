@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,10 +21,9 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
-from interp.errors import require
 from interp.interventions.sites import Site
 from interp.interventions.swaps import tile
-from interp.machine import Machine
+from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
@@ -38,21 +38,6 @@ sites and so skip more on a CPU; an accelerator wants few launches."""
 
 _READ_LATER = ("resid_pre", "k", "v")
 """Components that later positions read in the layer itself; what else is patched at a position changes only its own."""
-
-
-def next_round(
-    model: Machine, run: Rollout, t: int, latents: Tensor, times: int, update: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Prediction of round ``t`` of ``run`` and latents after it, from the latents of ``times`` copies of its episodes.
-
-    These were intervened on before. Without ``update`` the latents are those given: only the prediction is asked for.
-    """
-    fed = run.fed.at(t).each(partial(tile, times=times))
-    with torch.no_grad():
-        if not update and isinstance(model, HookedLatentTransformer) and model.is_quiet():
-            return model.predict(fed.tokens, latents, fed.values), latents
-        step = run_round(model, fed, latents, run.layout, run.commit, ())
-    return step.prediction, step.latents
 
 
 def activations(model: Machine, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
@@ -97,12 +82,11 @@ class RoundPatcher:
         update: bool,
         chunk: int | None = None,
     ) -> None:
-        require(chunk is None or chunk >= 1, f"chunk must be an integer >= 1, got {chunk}")
         self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
         most = CHUNK_CPU if run.tokens.device.type == "cpu" else CHUNK_ACCELERATOR
         self.chunk = chunk or self.base.at_once(most)
-        self.transformer = model if isinstance(model, HookedLatentTransformer) else None
+        self.transformer = cast(HookedLatentTransformer, model) if runs_from(model) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
             self.n_layers, points = self.transformer.config.n_layers, ("hook_resid_pre", "attn.hook_k", "attn.hook_v")

@@ -17,7 +17,7 @@ stands where a layer's does::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -28,13 +28,7 @@ from interp.display import lacks
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Component, Machine
 from interp.model.layout import RoundLayout
-from interp.model.transformer import COMPONENTS
-
-__all__ = [
-    "ALIASES", "COMPONENTS", "Component", "Site", "check", "component", "resolve", "row_widths", "sites", "swept",
-    "write",
-]  # fmt: skip
-
+from interp.model.transformer import COMPONENTS as COMPONENTS
 
 ALIASES = {"head": "z"}
 _UNKNOWN = Component("", "", "", "")
@@ -201,6 +195,22 @@ def sites(
     for site in every:
         check(site, model, layout)
     return every
+
+
+@checked
+def chosen(model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None) -> list[Site]:
+    """Sites as users give them: sites, their texts, and names of components, or those that are :func:`swept`.
+
+    The name of a component that stands in layers ("resid_pre") means every layer, head and position of it, each on its
+    own; that of another ("latent") is a site, all of it at once.
+    """
+    if given is None:
+        return sites(model, layout)
+    found: list[Site] = []
+    for one in [given] if isinstance(given, Site | str) else non_empty("sites", given):
+        whole = isinstance(one, str) and one.isidentifier() and component(one, model).has_layer
+        found += sites(model, layout, str(one)) if whole else [resolve(one, model, layout)]
+    return found
 
 
 @checked

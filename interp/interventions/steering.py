@@ -28,12 +28,14 @@ from interp.checks import array_of, checked, refuse_beyond_machine
 from interp.decoder import RIDGE
 from interp.display import Tabled
 from interp.errors import require
+from interp.interventions.experiment import Edit, Experiment, run
 from interp.interventions.moves import Writer, decodable
+from interp.interventions.pairs import run_of
+from interp.interventions.results import curves
 from interp.interventions.sites import Site, resolve, row_widths, write
 from interp.kinds import shown
 from interp.machine import Machine
-from interp.model.rollout import rollout
-from interp.model.run import select_rounds
+from interp.model.run import Rollout, select_rounds
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean, ratio_interval
 
@@ -87,7 +89,7 @@ def write_state(
 
 @checked
 def fitted_direction(
-    model: Machine, episodes: Episodes, algorithm: Algorithm, change: ArrayLike, site: Site | str = "latent"
+    model: Machine, episodes: Episodes | Rollout, algorithm: Algorithm, change: ArrayLike, site: Site | str = "latent"
 ) -> Float[Tensor, "row width"]:
     """How what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
 
@@ -95,15 +97,16 @@ def fitted_direction(
     decoder's weights, fitted on ``episodes``, say how to *read* a state and point where noise is small; this is how
     latents vary with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept.
     """
-    memory, run, values = _memory(algorithm), rollout(model.eval(), episodes), algorithm.run(episodes)
+    memory, base = _memory(algorithm), run_of(model, episodes)
+    values = algorithm.run(base.episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
-    place = resolve(site, model, run.layout)
-    keys = decodable(run, values, (memory, *others), site=place)
-    writer = Writer.fit(model, run, values, keys, place, ridge=RIDGE)
+    place = resolve(site, model, base.layout)
+    keys = decodable(base, values, (memory, *others), site=place)
+    writer = Writer.fit(model, base, values, keys, place, ridge=RIDGE)
     shape, wanted = writer.shapes[memory], np.asarray(change, dtype=np.float64)
     require(wanted.shape == shape, f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}")
-    step, still = writer.step({memory: wanted}, (1, 1))[0], torch.zeros_like(run.latents[:1, 0], dtype=torch.float64)
-    return write(still, place, run.layout, step.reshape(place.read(still, run.layout).shape))[0]
+    step, still = writer.step({memory: wanted}, (1, 1))[0], torch.zeros_like(base.latents[:1, 0], dtype=torch.float64)
+    return write(still, place, base.layout, step.reshape(place.read(still, base.layout).shape))[0]
 
 
 def _memory(algorithm: Algorithm) -> str:
@@ -137,6 +140,18 @@ class SteeringResult(Tabled):
     def max_error(self) -> float:
         """Largest difference from the algorithm."""
         return float(np.abs(self.model - self.algorithm).max())
+
+    @property
+    def finding(self) -> str:
+        """How far the model is from the algorithm, and random directions are."""
+        mine, theirs = np.abs(self.model - self.algorithm).mean(), np.abs(self.random - self.algorithm[:, None]).mean()
+        exactly = "exactly as the algorithm" if self.max_error < 1e-6 else f"within {mine:.2g} of the algorithm"
+        return f"Steering moves it {exactly}; random directions miss by {theirs:.2g}."
+
+    def plot(self) -> Any:
+        """The dose-response: model, algorithm and random directions."""
+        lines = {"model": self.model.mean(1), "algorithm": self.algorithm.mean(1), "random": self.random.mean((1, 2))}
+        return curves(self.doses, lines, xlabel="dose", ylabel=f"probability of {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions.
@@ -176,62 +191,77 @@ class SteeringResult(Tabled):
         return score.estimate, score.low, score.high, 1 - float(missed.min()) / whole if whole else float("nan")
 
 
+@dataclass(frozen=True)
+class Doses:
+    """Doses of a state change.
+
+    Attributes:
+        change: the state change of dose 1, in the units and the shape of the algorithm's memory.
+        sizes: the doses, as multiples of it.
+        direction: the change of dose 1 in what is carried, ``[row, width]`` (a probe's, or that of
+            :func:`fitted_direction`); a handwired transformer's own when None.
+    """
+
+    change: ArrayLike
+    sizes: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0)
+    direction: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        require(len(self.sizes) > 0, "give at least one dose")
+        require(bool(np.isfinite(array_of("change", self.change)).all()), "change must be finite, got NaN or infinity")
+
+
 @checked
 def steer(
     model: Machine,
-    episodes: Episodes,
-    round: int,
-    change: ArrayLike,
+    episodes: Episodes | Rollout,
     algorithm: Algorithm,
+    doses: Doses,
     *,
-    doses: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0),
-    direction: Tensor | None = None,
-    outcome: int | ArrayLike = 1,
+    round: int,
+    of: int | ArrayLike = 1,
     n_random: int = 8,
-    commit: str = "own",
     seed: int = 0,
 ) -> SteeringResult:
     """Add doses of a state change to what one round reads, and read the prediction.
 
     Args:
-        change: the state change of dose 1, in the units and the shape of the algorithm's memory.
-        direction: the change of dose 1 in what is carried, ``[row, width]`` (a probe's, or that of
-            :func:`fitted_direction`); a handwired transformer's own when None.
-        outcome: whose probability is read, counted from 0; one for all, or one per episode
+        of: the outcome whose probability is read, counted from 0; one for all, or one per episode
             (such as an expert's vote, so that raising its weight raises the probability in every episode).
-        n_random: control directions, with the norm of ``direction`` and on the same latents.
+        n_random: control directions, with the norm of the direction and on the same latents.
     """
-    require(len(doses) > 0, "give at least one dose")
-    memory = _memory(algorithm)
+    memory, change = _memory(algorithm), doses.change
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     carried = model.initial(1).shape[1:].numel()
     refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * carried * model.layout.n_positions)
-    (t,) = select_rounds(round, episodes.n_rounds)
-    read, shape = _outcomes(outcome, model, episodes), algorithm.run(episodes)[memory].shape[2:]
+    base = run_of(model, episodes)
+    (t,) = select_rounds(round, base.n_rounds)
+    read, shape = _outcomes(of, model, base.episodes), algorithm.run(base.episodes)[memory].shape[2:]
     require(
         np.shape(change) == shape,
         f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}",
     )
-    require(bool(np.isfinite(change).all()), "change must be finite, got NaN or infinity")
-    run = rollout(model.eval(), episodes, commit=commit)
-    along = state_direction(model, change) if direction is None else direction.to(run.latents)
+    exact = doses.direction is None
+    along = state_direction(model, change) if doses.direction is None else doses.direction.to(base.latents)
     require(
-        along.shape == run.latents.shape[2:],
-        f"a direction must be [row, width] = {tuple(run.latents.shape[2:])}, got {tuple(along.shape)}",
+        along.shape == base.latents.shape[2:],
+        f"a direction must be [row, width] = {tuple(base.latents.shape[2:])}, got {tuple(along.shape)}",
     )
     directions = (along, *_controls(along, n_random, seed, row_widths(model)))
-    rounds, moved = run.fed.at(t), (run.latents[:, t] + dose * d for dose in doses for d in directions)
-    with torch.no_grad():
-        predictions = torch.stack([model.step(latents, rounds).prediction for latents in moved])
-    chances = _of(run.layout.distribution(predictions).double().numpy(force=True), read)
-    chances = chances.reshape(len(doses), len(directions), -1)
-    chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": direction is None}
+    edits = {
+        f"dose {i} along {j}": [Edit.of("latent", base.latents[:, [t]] + dose * direction, model)]
+        for i, dose in enumerate(doses.sizes)
+        for j, direction in enumerate(directions)
+    }
+    found = run(Experiment(model, base, edits, [t], commit="target", update=False))
+    chances = _of(found.values[:, :, 0].numpy(force=True), read).reshape(len(doses.sizes), len(directions), -1)
+    chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": exact}
     return SteeringResult(
-        doses=tuple(float(dose) for dose in doses),
+        doses=tuple(float(dose) for dose in doses.sizes),
         model=chances[:, 0],
-        algorithm=_answers(algorithm, episodes, t, change, doses, read),
+        algorithm=_answers(algorithm, base.episodes, t, change, doses.sizes, read),
         random=chances[:, 1:],
-        outcome=run.layout.outcomes[read[0]] if np.ndim(outcome) == 0 else "one per episode",
+        outcome=base.layout.outcomes[read[0]] if np.ndim(of) == 0 else "one per episode",
         round=t,
         settings=provenance(model, **chosen, n_random=n_random, seed=seed),
     )
@@ -239,12 +269,12 @@ def steer(
 
 def _outcomes(outcome: int | ArrayLike, model: Machine, episodes: Episodes) -> NDArray[np.int64]:
     """The number of the outcome of every episode, Int[episode]."""
-    numbers, n = array_of("outcome", outcome), model.layout.fit(episodes).n_outputs
+    numbers, n = array_of("of", outcome), model.layout.fit(episodes).n_outputs
     fit = numbers.dtype.kind in "iu" and numbers.shape in ((), (len(episodes),))
     require(
         fit and bool(((numbers >= 0) & (numbers < n)).all()),
-        f"outcome must be a number from 0 to {n - 1}, for all or one for each of the {len(episodes)} episodes, got "
-        f"{shown(outcome)}",
+        f"of must be the number of an outcome from 0 to {n - 1}, for all or one for each of the {len(episodes)} "
+        f"episodes, got {shown(outcome)}",
     )
     return np.broadcast_to(numbers.astype(np.int64), (len(episodes),))
 

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -32,10 +31,12 @@ from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
+from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.moves import Writer
+from interp.interventions.pairs import run_of
+from interp.interventions.results import curves
 from interp.interventions.sites import write
 from interp.machine import Machine
-from interp.model.rollout import rollout, run_round
 from interp.model.run import Rollout, select_rounds
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
@@ -59,6 +60,18 @@ class StepResult(Tabled):
     def r2(self, seed: int = 0) -> Interval:
         """The step R2 with its 95 % interval over episodes."""
         return ratio_interval(self.missed.sum(1), self.varied.sum(1), seed=seed).complement
+
+    @property
+    def finding(self) -> str:
+        """How much of the algorithm's step the model makes."""
+        on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
+        return f"Decoded {' + '.join(self.keys)}: {on} on, the model makes the algorithm's step with R2 {self.r2()}."
+
+    def plot(self) -> Any:
+        """The step R2 by the round started from."""
+        lines = {"step R2": 1 - self.missed.sum(0) / self.varied.sum(0)}
+        starts = self.settings.get("starts", range(self.missed.shape[1]))
+        return curves(starts, lines, xlabel="round started from", ylabel="R2", title=" + ".join(self.keys))
 
     def to_frame(self) -> pd.DataFrame:
         """One row: what was decoded, the horizon, the step R2 with its interval."""
@@ -122,13 +135,12 @@ class Transition:
 @checked
 def transition(
     model: Machine,
-    episodes: Episodes,
+    episodes: Episodes | Rollout,
     writer: Writer,
     *,
     starts: Sequence[int],
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
-    commit: str = "own",
 ) -> Transition:
     """What the model makes of the variables that ``writer`` reads, from the rounds ``starts`` on.
 
@@ -144,35 +156,35 @@ def transition(
         >>> model = interp.load("wma-handwired", n_experts=4).double()
         >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
         >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
-        >>> writer = Writer.fit(model, rollout(model, known), algorithm.run(known), ("log_weights",))
+        >>> writer = Writer.fit(model, interp.rollout(model, known), algorithm.run(known), ("log_weights",))
         >>> transition(model, episodes, writer, starts=[3, 6], horizon=5).under(algorithm).r2().estimate > 0.999999
         True
     """
     site = writer.site
     require(site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}")
-    run = rollout(model.eval(), episodes, commit=commit)
+    base = run_of(model, episodes)
     require(
-        bool(starts) and horizon >= 1 and min(starts) >= 0 and max(starts) + horizon <= run.n_rounds,
-        f"starts {list(starts)} with horizon {horizon} must lie within the {run.n_rounds} rounds; the last start is "
-        f"{run.n_rounds - horizon}",
+        bool(starts) and horizon >= 1 and min(starts) >= 0 and max(starts) + horizon <= base.n_rounds,
+        f"starts {list(starts)} with horizon {horizon} must lie within the {base.n_rounds} rounds; the last start is "
+        f"{base.n_rounds - horizon}",
     )
-    shape, latents = (run.n_episodes, len(starts)), run.latents[:, list(starts)].double()
+    shape, latents = (base.n_episodes, len(starts)), base.latents[:, list(starts)].double()
 
     def rows(carried: Tensor) -> Tensor:
-        return site.read(carried.flatten(0, 1), run.layout).reshape(*shape, *writer.size)
+        return site.read(carried.flatten(0, 1), base.layout).reshape(*shape, *writer.size)
 
     if by is not None:
         moved = rows(latents) + writer.step(by, shape).to(latents)
         flat = latents.flatten(0, 1)
-        latents = write(flat, site, run.layout, moved.reshape(site.read(flat, run.layout).shape)).unflatten(0, shape)
+        latents = write(flat, site, base.layout, moved.reshape(site.read(flat, base.layout).shape)).unflatten(0, shape)
     before = writer.read(rows(latents))
     if by is None:  # the rollout has run on from there
-        left = run.latents[:, [t + horizon for t in starts]]
+        left = base.latents[:, [t + horizon for t in starts]]
     else:
-        left = run_on(model, run, starts, horizon, latents, commit)[1]
+        left = run_on(model, base, starts, horizon, latents)[1]
     after = writer.read(rows(left))
     settings = provenance(model, starts=list(starts), moved=sorted(by or ()))
-    return Transition(episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
+    return Transition(base.episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
 
 
 def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -181,30 +193,14 @@ def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @checked
 def run_on(
-    model: Machine,
-    run: Rollout,
-    starts: Sequence[int],
-    horizon: int,
-    latents: Tensor,
-    commit: str = "own",
+    model: Machine, run: Rollout, starts: Sequence[int], horizon: int, latents: Tensor
 ) -> tuple[Tensor, Float[Tensor, "episode start row width"]]:
     """Put ``latents`` in at each of the rounds ``starts`` and let the model run on by itself for ``horizon`` rounds.
 
     What is put in is all that is carried, ``[episode, start, row, width]``. It gives predictions ``[episode, start,
     horizon, ...]``, and what the last round leaves.
     """
-    wanted = (run.n_episodes, len(starts), *run.latents.shape[2:])
-    require(
-        tuple(latents.shape) == wanted,
-        f"latents must be [episode, start, row, width] = {wanted}, got shape "
-        f"{tuple(latents.shape)}; change the rows of one channel in run.latents and give all rows",
-    )
-    carried, predictions = latents.flatten(0, 1).to(run.latents), []
-    with torch.no_grad():
-        for i in range(horizon):
-            at = select_rounds([t + i for t in starts], run.n_rounds)
-            done = run_round(model, run.fed.rows(at), carried, run.layout, commit, ())
-            carried = done.latents
-            predictions.append(done.prediction)
-    shape = (run.n_episodes, len(starts))
-    return torch.stack(predictions, 1).unflatten(0, shape), carried.unflatten(0, shape)
+    select_rounds([t + horizon - 1 for t in starts], run.n_rounds)
+    edits = {"state": [Edit.of("latent", latents, model)]}
+    (ran,) = batches(Experiment(model, run, edits, starts, horizon - 1))
+    return ran.predictions[0], ran.carried[0, :, :, 0]

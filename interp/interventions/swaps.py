@@ -1,6 +1,4 @@
-"""Places, sites with a subspace each, and rounds that are run again with activations at some places edited.
-
-What interchange, moves and mediation are made of: each says which sites it edits, and how.
+"""Places: sites with a subspace each, which an edit changes and leaves the rest of the activation as it was.
 
 >>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
 >>> str(place)
@@ -12,29 +10,20 @@ What interchange, moves and mediation are made of: each says which sites it edit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from interp.checks import array_of, checked, integer, non_empty
 from interp.errors import require
-from interp.interventions.sites import Site, resolve, row_widths, write
-from interp.machine import Machine, Stepped
-from interp.model.hooked import FiringCounter
-from interp.model.layout import EncodedRounds, RoundLayout
+from interp.interventions.sites import Site, resolve
+from interp.machine import Machine
 from interp.model.run import Rollout
-
-CHUNK = 8192
-"""Rows (pair x round) that are run at once."""
-Edit = Callable[[Tensor], Tensor]
-"""A function from the activation at a site to its new value."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +53,11 @@ class Place:
         require(rows.ndim >= 1 and rows.numel() > 0, f"directions are [rank, d], got shape {tuple(rows.shape)}")
         basis, _ = torch.linalg.qr(rows.reshape(-1, rows.shape[-1]).T)
         return cls(site, basis)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole activation is changed, and no control moves it elsewhere."""
+        return self.basis is None and self.elsewhere is None
 
     def __str__(self) -> str:
         return f"{self.site}" + ("" if self.basis is None else f" (rank {self.basis.shape[1]})")
@@ -98,7 +92,7 @@ class Place:
         It and its control are TransformerLens' ``SubspaceInterchange``, ``NormMatchedPlacebo`` and ``random_basis`` (a
         test compares them), without that import: it loads half of ``transformers``.
         """
-        if self.basis is None and self.elsewhere is None:
+        if self.is_whole:
             return source
         basis = torch.eye(base.shape[-1]) if self.basis is None else self.basis
         wanted = base + _inside(basis, source - base)
@@ -125,31 +119,6 @@ def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
     return [replace(place, site=resolve(place.site, model, run.layout)) for place in named]
 
 
-class Rows(NamedTuple):
-    """Rounds of many episodes in one batch, ``[row, ...]``."""
-
-    latents: Tensor
-    fed: EncodedRounds
-
-    @classmethod
-    def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
-        """Some rounds of every episode: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
-        return cls(*run.rows(rounds))
-
-    def parts(self) -> Iterator[slice]:
-        """At most :data:`CHUNK` rows at a time, in order."""
-        size = self.fed.at_once(CHUNK)
-        return (slice(start, start + size) for start in range(0, len(self.latents), size))
-
-    def part(self, rows: slice) -> Rows:
-        """Some of these rows."""
-        return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
-
-    def tiled(self, times: int) -> Rows:
-        """All rows, repeated ``times`` times."""
-        return Rows(tile(self.latents, times), self.fed.each(partial(tile, times=times)))
-
-
 def tile(x: Tensor, times: int) -> Tensor:
     """The rows of ``x``, repeated ``times`` times."""
     return x.repeat(times, *[1] * (x.ndim - 1))
@@ -166,85 +135,3 @@ def frozen(model: Machine) -> Iterator[None]:
     finally:
         for parameter, flag in zip(module.parameters(), flags, strict=True):
             parameter.requires_grad_(flag)
-
-
-def passed(
-    model: Machine,
-    rows: Rows,
-    layout: RoundLayout,
-    edits: Sequence[tuple[Site, Edit]] = (),
-    watched: Sequence[Site] = (),
-) -> tuple[Stepped, dict[Site, Tensor]]:
-    """Run rounds with the activations at some sites edited: what they give, and the activations at other sites."""
-    names = list(dict.fromkeys(site.hook for site in (*(site for site, _ in edits), *watched)))
-    kept: dict[Site, Tensor] = {}
-
-    def at(name: str, activation: Tensor, hook: object) -> Tensor:
-        for site, edit in edits:
-            if site.hook == name:
-                activation = write(activation, site, layout, edit(site.read(activation, layout)))
-        kept.update({site: site.read(activation, layout) for site in watched if site.hook == name})
-        return activation
-
-    counter = FiringCounter([(name, partial(at, name)) for name in names])
-    with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
-        done = model.step(rows.latents, rows.fed)
-    for name, times in zip(names, counter.fired, strict=True):
-        require(times == 1, f"the hook at {name!r} fired {times} times in one round, which must be once")
-    return done, kept
-
-
-def edited(
-    model: Machine,
-    run: Rollout,
-    rounds: Sequence[int],
-    edits: Callable[[slice], Sequence[tuple[Site, Edit]]],
-) -> tuple[Tensor, Tensor]:
-    """Predictions ``[episode, round, ...]`` and next latents of rounds whose activations are edited, part by part."""
-    rows, predictions, latents = Rows.of(run, rounds), [], []
-    for part in rows.parts():
-        some = rows.part(part)
-        done, _ = passed(model, some, run.layout, edits(part))
-        predictions.append(done.prediction)
-        latents.append(done.carried)
-    shape = (run.n_episodes, len(rounds))
-    return torch.cat(predictions).unflatten(0, shape), torch.cat(latents).unflatten(0, shape)
-
-
-def intervened(
-    model: Machine, base: Rollout, source: Rollout, places: Sequence[Place], rounds: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Predictions ``[episode, round, ...]`` and next latents of base rounds with places taken from the source's."""
-    rows = Rows.of(source, rounds)
-    return edited(model, base, rounds, lambda part: swaps(model, rows.part(part), base.layout, places))
-
-
-@checked
-def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
-    """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``.
-
-    Rows of what is carried move in the numbers of their widest channel; a narrower one moves by what it has of them.
-    """
-    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=[place.site for place in places])
-    controls: list[Place] = []
-    for place in places:
-        size = width = seen[place.site].shape[-1]
-        if place.site.kind.axes == "latent":
-            widths = np.atleast_1d(np.array(row_widths(model))[place.site.index(run.layout)[1]])
-            width = int(widths.max())
-        control = place.placebo(width, seed, size - width) if width else None
-        controls += [] if control is None else [control]
-    return controls
-
-
-def swaps(model: Machine, source: Rows, layout: RoundLayout, places: Sequence[Place]) -> list[tuple[Site, Edit]]:
-    """Edits that give every place its activation in the source's rows."""
-    if not places:
-        return []
-    watched = [place.site for place in places]
-    with torch.no_grad():
-        known = model.is_quiet() and all(site.component == "latent" for site in watched)
-    # What is carried is read as it was left: no round has to be run to see it.
-    activations = {site: site.read(source.latents, layout) for site in watched} if known else {}
-    activations = activations or passed(model, source, layout, watched=watched)[1]
-    return [(place.site, partial(place, source=activations[place.site])) for place in places]

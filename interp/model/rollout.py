@@ -93,6 +93,7 @@ def rollout(
         clean = _unhooked(model, episodes, encoded, layout, commit)
     if hooks or clean is not None:
         run = _sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
+        run = replace(run, episodes=episodes)
     else:
         run = _unhooked(model, episodes, encoded, layout, commit)
     if names:
@@ -242,11 +243,11 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
     def run() -> Rollout:
         size = encoded.at_once(CHUNK)
         if encoded.tokens.device.type != "cpu" or len(encoded.tokens) <= size:
-            return _sequential(model, encoded, layout, commit, {}, None)
+            return replace(_sequential(model, encoded, layout, commit, {}, None), episodes=episodes)
         chunks = torch.arange(len(encoded.tokens)).split(size)
         parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks]
         runs = [_sequential(model, part, layout, commit, {}, None) for part in parts]
-        return Rollout.joined(runs)
+        return replace(Rollout.joined(runs), episodes=episodes)
 
     with torch.no_grad():
         if not model.is_quiet():

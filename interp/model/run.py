@@ -97,6 +97,16 @@ class Rollout:
         chosen = select_rounds(rounds, self.n_rounds)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
 
+    def select(self, episodes: Any) -> Rollout:
+        """Some of the episodes: a slice, a mask or indices. The cache is left out."""
+        known = self.episodes is not None and len(self.episodes) == self.n_episodes
+        held = self.episodes.select(episodes) if known else None
+        fed, none = self.fed.each(lambda part: part[episodes]), Cache()
+        predictions, latents = self.predictions[episodes], self.latents[episodes]
+        return replace(
+            self, predictions=predictions, latents=latents, fed=fed, cache=none, cached_rounds=(), episodes=held
+        )
+
     @property
     def choices(self) -> Shaped[Tensor, "episode round"]:
         """The most probable outcome at every round: the lowest index on ties. A real number's mean."""

@@ -12,6 +12,7 @@ from interp import figures
 from interp.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
+from interp.interventions.sites import sites
 from interp.measure import Control, Measure, decisive
 from interp.statistics import Interval
 from reports.attention import Heads, heads_of
@@ -72,9 +73,10 @@ def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patche
     corruption, t = context.task.corruption(difference.corruption), context.looked_at
     clean, corrupted = corruption.build(context.episodes.select(slice(n_episodes)), t)
     read = t if difference.metric == "state" else t + corruption.delay
-    sites = tuple(context.model.points) if lacks(context.model, *_SAYING) else tuple(_SAYING)
+    named = tuple(context.model.points) if lacks(context.model, *_SAYING) else tuple(_SAYING)
+    cells = sites(context.model, context.model.layout.fit(clean), named)
     metric = difference.metric or ("probability" if context.task.kind == "classes" else "prediction")
-    result = sweep(context.model, clean, corrupted, t, read=read, components=sites, metric=metric)
+    result = sweep(context.model, clean, corrupted, t, read=read, sites=cells, metric=metric)
     return difference.what, result
 
 

@@ -45,7 +45,7 @@ def calls(folder: Path) -> dict[str, Callable[[], object]]:
         "roll out wma-learned, 256 episodes of 50 rounds": lambda: interp.rollout(wma, episodes),
         "roll out qlearning-learned, 512 of 10": lambda: interp.rollout(q, trajectories),
         "patch two components everywhere, 256 episodes": lambda: patching.sweep(
-            wma, clean=clean, corrupted=corrupted, round=20, components=("resid_pre", "attn_out")
+            wma, clean=clean, corrupted=corrupted, round=20, sites=("resid_pre", "attn_out")
         ),
         "compare with a handwired machine, small": lambda: compare.run(wma, "wma-handwired", effort=effort),
     }

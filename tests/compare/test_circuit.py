@@ -16,9 +16,9 @@ from circuits.compare.roles import Look, Matched, Profile, Role, kinds, looks, m
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.ablation import smallest
-from interp.interventions.mediation import mediate, paths
+from interp.interventions.experiment import Outcome, Rows, passed
+from interp.interventions.mediation import Split, mediate, paths
 from interp.interventions.sites import Site
-from interp.interventions.swaps import Rows, passed
 from interp.model.transformer import untrained
 from interp.session import session
 from interp.statistics import NO_NUMBER, Interval
@@ -398,11 +398,11 @@ def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
     """Each path's untrained shares are those of the model's own shape, then of the reference's."""
     assert [(len(p.untrained), len(p.reference_untrained)) for p in turned.paths] == [(2, 1), (2, 1)]
     fresh, (latents, label) = untrained(handwired(), 0), turned.paths
-    options = {"rounds": SMALL.at[::3], "n_random": 0, "seed": SMALL.seed}
+    options = {"rounds": SMALL.at[::3], "split": Split(each=False, n_random=0, seed=SMALL.seed)}
     for path, outcome in ((latents, {}), (label, {"outcome": "latents"})):
         through = paths(fresh, "pattern", path.at)
         cause = path.cause if path is latents else [path.cause]
-        result = mediate(fresh, samples.test, samples.other, cause, through, each=False, **options, **outcome)
+        result = mediate(fresh, samples.test, samples.other, cause, through, **options, **outcome)
         assert path.reference_untrained == (result.blocked().estimate,)
 
 
@@ -418,12 +418,13 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
         [(p.reference_blocked, p.reference_carried) for p in part.paths],
     )
     for subject, found, seen in zip(crossed.pair, shares, part.looks, strict=True):
-        options = {"rounds": SMALL.at, "n_random": 0, "seed": SMALL.seed}
+        split = Split(n_random=0, seed=SMALL.seed)
         decode = subject.decoder(algorithm, "log_weights")
         latents = mediate(subject.model, samples.test, samples.other, "latent",
-                          paths(subject.model, "pattern", "p?"), **options)  # fmt: skip
+                          paths(subject.model, "pattern", "p?"), rounds=SMALL.at, split=split)  # fmt: skip
         label = mediate(subject.model, samples.test, samples.other, ["embed@y"], paths(subject.model, "pattern", "w?"),
-                        outcome="state", decode=decode, each=False, **options)  # fmt: skip
+                        outcome=Outcome("state", decode), rounds=SMALL.at,
+                        split=replace(split, each=False))  # fmt: skip
         assert found == [(result.blocked(), result.carried()) for result in (latents, label)]
         assert list(seen) == looks(subject, algorithm, latents, SMALL)
     assert [len(several) for several in part.looks] == [12, 12]
@@ -518,10 +519,9 @@ def test_wma_learned_has_heads_that_only_look_as_if_they_weighed_votes():
     """Head 1.0 attends to votes in proportion to their experts' records, and carries under an eighth of the effect."""
     model, effort = interp.load("wma-learned"), Effort(known=8, test=16, rounds=20, starts=4)
     subject = Participant(model, Samples.draw(model, effort, {"n_experts": 4}))
-    test, other = subject.samples.test, subject.samples.other
-    runs = subject.run(test), subject.run(other)
+    runs = subject.run(subject.samples.test), subject.run(subject.samples.other)
     through = paths(model, "pattern", "p?")
-    mediated = mediate(model, test, other, "latent", through, rounds=effort.at, n_random=0, runs=runs)
+    mediated = mediate(model, *runs, "latent", through, rounds=effort.at, split=Split(n_random=0))
     found = {look.head: look for look in looks(subject, subject.task.explains(model), mediated, effort)}
     assert found["1.0"].is_look_alike and found["1.0"].positions == "p"
     assert found["1.0"].r2.estimate > 0.6 and found["1.0"].carried.estimate < 0.125

@@ -13,7 +13,7 @@ import circuits
 import interp
 from interp import tasks
 from interp.errors import InputError
-from interp.interventions.alignment import AlignmentError, align
+from interp.interventions.alignment import AlignmentError, Search, align
 from interp.interventions.alignment.counterfactual_pairs import identified_rank, make_pairs
 from interp.interventions.interchange import Place, interchange
 from interp.tasks import experts, mdp
@@ -30,7 +30,7 @@ def pair():
 
 @pytest.fixture(scope="module")
 def found(wma, pair):
-    options = {"rounds": slice(3, 12), "steps": 100, "restarts": 1}
+    options = {"rounds": slice(3, 12), "search": Search(steps=100, restarts=1)}
     return align(wma[1], *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options)
 
 
@@ -70,7 +70,7 @@ def test_a_place_where_nothing_differs_carries_nothing(wma, pair):
 def test_training_is_the_same_for_the_same_seed_and_leaves_the_model_alone(wma, pair):
     _, model = wma
     before, state = model.digest(), torch.random.get_rng_state()
-    options = {"rounds": slice(3, 12), "steps": 10, "restarts": 1, "seed": 3}
+    options = {"rounds": slice(3, 12), "search": Search(steps=10, restarts=1, seed=3)}
     first, second = (
         align(model, *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options) for _ in range(2)
     )
@@ -132,9 +132,8 @@ def test_hard_attention_needs_a_smooth_stand_in():
         ({"variable": "match"}, r"0 of the 576 pairs that train are informative \(setting 'match' .* 100 are needed"),
         ({"rounds": 0}, r"0 of the 64 pairs that train .* give more episodes, more or later rounds"),
         ({"site": "resid_post[1]"}, "aligning needs one vector"),
-        ({"rank": 99}, "rank must be an integer from 1 to d_model = 44, got 99"),
-        ({"steps": 0}, "steps must be an integer >= 1, got 0"),
-        ({"held_out": 0.98}, "held_out 0.98 of 24 episodes leaves none"),
+        ({"search": Search(rank=99)}, "rank must be an integer from 1 to d_model = 44, got 99"),
+        ({"search": Search(held_out=0.98)}, "held_out 0.98 of 24 episodes leaves none"),
         ({"variable": "weigths"}, "unknown variable of 'weighted_majority' 'weigths'"),
     ],
 )
@@ -142,6 +141,11 @@ def test_what_cannot_be_learned_is_refused_with_the_reason(wma, pair, options, m
     given = {"variable": "log_weights", "site": "resid_post[1]@p?", "rounds": slice(3, 12), **options}
     with pytest.raises(InputError, match=message):
         align(wma[1], *pair, weighted_majority(0.5), **given)
+
+
+def test_a_search_is_checked():
+    with pytest.raises(InputError, match="steps must be an integer >= 1, got 0"):
+        Search(steps=0)
 
 
 MACHINES = [
@@ -171,7 +175,7 @@ def test_both_machines_at_full_size(name, arguments, variable, true, wrong, seed
     model = interp.load(name, **arguments)
     task, smooth = tasks.of(model), circuits.differentiable(model)
     episodes = [task.sample_for(model, 48, 16, 2 * seed + i) for i in (0, 1)]
-    options = {"rounds": slice(1, 16), "smooth": smooth, "seed": seed}
+    options = {"rounds": slice(1, 16), "search": Search(smooth=smooth, seed=seed)}
     for site in (*true, *wrong):
         result = align(model, *episodes, task.explains(model), variable, site, **options)
         if site in true:

@@ -60,7 +60,7 @@ def test_wma_sites_are_those_of_the_circuit(wma, corruption, metric, direction):
     """Every site on the value's path has an effect, and no other site has any."""
     circuit, model = wma
     pair = experts.TASK.corruption(corruption).build(experts.sample(16, 10, 3, seed=0), 8)
-    result = patching.sweep(model, *pair, 8, components=COMPONENTS, metric=metric, direction=direction)
+    result = patching.sweep(model, *pair, 8, sites=COMPONENTS, metric=metric, direction=direction)
     assert _lit(circuit, result) == WMA[corruption, metric]
     if direction == "denoising" and corruption != "flip-vote":
         lit = [i for i, effect in enumerate(result.effects.abs().amax(-1)) if effect > 1e-9]
@@ -81,7 +81,7 @@ Q = {
 def test_q_learning_reward_takes_its_path_and_no_other(qlearning, direction):
     circuit, model = qlearning
     pair = q_corruptions.change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
-    result = patching.sweep(model, *pair, 8, components=COMPONENTS, metric="state", direction=direction)
+    result = patching.sweep(model, *pair, 8, sites=COMPONENTS, metric="state", direction=direction)
     lit = {name for name in _lit(circuit, result) if not name.startswith("resid_mid")}
     assert lit == Q["change-reward", "state"]
 
@@ -90,7 +90,7 @@ def test_q_learning_choice_is_made_at_select_from_the_candidates(qlearning):
     """Other latents: values reach the candidates through 1.6, and the choice at Select through 3.1 alone."""
     circuit, model = qlearning
     pair = q_corruptions.exchange_history(mdp.sample(24, 14, 3, 2, seed=0), 12)
-    result = patching.sweep(model, *pair, 12, components=("z", "mlp_out"))
+    result = patching.sweep(model, *pair, 12, sites=("z", "mlp_out"))
     lit = _lit(circuit, result)
     heads = {name.split("@")[0] for name in lit if "[" not in name}
     assert heads == {"1.6", "3.1"}
@@ -117,6 +117,8 @@ def test_round_map_equals_sweeps(untrained, expert_episodes):
     for i, patched in enumerate((2, 3, 5)):
         for j, read in enumerate((2, 3, 5)):
             if read >= patched:
-                one = patching.sweep(untrained, *pair, patched, at=["resid_pre[1]@w?"], read=read, metric="probability")
+                one = patching.sweep(
+                    untrained, *pair, patched, sites=["resid_pre[1]@w?"], read=read, metric="probability"
+                )
                 assert mapped.effects[i, j] == pytest.approx(one.effects[0].numpy(), abs=1e-12)
     assert {"patched", "read", "effect", "effect_low", "effect_high", "gap"} <= set(mapped.to_frame().columns)

@@ -13,11 +13,11 @@ import interp
 from interp.errors import InputError
 from interp.interventions.interchange import Place, interchange
 from interp.interventions.sites import Site
-from interp.interventions.swaps import intervened
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes
 from interp.tasks.qlearning.algorithms import q_learning
+from tests.handmade import intervened
 
 WMA = [
     # variable, name of its location in the circuit, outcome
@@ -230,9 +230,7 @@ def test_wma_one_experts_log_weight(wma, pair, expert):
     circuit, model = wma
     place = Place.of("embed@<z>", circuit.basis["id"][f"e_{expert + 1}"].vector()[None])
     for outcome in ("prediction", "state"):
-        result = interchange(
-            model, *pair, weighted_majority(0.5), "log_weights", place, element=expert, outcome=outcome
-        )
+        result = interchange(model, *pair, weighted_majority(0.5), f"log_weights[{expert}]", place, outcome=outcome)
         assert result.iia == 1.0 and result.max_error < 1e-14
 
 
@@ -280,12 +278,12 @@ def test_an_algorithm_that_does_not_say_what_a_round_writes_has_no_state_outcome
     silent = replace(weighted_majority(0.5), written="")
     with pytest.raises(InputError, match=r"give the algorithm written=\.\.\."):
         interchange(wma[1], *pair, silent, "label", "embed@y", outcome="state")
-    assert interchange(wma[1], *pair, silent, "votes", "embed@p_1", element=0).iia_informative == 1
+    assert interchange(wma[1], *pair, silent, "votes[0]", "embed@p_1").iia_informative == 1
 
 
 def test_frame_and_interval(wma, pair):
     _, model = wma
-    frame = interchange(model, *pair, weighted_majority(0.5), "votes", "embed@p_1", element=0).to_frame()
+    frame = interchange(model, *pair, weighted_majority(0.5), "votes[0]", "embed@p_1").to_frame()
     assert frame.loc[0, "iia_informative"] == 1.0 and frame.loc[0, "low"] == 1.0
     assert frame.loc[0, "variable"] == "votes[0]" and frame.loc[0, "places"] == "embed@p_1"
 
@@ -294,14 +292,14 @@ def test_frame_and_interval(wma, pair):
     ("options", "message"),
     [
         ({"variable": "weigths"}, "unknown variable of 'weighted_majority' 'weigths'; did you mean 'weights'"),
-        ({"places": "embed@z"}, "unknown position label 'z'"),
+        ({"sites": "embed@z"}, "unknown position label 'z'"),
         ({"outcome": "choice"}, "unknown outcome 'choice'"),
         ({"algorithm": q_learning()}, "is an algorithm of qlearning, not of experts rounds"),
     ],
 )
 def test_bad_input(wma, pair, options, message):
     _, model = wma
-    given = {"algorithm": weighted_majority(0.5), "variable": "log_weights", "places": "embed@<z>", **options}
+    given = {"algorithm": weighted_majority(0.5), "variable": "log_weights", "sites": "embed@<z>", **options}
     with pytest.raises(InputError, match=message):
         interchange(model, *pair, **given)
 

@@ -19,11 +19,12 @@ from interp.display import lacks
 from interp.errors import InputError
 from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
-from interp.interventions.alignment import AlignmentError, align
+from interp.interventions.alignment import AlignmentError, Search, align
 from interp.interventions.alignment.subspace import RoundsWithSite
 from interp.interventions.attribution import attribute, strongest_reads
 from interp.interventions.edge_graph import EdgeGraph
-from interp.interventions.mediation import effect_map, mediate, paths
+from interp.interventions.experiment import Outcome
+from interp.interventions.mediation import Split, effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.swaps import Place
 from interp.tasks import experts, mdp
@@ -45,7 +46,7 @@ def share(result, mediator="all"):
 
 def test_all_of_what_a_cell_carries_goes_through_the_cell(pair):
     """Swapping what is carried changes what a GRU carries next through its cell alone, and its gates hold parts."""
-    options = {"outcome": "latents", "rounds": [3, 5], "with_untrained": True}
+    options = {"outcome": "latents", "rounds": [3, 5], "split": Split(untrained=True)}
     result = mediate(gru(), *pair, "latent", ["reset", "update", "new", "cell"], **options)
     assert share(result, "cell") == pytest.approx((1.0, 1.0), abs=1e-6)
     assert share(result) == pytest.approx((1.0, 1.0), abs=1e-6)
@@ -56,13 +57,13 @@ def test_all_of_what_a_cell_carries_goes_through_the_cell(pair):
 
 def test_nothing_goes_through_what_runs_after_the_prediction_is_read(pair):
     """The GRU predicts from what it carries before its cell runs: the cell moves, and no share passes through it."""
-    result = mediate(gru(), *pair, "latent", "cell", rounds=[3, 5], n_random=0)
+    result = mediate(gru(), *pair, "latent", "cell", rounds=[3, 5], split=Split(n_random=0))
     assert share(result) == (0.0, 0.0) and result.moved.tolist() == [1.0, 1.0] and not result.reason
 
 
 def test_channels_are_causes_of_their_own(pair):
     """An LSTM's output gate is computed from h alone; c passes it by."""
-    options = {"outcome": "latents", "rounds": slice(1, 6), "n_random": 0}
+    options = {"outcome": "latents", "rounds": slice(1, 6), "split": Split(n_random=0)}
     of_h, of_c = (mediate(lstm(), *pair, f"latent@{channel}", "output", **options) for channel in "hc")
     assert of_h.moved.min() == 1.0 and abs(share(of_h)[1]) > 1e-3
     assert share(of_c) == (0.0, 0.0) and of_c.moved.max() == 0.0
@@ -102,7 +103,9 @@ def test_shares_on_a_napkin(doubling, pair):
     frame = effect_map(doubling, *pair, "latent", outcome="latents", rounds=[3]).to_frame()
     assert frame.index.tolist() == ["b[0]", "b[1]", "aside", "a[0]", "a[1]"] and frame.index.name == "point"
     assert frame["share"].tolist() == pytest.approx([0.8, 0.8, 0.2, 0.8, 0.8], abs=1e-12)
-    result = mediate(doubling, *pair, "latent", ["b[1]", "aside"], outcome="latents", rounds=[3], n_random=1)
+    result = mediate(
+        doubling, *pair, "latent", ["b[1]", "aside"], outcome="latents", rounds=[3], split=Split(n_random=1)
+    )
     assert share(result, "b[1]") == pytest.approx((0.8, 0.8)) and share(result) == pytest.approx((1, 1))
     assert result.random[0, 0].tolist() == pytest.approx([0.8, 0.8]) and result.n_random_sites.tolist() == [1, 1, 2]
     assert result.random[1, 0].tolist() == pytest.approx([0.8, 0.8])  # of the loop, which is all that is beside it
@@ -110,11 +113,14 @@ def test_shares_on_a_napkin(doubling, pair):
 
 def test_a_vector_has_other_points_as_its_control(doubling, pair):
     """A gate is the only site of its component: other points between stand in for it, and the settings say so."""
-    options = {"outcome": "latents", "rounds": [3], "n_random": 3}
+    options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=3)}
     result = mediate(gru(), *pair, "latent", ["reset", "update"], **options)
     assert result.n_random_sites.tolist() == [1, 1, 2] and np.isfinite(result.random).all()
     assert result.settings["random_of_any_point"] == ["reset", "update", "all"]
-    shares = [share(mediate(gru(), *pair, "latent", point, **options | {"n_random": 0})) for point in ("new", "cell")]
+    shares = [
+        share(mediate(gru(), *pair, "latent", point, **options | {"split": Split(n_random=0)}))
+        for point in ("new", "cell")
+    ]
     assert all(min(abs(draw - of).max() for of in np.array(shares)) < 1e-9 for draw in result.random[0])
     of_loop = mediate(doubling, *pair, "latent", "b[1]", **options)
     assert "random_of_any_point" not in of_loop.settings and of_loop.n_random_sites.tolist() == [1, 1]
@@ -124,7 +130,7 @@ def test_a_vector_has_other_points_as_its_control(doubling, pair):
 
 def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_table(doubling, pair):
     """Cycles of two points alternate: a[1] reads b[0], and b[1] reads a[1]."""
-    options = {"outcome": "latents", "rounds": [3], "n_random": 0}
+    options = {"outcome": "latents", "rounds": [3], "split": Split(n_random=0)}
     assert share(mediate(doubling, *pair, "b[0]", "a[1]", **options)) == pytest.approx((1, 1))
     with pytest.raises(
         InputError, match=r"'b\[0\]' is not downstream of the cause 'a\[1\]'.* after it: b\[1\], aside$"
@@ -163,17 +169,19 @@ def test_points_with_positions_have_a_share_at_each(pair):
 
 def test_what_is_written_into_a_state_is_decoded(pair):
     """Where a state is decoded from what is carried, shares are those of its numbers."""
-    options = {"decode": lambda latents: latents[..., 0, :2], "rounds": [3, 5], "n_random": 0}
-    of_state = mediate(gru(), *pair, "latent", ["new", "cell"], outcome="state", **options)
+    options = {"rounds": [3, 5], "split": Split(n_random=0)}
+    of_state = mediate(
+        gru(), *pair, "latent", ["new", "cell"], outcome=Outcome("state", lambda x: x[..., 0, :2]), **options
+    )
     assert share(of_state, "cell") == pytest.approx((1, 1), abs=1e-6) and abs(share(of_state, "new")[0]) < 0.9
-    with pytest.raises(InputError, match="'gru' is a learned model: its state has no exact readout; give decode="):
+    with pytest.raises(InputError, match="'gru' is a learned model: its state has no exact readout; give outcome="):
         mediate(gru(), *pair, "latent", "cell", outcome="state")
 
 
 def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
     """The latents of all states, named as one or by none, act on the same sites."""
     pair = [mdp.sample(6, 6, 3, 2, seed=seed) for seed in (0, 1)]
-    options = {"rounds": [3], "n_random": 0}
+    options = {"rounds": [3], "split": Split(n_random=0)}
     labels = untrained_q.layout.labels
     joined = "latent@" + "+".join(labels[i] for i in untrained_q.layout.latent_positions)
     whole, named = (
@@ -268,7 +276,7 @@ def votes():
     return [experts.sample(30, 12, 2, seed=seed) for seed in (0, 1)]
 
 
-OPTIONS = {"rounds": slice(2, 12), "steps": 150, "restarts": 2}
+OPTIONS = {"rounds": slice(2, 12), "search": Search(steps=150, restarts=2)}
 
 
 @pytest.mark.parametrize("site", ["latent", "latent@h"])
@@ -303,7 +311,7 @@ def test_a_point_is_a_site(vote, votes):
 def test_channels_are_sites_and_so_is_all_that_is_carried():
     """Gradients pass the step of an LSTM: of all rows at once, and of one."""
     machine, episodes = lstm(), [experts.sample(24, 10, 4, seed=seed) for seed in (0, 1)]
-    options = {"rounds": slice(2, 10), "steps": 10, "restarts": 1}
+    options = {"rounds": slice(2, 10), "search": Search(steps=10, restarts=1)}
     widths = []
     for site in ("latent", "latent@h"):
         state = torch.random.get_rng_state()
@@ -340,7 +348,7 @@ def test_a_transformers_latents_are_a_site_too(wma):
     """The whole step and the fast partial one agree: the latent is the embedding at its position."""
     _, model = wma
     pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
-    options = {"rounds": slice(3, 12), "steps": 20, "restarts": 1}
+    options = {"rounds": slice(3, 12), "search": Search(steps=20, restarts=1)}
     latent, embed = (
         align(model, *pair, weighted_majority(GAIN), "log_weights", site, **options)
         for site in ("latent@<z>", "embed@<z>")
@@ -356,7 +364,7 @@ def test_a_transformers_latents_are_a_site_too(wma):
             {"site": "write"},
             "no gradient reaches 'write' of 'vote' from its prediction, which is read before this point",
         ),
-        ({"rank": 9}, "rank must be an integer from 1 to the width of 'latent' = 8, got 9"),
+        ({"search": Search(rank=9)}, "rank must be an integer from 1 to the width of 'latent' = 8, got 9"),
         ({"site": "latent@c"}, "unknown latent position 'c'"),
         ({"site": "pattern[0.1]"}, "no attention heads; its points are"),
     ],
@@ -386,4 +394,4 @@ def test_what_is_learned_is_a_place_to_swap(vote, votes):
     """A learned direction is a cause of mediation: the weights shown carry all of its effect."""
     result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS)
     cause = Place.of(result.site, result.basis.T)
-    assert share(mediate(vote, *votes, cause, "shown", n_random=0)) == pytest.approx((1.0, 1.0))
+    assert share(mediate(vote, *votes, cause, "shown", split=Split(n_random=0))) == pytest.approx((1.0, 1.0))

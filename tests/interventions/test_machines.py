@@ -11,17 +11,18 @@ from torch import nn
 import interp
 from interp.errors import InputError
 from interp.interventions import causal_tables, patch_command
-from interp.interventions.interchange import Claim, carriers, interchange
+from interp.interventions.interchange import Claim, carriers, interchange, placebos
 from interp.interventions.moves import Writer, decodable, move
-from interp.interventions.pairs import paired_runs
-from interp.interventions.patching import round_map, sweep
+from interp.interventions.pairs import paired_runs, prepare
+from interp.interventions.patching import of_pair, round_map, sweep
 from interp.interventions.sites import Site, resolve, row_widths, sites
-from interp.interventions.steering import fitted_direction, steer, write_state
+from interp.interventions.steering import Doses, fitted_direction, steer, write_state
 from interp.interventions.steps import run_on, transition
-from interp.interventions.swaps import Place, intervened, placebos, resolve_places
+from interp.interventions.swaps import Place, resolve_places
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.families import fading_majority
+from tests.handmade import intervened
 from tests.machines import N_EXPERTS, gru, loop, lstm
 
 MACHINES = [gru, lstm, loop]
@@ -101,19 +102,19 @@ def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories
     """Patched at a round, it gives fraction 1 there and at every later round: nothing else passes. A gate is a part."""
     machine = make()
     for read in (AT, AT + 2):
-        whole, part = sweep(machine, *histories, AT, at=["latent", inside], read=read).fractions().tolist()
+        whole, part = sweep(machine, *histories, AT, sites=["latent", inside], read=read).fractions().tolist()
         assert whole == pytest.approx(1, abs=1e-5) and abs(part - 1) > 0.05
         assert (abs(part) < 1e-6) == (read == AT)  # it is computed after the prediction
     rows = round_map(machine, *histories, "latent", rounds=[AT, AT + 1, AT + 2]).grid("fraction").to_numpy()
     assert np.allclose(rows[np.triu_indices(3)], 1, atol=1e-4)
-    held = sweep(machine, *histories, AT, at=["latent"], read=AT + 1, propagate=False)
+    held = of_pair(prepare(machine, *histories, AT, AT + 1), sites="latent", propagate=False)
     assert float(held.effects.abs().max()) == 0
 
 
 def test_each_channel_is_a_part(histories):
     """An LSTM predicts from h: c does nothing in its own round and a part of it later, and both together are all."""
     now, later = (
-        sweep(lstm(), *histories, AT, at=["latent@h", "latent@c", "latent@h+c"], read=r) for r in (AT, AT + 1)
+        sweep(lstm(), *histories, AT, sites=["latent@h", "latent@c", "latent@h+c"], read=r) for r in (AT, AT + 1)
     )
     assert now.fractions().tolist() == pytest.approx([1, 0, 1], abs=1e-5)
     h, c, both = later.fractions().tolist()
@@ -161,7 +162,7 @@ def test_a_known_machine_moves_by_a_known_amount(others):
     run, values = interp.rollout(machine, known), algorithm.run(known)
     for site in ("latent", "latent@h"):
         writer = Writer.fit(machine, run, values, ("log_weights",), site)
-        done = move(machine, episodes, algorithm, "log_weights", writer, by=[1.0, 0, 0, 0])
+        done = move(machine, episodes, algorithm, writer, {"log_weights": [1.0, 0, 0, 0]})
         assert done.score().estimate > 0.999999
         moved = {"log_weights": np.ones((12, 2, N_EXPERTS))}
         exact = transition(machine, episodes, writer, starts=[3, 5], horizon=2, by=moved)
@@ -189,18 +190,18 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     machine, algorithm, episodes = leaky(), fading_majority(GAIN, DECAY), others[0]
     direction = torch.zeros(2, N_EXPERTS, dtype=torch.float64)
     direction[1, 0] = 1
-    known = steer(machine, episodes, 5, [1.0, 0, 0, 0], algorithm, direction=direction)
+    known = steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=direction), round=5)
     assert known.max_error < 1e-9 and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
     fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], site="latent@h")
     assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx([1, 0, 0, 0], abs=1e-2)
     with pytest.raises(InputError, match="says how its state is read, and not how it is written"):
-        steer(machine, episodes, 5, [1.0, 0, 0, 0], algorithm)
+        steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0]), round=5)
     with pytest.raises(InputError, match="not how it is written"):
         write_state(machine, interp.rollout(machine, episodes).latents, torch.zeros(N_EXPERTS))
     with pytest.raises(InputError, match="pass a probe's direction"):
-        steer(gru(), episodes, 5, [1.0, 0, 0, 0], algorithm)
+        steer(gru(), episodes, algorithm, Doses([1.0, 0, 0, 0]), round=5)
     with pytest.raises(InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):
-        steer(machine, episodes, 5, [1.0, 0, 0, 0], algorithm, direction=torch.zeros(4))
+        steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=torch.zeros(4)), round=5)
 
 
 def test_controls_are_as_wide_as_the_place(others):
@@ -219,7 +220,7 @@ def test_controls_are_as_wide_as_the_place(others):
 def test_a_cache_is_a_channel_of_many_rows(histories, others):
     """All of its rows are one site, each is a part, and how far it is written is nothing that moves."""
     machine, at = remembering(), ["latent@cache", "latent@cache_1", "latent@cache_length", "latent@cache_8"]
-    whole, row, length, empty = sweep(machine, *histories, AT, at=at, read=AT + 1).fractions().tolist()
+    whole, row, length, empty = sweep(machine, *histories, AT, sites=at, read=AT + 1).fractions().tolist()
     assert whole == pytest.approx(1) and 0.01 < abs(row) < 0.99 and length == empty == 0
     found = carriers(machine, *others, weighted_majority(1.0), Claim.carried(machine, "log_weights"))
     scores = found.set_index("places").score
@@ -254,19 +255,20 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
     """Moves and interchange score near 0 in machines that have learned nothing."""
     machine, (known, episodes) = make(), others
     writer = Writer.of_state(machine, interp.rollout(machine, known), bayes(), known)
-    assert move(machine, episodes, bayes(), "counts", writer, to=bayes().run(known)["counts"]).score().estimate < 0.2
+    theirs, own = (bayes().run(one)["counts"] for one in (known, episodes))
+    assert move(machine, episodes, bayes(), writer, {"counts": theirs - own}).score().estimate < 0.2
     table = carriers(machine, known, episodes, bayes(), Claim.carried(machine, "log_odds"))
     assert table.score.max() < 0.2
     at = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
     inside = Writer.fit(machine, interp.rollout(machine, known), bayes().run(known), ("counts",), at, ridge=1e-3)
     assert inside.size == (1, 16)
-    assert move(machine, episodes, bayes(), "counts", inside, by=1.0).effect == pytest.approx(0, abs=1e-6)
+    assert move(machine, episodes, bayes(), inside, {"counts": 1.0}).effect == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("make", [lstm, loop])
 def test_the_command_patches_every_point(make, tmp_path):
     machine = make()
-    done = patch_command.patch(machine, 3, n_episodes=6, n_map=2)
+    done = patch_command.patch(machine, 3, sample=patch_command.Sample(n_episodes=6, n_map=2))
     assert {site.component for site in done.sweeps[0].sites} == set(machine.points)
     names = [path.name for path in patch_command.write(done, tmp_path)]
     assert {"patching.csv", "rounds.csv", "logit_diff-latent.svg"} <= set(names)

@@ -10,11 +10,12 @@ import pytest
 import interp
 from interp.decoder import Decoder
 from interp.errors import InputError
-from interp.interventions import swaps
-from interp.interventions.mediation import mediate, paths
+from interp.interventions import experiment
+from interp.interventions.experiment import Outcome, Rows, passed
+from interp.interventions.mediation import Split, mediate, paths
 from interp.interventions.mediators import Routes, overlap
 from interp.interventions.sites import Site, sites
-from interp.interventions.swaps import Place, Rows, passed
+from interp.interventions.swaps import Place
 from interp.model.transformer import untrained as reset
 from interp.tasks import experts
 
@@ -37,7 +38,7 @@ def first_of(episodes, n):
 def through_patterns(untrained, pair):
     """The untrained softmax model: latents -> prediction through every pattern at p?, with both controls."""
     through = paths(untrained, "pattern", "p?")
-    options = {"rounds": [3, 6], "n_random": 3, "with_untrained": True}
+    options = {"rounds": [3, 6], "split": Split(n_random=3, untrained=True)}
     return mediate(untrained, *pair, "latent@<z>", through, **options)
 
 
@@ -57,7 +58,7 @@ def through_patterns(untrained, pair):
 )
 def test_shares_on_a_napkin(napkin, napkin_pair, through, frozen, alone):
     """Both shares, of one mediator and of several at once, equal those of P with the mediators set by hand."""
-    result = mediate(napkin, *napkin_pair, "embed@p_1", through, rounds=0, n_random=0)
+    result = mediate(napkin, *napkin_pair, "embed@p_1", through, rounds=0, split=Split(n_random=0))
     total = 62 - 117
     assert result.blocked().estimate == pytest.approx(1 - (frozen - 117) / total, abs=1e-12)
     assert result.carried().estimate == pytest.approx((alone - 117) / total, abs=1e-12)
@@ -66,12 +67,12 @@ def test_shares_on_a_napkin(napkin, napkin_pair, through, frozen, alone):
 
 def test_a_subspace_is_swapped_and_the_state_is_read(napkin, napkin_pair):
     """Only the direction of the vote is the cause; at w? head 1.1 writes v^2 + y^2 to the latent, and no other."""
-    cause, state = Place.of("embed@p_1", [[0, 1, 0, 0, 0]]), {"outcome": "state", "decode": lambda x: x[..., 0, 2:3]}
-    result = mediate(napkin, *napkin_pair, cause, paths(napkin, "z", "w?"), rounds=0, n_random=0, **state)
+    cause, state = Place.of("embed@p_1", [[0, 1, 0, 0, 0]]), {"outcome": Outcome("state", lambda x: x[..., 0, 2:3])}
+    result = mediate(napkin, *napkin_pair, cause, paths(napkin, "z", "w?"), rounds=0, split=Split(n_random=0), **state)
     shares = {name: result.blocked(name).estimate for name in result.mediators}
     assert shares == pytest.approx({"z[0.0]@w?": 0, "z[0.1]@w?": 0, "z[1.0]@w?": 0, "z[1.1]@w?": 1, "all": 1})
     none = Place.of("embed@p_1", [[1.0, 0, 0, 0, 0]])
-    assert mediate(napkin, *napkin_pair, none, "z[1.1]@w?", rounds=0, n_random=0, **state).reason
+    assert mediate(napkin, *napkin_pair, none, "z[1.1]@w?", rounds=0, split=Split(n_random=0), **state).reason
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,9 @@ def test_handwired_effects_pass_through_one_pattern(wma, pair, cause, position, 
 
 def test_head_outputs_at_the_place_read_mediate_everything(untrained, pair):
     """What other positions do to p? comes through its heads' outputs: jointly 1 in any model, singly less."""
-    result = mediate(untrained, *pair, "latent@<z>", paths(untrained, "z", "p?"), rounds=[3, 6], n_random=0)
+    result = mediate(
+        untrained, *pair, "latent@<z>", paths(untrained, "z", "p?"), rounds=[3, 6], split=Split(n_random=0)
+    )
     assert result.blocked().estimate == pytest.approx(1.0, abs=1e-9)
     assert result.carried().estimate == pytest.approx(1.0, abs=1e-9)
     assert max(result.blocked(name).estimate for name in result.mediators[:-1]) < 0.99
@@ -102,13 +105,18 @@ def test_head_outputs_at_the_place_read_mediate_everything(untrained, pair):
 
 def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
     """Sums by episode equal those of each episode, and each round, on its own, in chunks of any size."""
-    monkeypatch.setattr(swaps, "CHUNK", 5)
+    monkeypatch.setattr(experiment, "CHUNK", 5)
     through, runs = paths(untrained, "pattern", "p?"), both(untrained, pair)
-    chunked = mediate(untrained, *pair, "latent@<z>", through, rounds=[3, 6], n_random=0, runs=runs)
+    chunked = mediate(untrained, *runs, "latent@<z>", through, rounds=[3, 6], split=Split(n_random=0))
     first = mediate(
-        untrained, *(first_of(episodes, 1) for episodes in pair), "latent@<z>", through, rounds=[3, 6], n_random=0
+        untrained,
+        *(first_of(episodes, 1) for episodes in pair),
+        "latent@<z>",
+        through,
+        rounds=[3, 6],
+        split=Split(n_random=0),
     )
-    third, sixth = (mediate(untrained, *pair, "latent@<z>", through, rounds=t, n_random=0, runs=runs) for t in (3, 6))
+    third, sixth = (mediate(untrained, *runs, "latent@<z>", through, rounds=t, split=Split(n_random=0)) for t in (3, 6))
     for key in ("total", "lost", "brought"):
         whole = getattr(through_patterns, key)
         np.testing.assert_allclose(getattr(third, key) + getattr(sixth, key), whole, rtol=1e-9, atol=1e-14)
@@ -121,7 +129,9 @@ def test_controls(untrained, pair, through_patterns):
     """The untrained control is the same analysis of a reset model; draws repeat with the seed, and say how many."""
     frame = through_patterns.to_frame()
     through = paths(untrained, "pattern", "p?")
-    alone = mediate(reset(untrained, 0), *pair, "latent@<z>", through, rounds=[3, 6], n_random=0).to_frame()
+    alone = mediate(
+        reset(untrained, 0), *pair, "latent@<z>", through, rounds=[3, 6], split=Split(n_random=0)
+    ).to_frame()
     for share in ("blocked", "carried"):
         assert frame[f"untrained_{share}"].tolist() == pytest.approx(alone[share].tolist(), abs=1e-9)
         assert frame[f"random_{share}"].notna().all() and alone[f"random_{share}"].isna().all()
@@ -159,13 +169,13 @@ def test_states_of_learned_models_are_decoded(untrained, pair):
     through = paths(untrained, "pattern", "w?")
     frames = [
         mediate(
-            untrained, *pair, "embed@y", through, outcome=kind, decode=decode, rounds=[3, 6], n_random=0, runs=runs
+            untrained, *runs, "embed@y", through, outcome=outcome, rounds=[3, 6], split=Split(n_random=0)
         ).to_frame()
-        for kind, decode in (
-            ("state", decoder),
-            ("state", lambda latents: 2 * decoder(latents)),
-            ("state", lambda latents: latents.flatten(-2)),
-            ("latents", None),
+        for outcome in (
+            Outcome("state", decoder),
+            Outcome("state", lambda latents: 2 * decoder(latents)),
+            Outcome("state", lambda latents: latents.flatten(-2)),
+            "latents",
         )
     ]
     assert frames[0].blocked.tolist() == pytest.approx(frames[1].blocked.tolist(), abs=1e-9)
@@ -177,7 +187,7 @@ def test_states_of_learned_models_are_decoded(untrained, pair):
 def test_without_an_effect_there_is_no_share(wma, pair):
     """A cause that is the same in base and source has nothing to mediate: NaN with the reason, no noise over noise."""
     _, model = wma
-    result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), rounds=[4], with_untrained=True)
+    result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), rounds=[4], split=Split(untrained=True))
     frame = result.to_frame()
     assert frame.blocked.isna().all() and frame.random_carried.isna().all() and frame.untrained_blocked.isna().all()
     assert set(frame.reason) == {"there is no effect to mediate: the total effect of the cause is 0"}
@@ -196,8 +206,7 @@ def test_without_an_effect_there_is_no_share(wma, pair):
         ({"through": "z[0.7]@p?"}, r"has heads 0 to 1"),
         ({"through": "paths[0.0]"}, r"unknown component 'paths'"),
         ({"outcome": "predictions"}, r"unknown outcome 'predictions'; did you mean 'prediction'\?"),
-        ({"outcome": "state"}, r"no exact readout; give decode=.* or ask for outcome='latents'"),
-        ({"n_random": -1}, r"n_random must be an integer >= 0, got -1"),
+        ({"outcome": "state"}, r"no exact readout; give outcome=.* or ask for outcome='latents'"),
         ({"rounds": 9}, r"round 9 is out of range"),
     ],
 )
@@ -205,6 +214,11 @@ def test_errors_teach(untrained, pair, options, told):
     given = {"cause": "latent@<z>", "through": "z[0.0]@p?", **options}
     with pytest.raises(InputError, match=told):
         mediate(untrained, *pair, **given)
+
+
+def test_a_split_is_checked():
+    with pytest.raises(InputError, match="n_random must be an integer >= 0, got -1"):
+        Split(n_random=-1)
 
 
 def test_results_name_their_mediators(untrained, pair, through_patterns):

@@ -77,9 +77,9 @@ def test_registered_metrics_run_on_both_tasks(untrained, untrained_q, expert_epi
                 with pytest.raises(
                     InputError, match=rf"metric '{key}' cannot read predictions of .*; take logit_diff, "
                 ):
-                    patching.sweep(model, *pair, 3, at=["latent"], read=4, metric=key)
+                    patching.sweep(model, *pair, 3, sites=["latent"], read=4, metric=key)
                 continue
-            result = patching.sweep(model, *pair, 3, at=["latent"], read=4, metric=key)
+            result = patching.sweep(model, *pair, 3, sites=["latent"], read=4, metric=key)
             assert result.values.shape == (1, 6) and result.values.isfinite().all()
 
 

@@ -13,7 +13,7 @@ from interp.interventions.moves import Writer, decodable, move
 from interp.interventions.steps import transition
 from interp.model.transformer import untrained
 from interp.tasks import experts
-from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
+from interp.tasks.experts.algorithms import bayes, weighted_majority
 
 
 def _result(effect: float, wanted: float) -> InterchangeResult:
@@ -56,11 +56,11 @@ def test_the_learned_model_holds_the_round_and_uses_it_as_bayes_does(learned):
     """The cleanest test: the round alone is nothing to Weighted Majority, and the model follows Bayes."""
     model, episodes, writer = learned
     assert tuple(writer.shapes) == ("counts", "elapsed")
-    options = {"rounds": range(4, 14), "by": 10.0}
-    own = move(model, episodes, bayes(), "elapsed", writer, **options)
-    rival = move(model, episodes, weighted_majority(), "elapsed", writer, **options)
+    rounds, later = range(4, 14), {"elapsed": 10.0}
+    own = move(model, episodes, bayes(), writer, later, rounds=rounds)
+    rival = move(model, episodes, weighted_majority(), writer, later, rounds=rounds)
     assert own.score().low > 0.95 and score_difference(own, rival).low > 0.5
-    placebo = move(model, episodes, bayes(), "elapsed", writer.placebo(), **options)
+    placebo = move(model, episodes, bayes(), writer.placebo(), later, rounds=rounds)
     assert placebo.score().high < 0.2
 
 
@@ -68,11 +68,9 @@ def test_counts_move_alone_and_as_bayes_wants(learned):
     """All counts at once from other episodes: score above .95; under Weighted Majority a good deal less."""
     model, episodes, writer = learned
     rounds = slice(4, 14)
-    other = bayes().run(experts.sample(48, 16, 4, seed=2))["counts"][:, rounds]
-    own = move(model, episodes, bayes(), "counts", writer, to=other, rounds=rounds)
+    other, before = (bayes().run(one)["counts"] for one in (experts.sample(48, 16, 4, seed=2), episodes))
+    own = move(model, episodes, bayes(), writer, {"counts": (other - before)[:, rounds]}, rounds=rounds)
     assert own.score().low > 0.95
-    with pytest.raises(InputError, match="give by= instead of to="):
-        move(model, episodes, majority_vote(), "counts", writer, to=other, rounds=rounds)
 
 
 def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_not(learned):
@@ -103,8 +101,8 @@ def test_a_writer_at_a_position_moves_the_prediction_alone(wma):
     algorithm = circuit.algorithm
     writer = Writer.fit(model, interp.rollout(model, known), algorithm.run(known), ("log_weights",), "resid_post[1]@p?")
     change = [0.5, 0.0, -0.5]
-    assert move(model, episodes, algorithm, "log_weights", writer, by=change).score().estimate == pytest.approx(1)
-    written = move(model, episodes, algorithm, "log_weights", writer, by=change, outcome="state")
+    assert move(model, episodes, algorithm, writer, {"log_weights": change}).score().estimate == pytest.approx(1)
+    written = move(model, episodes, algorithm, writer, {"log_weights": change}, outcome="state")
     assert np.abs(written.effect).max() < 1e-9 and np.abs(written.wanted).max() == pytest.approx(0.5)
 
 
@@ -115,12 +113,12 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     with pytest.raises(InputError, match="inside a head"):
         Writer.fit(model, run, values, ("log_weights",), "z[1.0]@p?")
     writer = Writer.fit(model, run, values, ("log_weights",))
-    with pytest.raises(InputError, match="give one of to="):
-        move(model, episodes, circuit.algorithm, "log_weights", writer)
+    with pytest.raises(InputError, match="one variable is moved at a time; by= holds none"):
+        move(model, episodes, circuit.algorithm, writer, {})
     with pytest.raises(InputError, match="the variable has shape"):
-        move(model, episodes, circuit.algorithm, "log_weights", writer, by=np.zeros(5))
+        move(model, episodes, circuit.algorithm, writer, {"log_weights": np.zeros(5)})
     with pytest.raises(InputError, match="unknown variable of this writer 'counts'"):
-        move(model, episodes, circuit.algorithm, "counts", writer, by=1.0)
+        move(model, episodes, circuit.algorithm, writer, {"counts": 1.0})
     with pytest.raises(InputError, match="the last start is 5"):
         transition(model, episodes, writer, starts=[6]).under(circuit.algorithm)
     with pytest.raises(InputError, match="a change of shape"):

@@ -14,16 +14,17 @@ import torch
 import interp
 from interp.interventions import patching
 from interp.interventions.metrics import Metric
+from interp.interventions.pairs import prepare
 from interp.interventions.patching import round_map
-from interp.interventions.swaps import Place, intervened
+from interp.interventions.swaps import Place
+from tests.handmade import intervened
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 
 
 def _patched(model, pair, site, **options):
-    clean, corrupted = pair
-    result = patching.sweep(model, clean, corrupted, **{"round": 0, "at": [site], "metric": VALUE, **options})
-    return result.values.item()
+    read, options = prepare(model, *pair, 0, options.pop("read", None)), {"metric": VALUE, **options}
+    return patching.of_pair(read, sites=site, **options).values.item()
 
 
 def test_the_napkin_model_itself(napkin, napkin_pair):

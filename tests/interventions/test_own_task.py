@@ -13,9 +13,10 @@ from interp import catalog, tasks
 from interp.decoder import Decoder
 from interp.errors import InputError
 from interp.interventions import causal_tables, patch_command
+from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim, interchange
 from interp.interventions.pairs import prepare
-from interp.interventions.steering import fitted_direction, steer
+from interp.interventions.steering import Doses, fitted_direction, steer
 from interp.model.config import LatentTransformerConfig
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -42,7 +43,9 @@ def model(bandit) -> HookedLatentTransformer:
 
 
 def test_it_is_patched_by_its_own_corruption(model):
-    result = patch_command.patch(model, 3, n_episodes=6, n_map=2, components=("resid_pre",))
+    result = patch_command.patch(
+        model, 3, components=("resid_pre",), sample=patch_command.Sample(n_episodes=6, n_map=2)
+    )
     assert result.corruption == "exchange-history" and result.rounds is not None
     latent = [site.position for site in result.sweeps[0].sites].index("<z>")
     assert result.sweeps[0].fractions()[latent] == pytest.approx(1)
@@ -60,11 +63,11 @@ def test_its_variables_are_interchanged_and_steered(bandit, model):
     base, source = (bandit.sample(12, 8, seed=seed) for seed in (0, 1))
     algorithm, run = tasks.of(model).explains(model), rollout(model, base)
     decode = Decoder.fit(run.latents[:, :-1], algorithm.run(base)["chances"], ridge=1e-3)
-    written = interchange(model, base, source, algorithm, "wins", "latent", outcome="state", decode=decode)
+    written = interchange(model, base, source, algorithm, "wins", "latent", outcome=Outcome("state", decode))
     assert written.correct.shape == (12, 8) and written.informative.any()
     change = np.array([0.1, 0.0])
     direction = fitted_direction(model, base, algorithm, change)
-    steered = steer(model, base, 5, change, algorithm, doses=(0, 1), direction=direction, outcome=1)
+    steered = steer(model, base, algorithm, Doses(change, (0, 1), direction), round=5)
     first = base.arms[:, 5] == 0  # the other arm's chance is not what this round predicts
     np.testing.assert_allclose(steered.algorithm[1] - steered.algorithm[0], np.where(first, 0.1, 0), atol=1e-12)
 

@@ -28,11 +28,11 @@ def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):
         task = interp.tasks.of(model)
         one, other = (task.sample_for(model, 8, n_rounds, seed) for seed in (0, 1))
         for kind in task.analysis.corruptions():
-            patching.sweep(model, *kind.build(one, 3), 3, at=["latent"])
+            patching.sweep(model, *kind.build(one, 3), 3, sites=["latent"])
         assert not recwarn
         for unrelated in (other, one.select([*range(1, 8), 0])):
             with pytest.warns(UserWarning, match="clean and corrupted are no pair: rows that pair up differ in"):
-                patching.sweep(model, one, unrelated, 3, at=["latent"])
+                patching.sweep(model, one, unrelated, 3, sites=["latent"])
         with pytest.warns(UserWarning, match="clean and corrupted are no pair"):
             patching.round_map(model, one, other, "latent", rounds=[2, 3])
 

@@ -10,6 +10,7 @@ import pytest
 from interp import tasks
 from interp.errors import InputError
 from interp.interventions import patch_command
+from interp.interventions.patch_command import Sample
 
 
 def test_patch_writes_tables_and_figures(wma, tmp_path):
@@ -18,7 +19,9 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
     A flipped label shows in the state at once, and in predictions one round later.
     """
     _, model = wma
-    result = patch_command.patch(model, 3, "flip-label", n_episodes=8, n_map=3, components=("resid_pre", "head"))
+    result = patch_command.patch(
+        model, 3, components=("resid_pre", "head"), sample=Sample("flip-label", n_episodes=8, n_map=3)
+    )
     written = {path.name for path in patch_command.write(result, tmp_path)}
     assert written == {
         "patching.csv",
@@ -40,14 +43,15 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
 
 
 def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
-    result = patch_command.patch(wma[1], 3, "flip-label", propagate=False, n_episodes=4, components=("latent",))
+    result = patch_command.patch(
+        wma[1], 3, components=("latent",), propagate=False, sample=Sample("flip-label", n_episodes=4)
+    )
     assert [swept.metric for swept in result.sweeps] == ["state"] and result.rounds is None
 
 
 def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
-    assert (
-        patch_command.patch(wma[1], 3, n_episodes=4, n_map=0, components=("latent",)).corruption == "exchange-history"
-    )
+    sample = Sample(n_episodes=4, n_map=0)
+    assert patch_command.patch(wma[1], 3, components=("latent",), sample=sample).corruption == "exchange-history"
     for task in tasks.every():
         for record in task.analysis.corruptions():
             assert record.key in patch_command.corruption_names()
@@ -57,15 +61,15 @@ def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"corruption": "change-reward"}, "unknown corruption of experts episodes"),
+        ({"sample": Sample("change-reward", 4)}, "unknown corruption of experts episodes"),
         (
-            {"corruption": "flip-label", "propagate": False, "metrics": ["logit_diff"]},
+            {"sample": Sample("flip-label", 4), "propagate": False, "metrics": ["logit_diff"]},
             "shows in predictions only 1 round later",
         ),
-        ({"corruption": "flip-vote", "round": -1}, "must be at least 0"),
+        ({"round": -1}, "must be at least 0"),
     ],
 )
 def test_bad_input(wma, options, message):
     _, model = wma
     with pytest.raises(InputError, match=message):
-        patch_command.patch(model, **{"round": 3, "n_episodes": 4, **options})
+        patch_command.patch(model, **{"round": 3, **options})

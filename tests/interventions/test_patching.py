@@ -8,7 +8,7 @@ from transformer_lens import patching as tl_patching
 
 import interp
 from interp.errors import InputError
-from interp.interventions import pairs, patching
+from interp.interventions import metrics, pairs, patching
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Site, sites
 from interp.model.bound import bind
@@ -39,11 +39,9 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     cells = sites(untrained, components=EVERY, positions=["<z>", "p_1", "p?", "w?"])
     cells = [*cells[::7], Site("latent"), Site("latent", position="<z>")]
-    result = patching.sweep(
-        untrained, clean, corrupted, 3, at=cells, read=read, metric="regret", direction=direction, chunk=30
-    )
+    pair, measure = pairs.prepare(untrained, clean, corrupted, 3, read), metrics.metric("regret")
     truth = torch.from_numpy(clean.labels)
-    for site, values in zip(result.sites, result.values, strict=True):
+    for site, values in zip(cells, patching.run_cells(pair, cells, measure, direction, True, chunk=30), strict=True):
         run = _one_at_a_time(untrained, base, source, site, 3, propagate=True)
         expected = (run.predictions - truth)[:, 3 : read + 1].abs().sum(1)
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-13)
@@ -54,9 +52,8 @@ def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_epi
     """With own choices committed, a patch that changes the choice changes the token after it, as in a rollout."""
     clean, corrupted = exchange_transitions(mdp_episodes, round=3)
     cells = sites(untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"])[::3]
-    result = patching.sweep(
-        untrained_q, clean, corrupted, 3, at=cells, read=4, metric="state", commit=commit, direction="noising"
-    )
+    pair = pairs.prepare(untrained_q, clean, corrupted, 3, 4, commit)
+    result = patching.of_pair(pair, sites=cells, metric="state", direction="noising")
     runs = [interp.rollout(untrained_q, e, commit=commit) for e in (clean, corrupted)]
     (ends, bad_ends) = (run.latents[:, 5].flatten(1) for run in runs)
     unit = (ends - bad_ends) / (ends - bad_ends).norm(dim=-1, keepdim=True)
@@ -105,9 +102,9 @@ def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episo
 def test_propagate_false_holds_later_rounds(untrained, expert_episodes):
     """Held latents: no patch reaches a later round; run on: the whole latent does."""
     clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
-    options = {"at": ["latent@<z>", "resid_pre[1]@w?"], "read": 5, "metric": "probability"}
-    held = patching.sweep(untrained, clean, corrupted, 3, propagate=False, **options)
-    free = patching.sweep(untrained, clean, corrupted, 3, propagate=True, **options)
+    options = {"sites": ["latent@<z>", "resid_pre[1]@w?"], "metric": "probability"}
+    pair = pairs.prepare(untrained, clean, corrupted, 3, 5)
+    held, free = (patching.of_pair(pair, propagate=propagate, **options) for propagate in (False, True))
     assert held.effects.abs().max() == 0
     assert free.fractions()[0] == pytest.approx(1)
     assert free.effects[1].abs().max() > 0
@@ -116,7 +113,7 @@ def test_propagate_false_holds_later_rounds(untrained, expert_episodes):
 def test_positions_after_the_prediction_do_not_reach_it(untrained, expert_episodes):
     """Causality: patching y or w? changes no prediction of that round."""
     clean, corrupted = corruptions.flip_label(expert_episodes, round=3)
-    result = patching.sweep(untrained, clean, corrupted, 3, positions=["y", "w?"])
+    result = patching.sweep(untrained, clean, corrupted, 3, sites=sites(untrained, positions=["y", "w?"]))
     assert result.effects.abs().max() == 0
 
 
@@ -130,7 +127,7 @@ def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
     run = {str(cells[i]) for batch in batches[1:] for i in batch.cells}
     assert {"resid_pre[0]@p_2", "k[0.1]@p_2", "resid_pre[1]@p?", "z[0.0]@y", "k[1.0]@y", "z[1.1]@w?"} <= run
     assert not {"resid_pre[0]@y", "resid_pre[1]@e_2", "k[0.0]@p_3", "z[1.0]@y", "z[0.0]@p_1"} & run
-    result = patching.sweep(untrained, clean, corrupted, 3, at=cells, read=4)
+    result = patching.sweep(untrained, clean, corrupted, 3, sites=cells, read=4)
     idle = batches[0].cells
     assert (result.effects[idle] == 0).all()
     for i in idle[::5]:
@@ -141,11 +138,11 @@ def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
 def test_result_carries_intervals_and_choices(untrained, expert_episodes):
     """The frame holds an interval, a p-value and every choice; a fraction of no gap is refused."""
     clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
-    frame = patching.sweep(untrained, clean, corrupted, 3, components="resid_pre", positions="p?").to_frame()
+    frame = patching.sweep(untrained, clean, corrupted, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"]).to_frame()
     assert {"effect_low", "effect_high", "p_value", "fraction_low", "fraction_high"} <= set(frame.columns)
     assert (frame.effect_low <= frame.effect).all() and (frame.effect <= frame.effect_high).all()
     assert set(frame.direction) == {"denoising"} and set(frame["round"]) == {3}
-    same = patching.sweep(untrained, clean, clean, 3, components="resid_pre", positions="p?")
+    same = patching.sweep(untrained, clean, clean, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"])
     with pytest.raises(InputError, match="do not differ in logit_diff at round 3"):
         same.fractions()
 
@@ -153,13 +150,13 @@ def test_result_carries_intervals_and_choices(untrained, expert_episodes):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"components": "rezid_pre"}, "did you mean 'resid_pre'"),
-        ({"positions": "p"}, "unknown position label 'p'"),
+        ({"sites": "rezid_pre"}, "did you mean 'resid_pre'"),
+        ({"sites": "resid_pre[0]@p"}, "unknown position label 'p'"),
         ({"metric": "logit"}, "did you mean 'logit_diff'"),
         ({"direction": "noise"}, "did you mean 'noising'"),
         ({"round": 8}, "round 8 is out of range"),
         ({"read": 2}, "read must not come before round"),
-        ({"at": ["z[2.0]@p?"]}, "has layers 0 to 1"),
+        ({"sites": ["z[2.0]@p?"]}, "has layers 0 to 1"),
     ],
 )
 def test_bad_input_is_one_sentence_with_the_valid_values(untrained, expert_episodes, options, message):
@@ -184,7 +181,7 @@ def test_hooks_never_leak(untrained, expert_episodes):
         with pytest.raises(StopRunError), untrained.hooks(fwd_hooks=[("blocks.1.hook_attn_out", stop)]):
             patching.sweep(untrained, clean, corrupted, 3)
         outer.clear()
-        patching.sweep(untrained, clean, corrupted, 3, components="resid_pre", positions="p?")
+        patching.sweep(untrained, clean, corrupted, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"])
         assert outer  # the outer hook is still there
     assert not any(point.fwd_hooks or point.bwd_hooks for point in untrained.hook_points())
     torch.testing.assert_close(interp.rollout(untrained, clean).predictions, before, rtol=0, atol=0)

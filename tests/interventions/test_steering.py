@@ -9,7 +9,7 @@ import torch
 import circuits
 import interp
 from interp.errors import InputError
-from interp.interventions.steering import steer, write_state
+from interp.interventions.steering import Doses, steer, write_state
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning
@@ -19,7 +19,7 @@ def test_steered_wma_is_the_algorithm(wma):
     """Doses of a log-weight: the algorithm's prediction to 1e-9 at every dose, random directions not."""
     _, model = wma
     episodes = experts.sample(16, 12, 3, seed=0)
-    result = steer(model, episodes, 8, [1.0, 0.0, -0.5], weighted_majority(0.5))
+    result = steer(model, episodes, weighted_majority(0.5), Doses([1.0, 0.0, -0.5]), round=8)
     assert result.max_error < 1e-9
     at_dose_4 = np.abs(result.random[-1] - result.algorithm[-1]).mean()
     assert at_dose_4 > 0.05
@@ -31,7 +31,9 @@ def test_an_experts_vote_gains_with_its_weight(wma):
     """Read per episode as expert 0's vote, the dose-response rises, in model and algorithm alike."""
     _, model = wma
     episodes = experts.sample(16, 12, 3, seed=0)
-    result = steer(model, episodes, 8, [1.0, 0.0, 0.0], weighted_majority(0.5), outcome=episodes.advice[:, 8, 0])
+    result = steer(
+        model, episodes, weighted_majority(0.5), Doses([1.0, 0.0, 0.0]), round=8, of=episodes.advice[:, 8, 0]
+    )
     assert (np.diff(result.model, axis=0) >= -1e-12).all() and result.max_error < 1e-9
     frame = result.to_frame()
     assert frame.model.iloc[-1] > frame.model.iloc[0] + 0.3
@@ -45,7 +47,7 @@ def test_steered_q_learner_is_the_algorithm():
     episodes = mdp.sample(24, 12, 3, 2, seed=0)
     change = np.zeros((3, 2))
     change[:, 0] = 0.3
-    result = steer(model, episodes, 9, change, q_learning(), doses=[0.0, 0.5, 1.0, 2.0], outcome=0)
+    result = steer(model, episodes, q_learning(), Doses(change, [0.0, 0.5, 1.0, 2.0]), round=9, of=0)
     assert result.max_error < 1e-9
     assert result.algorithm[-1].mean() > result.algorithm[0].mean() + 0.2
     assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
@@ -67,15 +69,15 @@ def test_napkin_direction(napkin, napkin_pair):
     clean, _ = napkin_pair
     direction = torch.zeros(1, 5, dtype=torch.float64)
     direction[0, 2] = 1
-    result = steer(napkin, clean, 0, [0.0], weighted_majority(), doses=[0, 1, 2], direction=direction, n_random=1)
+    result = steer(napkin, clean, weighted_majority(), Doses([0.0], [0, 1, 2], direction), round=0, n_random=1)
     assert result.model[:, 0].tolist() == [117, 6 * (18 + 3 * 4) - 9, 6 * (18 + 3 * 9) - 9]
 
 
 def test_an_algorithm_without_a_memory_cannot_be_steered(wma):
     with pytest.raises(InputError, match=r"give the algorithm memory=\.\.\."):
-        steer(wma[1], experts.sample(2, 5, 3, seed=0), 3, [1.0, 0.0, 0.0], majority_vote())
+        steer(wma[1], experts.sample(2, 5, 3, seed=0), majority_vote(), Doses([1.0, 0.0, 0.0]), round=3)
 
 
 def test_learned_models_need_a_direction(untrained, expert_episodes):
     with pytest.raises(InputError, match="pass a probe's direction"):
-        steer(untrained, expert_episodes, 3, [1.0, 0.0, 0.0], weighted_majority())
+        steer(untrained, expert_episodes, weighted_majority(), Doses([1.0, 0.0, 0.0]), round=3)

@@ -24,7 +24,9 @@ FORGETS = "one that forgets 5 % a round"
 def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through, beside):
     """All that is carried comes from another episode: its whole effect passes one channel, and nothing the other."""
     machine = coconut(uses=uses)
-    found = mediation.mediate(machine, *pair(machine, 16, 6), "latent", [through, beside], rounds=[2, 5], n_random=0)
+    found = mediation.mediate(
+        machine, *pair(machine, 16, 6), "latent", [through, beside], rounds=[2, 5], split=mediation.Split(n_random=0)
+    )
     assert found.reason == ""
     for share in (found.blocked, found.carried):
         assert share(through).low > 0.999 and share(beside).low == share(beside).high == 0
@@ -35,7 +37,9 @@ def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through
 def test_a_model_that_uses_both_shows_both():
     """Of random weights: how much each carries is the draw's; that both together carry all is not."""
     machine = coconut().fresh(2)
-    found = mediation.mediate(machine, *pair(machine, 32, 6), "latent", ["thought", "cache"], rounds=[2, 5], n_random=0)
+    found = mediation.mediate(
+        machine, *pair(machine, 32, 6), "latent", ["thought", "cache"], rounds=[2, 5], split=mediation.Split(n_random=0)
+    )
     thought, cache = found.carried("thought"), found.carried("cache")
     assert 0.1 < thought.low < thought.high < 0.9 and 0.1 < cache.low < cache.high < 0.9
     assert found.carried("all").low > 0.999
@@ -45,7 +49,12 @@ def test_the_shipped_model_that_thinks_remembers_by_its_cache():
     """What docs/architectures.md says: nearly all that one episode's state does to another's predictions passes it."""
     machine = interp.load("wma-thoughts")
     found = mediation.mediate(
-        machine, *pair(machine, 48, 12), "latent", ["thought", "cache"], rounds=[5, 10], n_random=0
+        machine,
+        *pair(machine, 48, 12),
+        "latent",
+        ["thought", "cache"],
+        rounds=[5, 10],
+        split=mediation.Split(n_random=0),
     )
     assert found.carried("cache").low > 0.95 and found.blocked("cache").low > 0.95
     assert found.carried("thought").high < 0.05 and found.blocked("thought").high < 0.05

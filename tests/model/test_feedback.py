@@ -14,6 +14,7 @@ from interp import catalog
 from interp.algorithm import Algorithm, AlgorithmRecord, Variable
 from interp.decoder import Decoder
 from interp.errors import InputError
+from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
 from interp.model.config import LatentTransformerConfig
@@ -207,11 +208,11 @@ def test_each_token_of_feedback_is_patched_by_itself(layout):
     changed[:, 2, 1] = 1 - changed[:, 2, 1]
     corrupted = replace(clean, answers=changed)
     at = ["embed@l_1", "embed@l_2", "embed@l_3", "resid_post[1]@w?"]
-    found = sweep(model, clean, corrupted, 2, at=at, read=3)
+    found = sweep(model, clean, corrupted, 2, sites=at, read=3)
     assert found.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
-    now = sweep(model, clean, corrupted, 2, at=at, metric="state")
+    now = sweep(model, clean, corrupted, 2, sites=at, metric="state")
     assert now.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
-    assert (sweep(model, clean, corrupted, 2, at=at).values == 0).all()  # the prediction came before
+    assert (sweep(model, clean, corrupted, 2, sites=at).values == 0).all()  # the prediction came before
 
 
 def test_feedback_is_interchanged_and_shows_in_the_state_alone():
@@ -220,7 +221,7 @@ def test_feedback_is_interchanged_and_shows_in_the_state_alone():
     told = interchange(model, base, source, second_answers(), "answers", "embed@l_2")
     assert (told.effect == 0).all() and told.wanted.max() == 0
     decode = Decoder.fit(run.latents[:, 1:], second_answers().run(base)["next_count"], ridge=1e-3)
-    kept = interchange(model, base, source, second_answers(), "answers", "embed@l_2", outcome="state", decode=decode)
+    kept = interchange(model, base, source, second_answers(), "answers", "embed@l_2", outcome=Outcome("state", decode))
     differs = base.answers[..., 1] != source.answers[..., 1]
     assert (np.abs(kept.wanted[..., 0]) == differs).all()
     assert ((np.abs(kept.effect[..., 0]) > 1e-9) == differs).all()

@@ -40,9 +40,7 @@ def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
     found, same = (probes.fit(run, probes.targets.get(key)(one)) for one in (own, whole))
     assert found.r2 == same.r2
     corruption = next(c for c in interp.tasks.get(task).analysis.corruptions() if c.changes_history)
-    effects = [
-        patching.sweep(model, *corruption.build(one, 3), 3, components="resid_pre").effects for one in (own, whole)
-    ]
+    effects = [patching.sweep(model, *corruption.build(one, 3), 3, sites="resid_pre").effects for one in (own, whole)]
     assert (effects[0] == effects[1]).all()
     assert interchange.interchange(model, own, own.select(slice(None, None, -1)), algorithm, key, "latent").iia == 1.0
     assert len(own.select([0, 2])) == 2

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +20,7 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
 from circuits.benchmark.method import FAINT, METHODS, READINGS, Method, register, strongest
 from circuits.benchmark.question import Answer
-from interp.interventions.mediation import mediate
+from interp.interventions.mediation import Split, mediate
 from interp.interventions.patching import run_cells
 from interp.interventions.sites import Site
 
@@ -60,11 +59,11 @@ def _mediated(subject: KnownMachine, material: Material) -> Answer:
     """The larger share of both exits; raw latents where the state has no exact readout."""
     through = {node: site for node, site in _sites(material).items() if site.component != _CAUSE}
     best = {node: 0.0 if node in through else 1.0 for node in material.items("nodes")}
-    models = subject.model, material.episodes(2), material.episodes(3)
-    options: dict[str, Any] = {"rounds": material.effort.round, "n_random": 0, "seed": material.seed}
-    options["runs"] = material.run(2), material.run(3)
+    models = subject.model, material.run(2), material.run(3)
+    split = Split(n_random=0, seed=material.seed)
     for outcome in ("prediction", "state" if subject.model.is_handwired else "latents"):
-        mediation = mediate(*models, _CAUSE, list(through.values()), outcome=outcome, **options)
+        rounds, sites = material.effort.round, list(through.values())
+        mediation = mediate(*models, _CAUSE, sites, outcome=outcome, rounds=rounds, split=split)
         shares = np.abs(np.stack([mediation.lost, mediation.brought]).sum(-1)).max(0) / mediation.total.sum()
         for node, share in zip(through, shares[:-1].tolist(), strict=True):  # the last one is all of them jointly
             best[node] = max(best[node], share if share >= FAINT else 0.0)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,13 +36,11 @@ from circuits.compare.algorithm import explain
 from interp.algorithm import NEXT
 from interp.decoder import RIDGE, Affine, Decoder
 from interp.errors import require
-from interp.interventions.alignment import AlignmentError, AlignmentResult, align
+from interp.interventions.alignment import AlignmentError, AlignmentResult, Search, align
+from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import interchange
 from interp.interventions.sites import Site
-from interp.machine import Machine
 from interp.model.replay import replay
-from interp.model.rollout import rollout
-from interp.model.run import Rollout
 
 _THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""
@@ -111,12 +108,12 @@ def _activation(material: Material, site: str) -> Tensor:
 def _interchanged(subject: KnownMachine, material: Material) -> Answer:
     """The best cosine over both outcomes, for every variable and site that is asked for."""
     decode = None if subject.model.is_handwired else material.once("state decoder", lambda: _reader(subject, material))
-    (base, source), runs = (material.episodes(2), material.episodes(3)), (material.run(2), material.run(3))
+    runs = material.run(2), material.run(3)
     outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
     scores = {}
     for key, site in material.items("where"):
-        at = partial(interchange, subject.model, base, source, subject.algorithm, key, site, decode=decode, runs=runs)
-        results = [at(outcome=outcome) for outcome in outcomes]
+        at = partial(interchange, subject.model, *runs, subject.algorithm, key, site)
+        results = [at(outcome=Outcome(outcome, decode)) for outcome in outcomes]
         scores[key, site] = max(_cosine(one.effect, one.wanted) for one in results)
     return Answer(scores)
 
@@ -153,17 +150,10 @@ def _aligned(subject: KnownMachine, material: Material, question: str) -> dict[t
 
 def _align(subject: KnownMachine, material: Material, key: str, site: str) -> AlignmentResult | AlignmentError:
     effort = material.effort
-    base, source = (material.episodes(batch, effort.fits) for batch in (4, 5))
-    options: dict[str, Any] = {"steps": effort.steps, "restarts": 1, "seed": material.seed}
-
-    def runs(model: Machine) -> tuple[Rollout, Rollout]:
-        if model is subject.model:
-            return material.run(4, effort.fits), material.run(5, effort.fits)
-        key = "das", model.name, model.digest()
-        return material.once(key, lambda: (rollout(model, base), rollout(model, source)))
-
+    runs = material.run(4, effort.fits), material.run(5, effort.fits)
+    search = Search(steps=effort.steps, restarts=1, seed=material.seed)
     try:
-        return align(subject.model, base, source, subject.algorithm, key, site, runs=runs, **options)
+        return align(subject.model, *runs, subject.algorithm, key, site, search=search)
     except AlignmentError as error:
         return error
 

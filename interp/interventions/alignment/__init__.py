@@ -14,20 +14,19 @@ that beats all four carries the variable for such pairs; it is not thereby the o
 use on others.
 
     >>> import interp
-    >>> from interp.interventions.alignment import align
+    >>> from interp.interventions.alignment import Search, align
     >>> from interp.tasks import experts
     >>> model = interp.load("wma-handwired", n_experts=3)
     >>> pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-    >>> result = align(model, *pair, algorithm, "log_weights", "resid_post[1]@p?", steps=100, restarts=1)
+    >>> result = align(model, *pair, algorithm, "log_weights", "resid_post[1]@p?", search=Search(steps=100, restarts=1))
     >>> result.rank, result.accuracy() > 0.9 > result.accuracy("untrained model")
     (2, True)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,23 +40,24 @@ from transformer_lens.tools.analysis.interchange import (
     arbitrary_targets,
 )
 
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, Episodes
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.interventions.alignment.counterfactual_pairs import Pairs, identified_rank, make_pairs, split
-from interp.interventions.alignment.subspace import Budget, Fit, RoundsWithSite, fit, has_gradient, rounds_with
+from interp.interventions.alignment.subspace import Fit, RoundsWithSite, Search, fit, has_gradient, rounds_with
 from interp.interventions.counterfactual import of_rounds
+from interp.interventions.pairs import paired_runs
+from interp.interventions.results import intervals
 from interp.interventions.sites import Site, resolve
-from interp.machine import Machine
+from interp.machine import Machine, runs_from
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
 from interp.provenance import provenance
-from interp.session import once
 from interp.statistics import NO_NUMBER, Interval, ratio_interval
 
-__all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "align"]
+__all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "Search", "align"]
 
 _FEWEST = {"train": 100, "stop training": 20, "score": 50}
 """Informative pairs that each part of the episodes needs, with room to spare: the handwired Weighted Majority was found
@@ -110,6 +110,19 @@ class AlignmentResult(Tabled):
         """Accuracy over informative pairs, or over all."""
         return self.interval(condition, informative).estimate
 
+    @property
+    def finding(self) -> str:
+        """How often the learned basis gives the algorithm's choice, beside its strongest control."""
+        others = {name: self.accuracy(name) for name in self.hits if name not in ("learned", ARBITRARY)}
+        best = max(others, key=lambda name: others[name])
+        learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
+        return f"A basis of {self.rank} at {self.site} for {self.variable} {learned}; {best}: {others[best]:.0%}."
+
+    def plot(self) -> Any:
+        """The accuracy of every condition with its interval."""
+        rows = {name: [self.interval(name, informative=name != ARBITRARY)] for name in self.hits}
+        return intervals(rows, ["accuracy"], xlabel="interchange accuracy", title=f"{self.variable} at {self.site}")
+
     def to_frame(self) -> pd.DataFrame:
         """One row per condition: accuracy over all pairs and over informative ones, each with its interval."""
         rows = []
@@ -126,53 +139,45 @@ class AlignmentResult(Tabled):
 @checked
 def align(
     model: Machine,
-    base: Any,
-    source: Any,
+    base: Episodes | Rollout,
+    source: Episodes | Rollout,
     algorithm: Algorithm,
     variable: str,
     site: Site | str,
     *,
-    rank: int | None = None,
     rounds: Rounds = "all",
-    held_out: float = 0.5,
-    smooth: Machine | None = None,
-    steps: int = 400,
-    restarts: int = 3,
-    lr: float = 0.06,
-    commit: str = "own",
-    seed: int = 0,
-    runs: Callable[[Machine], tuple[Rollout, Rollout]] | None = None,
+    search: Search | None = None,
 ) -> AlignmentResult:
     """Learn a basis at ``site`` for ``variable``, from predictions, with its controls.
 
     Args:
-        base, source: episodes that pair up; the last ``held_out`` share of them scores, the rest trains.
+        base, source: episodes that pair up, or the model's rollouts of them.
         site: of a transformer, a residual-stream site with a position up to the prediction ("resid_post[1]@p?"); of any
             machine, what is carried ("latent", or some of it, "latent@h") or a point that acts on the prediction.
-        rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
-        smooth: what is trained where the model's hard choices have no gradient, ``circuits.differentiable(model)``;
-            what it learns is scored in the model itself, and the untrained control has its shape.
-        steps, restarts, lr: at most so many steps of Adam from each of at most so many starts.
-        runs: gives a model's rollouts of ``base`` and ``source``, where several calls share them.
     """
     if model.layout.kind != "classes":
         raise AlignmentError(
             f"a basis is learned from choices, and {model.name!r} predicts a real number ({model.layout.kind!r}); "
             "interchange the site as it is, which grades numbers"
         )
-    place = _site(model, base, site)
+    search = search or Search()
+    smooth, seed, rank = search.smooth, search.seed, search.rank
+    runs = paired_runs(model, base, source)
+    both = [run.episodes for run in runs]
+    place = _site(model, both[0], site)
     algorithm.variable(variable)  # raises on an unknown one
-    budget = Budget(steps, restarts, lr, seed)
-    at = select_rounds(rounds, base.n_rounds)
-    values = of_rounds(algorithm, base, at), of_rounds(algorithm, source, at)
-    parts = [make_pairs(algorithm, *values, variable, part) for part in split(len(base), held_out)]
+    at = select_rounds(rounds, runs[0].n_rounds)
+    values = of_rounds(algorithm, both[0], at), of_rounds(algorithm, both[1], at)
+    parts = [make_pairs(algorithm, *values, variable, part) for part in split(len(both[0]), search.held_out)]
     _require_informative(parts, variable)
     training, stopping, scoring = parts
-    runs = runs or (lambda machine: (rollout(machine, base, commit=commit), rollout(machine, source, commit=commit)))
-    trainee = smooth or model
-    fresh_model = once(("untrained", seed), trainee, make=lambda: untrained(trainee, seed))
-    practice, fresh = (rounds_with(m.eval(), runs(m), at, place) for m in (trainee, fresh_model))
-    exam = practice if trainee is model else rounds_with(model.eval(), runs(model), at, place)
+    exam = rounds_with(model, runs, at, place)
+
+    def run_of(machine: Machine) -> RoundsWithSite:
+        first, second = (rollout(machine.eval(), episodes, commit=runs[0].commit) for episodes in both)
+        return rounds_with(machine, (first, second), at, place)
+
+    practice, fresh = exam if smooth is None else run_of(smooth), run_of(untrained(smooth or model, seed))
     width = int(practice.is_used.sum())
     if rank is None:
         rank = min(identified_rank(algorithm, *values, variable, training), width)
@@ -181,9 +186,9 @@ def align(
     _require_gradient(practice, training, rank, seed)
     labelled = [_arbitrary(pairs, model.layout.n_outputs, seed) for pairs in parts]
     fits = {
-        "learned": fit(practice, training, stopping, rank, budget),
-        ARBITRARY: fit(practice, labelled[0], labelled[1], rank, budget),
-        UNTRAINED: fit(fresh, training, stopping, rank, budget),
+        "learned": fit(practice, training, stopping, rank, search),
+        ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
+        UNTRAINED: fit(fresh, training, stopping, rank, search),
     }
     interventions: dict[str, Intervention] = {name: fitted.intervention for name, fitted in fits.items()}
     placebo = NormMatchedPlacebo(fits["learned"].intervention, exam.random_basis(rank, seed))
@@ -210,8 +215,8 @@ def align(
             smooth=None if smooth is None else smooth.digest(),
             algorithm=algorithm.key,
             rank=rank,
-            **asdict(budget),
-            commit=commit,
+            **{name: getattr(search, name) for name in ("steps", "restarts", "lr", "seed")},
+            commit=runs[0].commit,
             rounds=at,
             informative=dict(zip(_FEWEST, (pairs.n_informative for pairs in parts), strict=True)),
         ),
@@ -228,7 +233,7 @@ def _site(model: Machine, base: Any, site: Site | str) -> Site:
         f"position, got {str(place)!r}",
     )
     last = layout.predict_position
-    is_causal = place.kind.axes == "pos" and hasattr(model, "run_from")
+    is_causal = place.kind.axes == "pos" and runs_from(model)
     if is_causal and layout.position(str(place.position)) > last:
         raise AlignmentError(
             f"{place.position!r} comes after {layout.labels[last]!r}, where the prediction is read, and cannot change "
@@ -251,7 +256,7 @@ def _require_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: 
     if not rounds.may_lack_gradient or has_gradient(rounds, training, rank, seed):
         return
     model = rounds.model
-    if hasattr(model, "run_from"):
+    if runs_from(model):
         raise AlignmentError(
             f"no gradient reaches {rounds.hook!r} of {model.name!r} through its hard attention: give "
             "smooth=circuits.differentiable(model), its softmax-only variant, or another site"

@@ -31,13 +31,13 @@ from transformer_lens.tools.analysis.interchange import (
     run_with_intervention,
 )
 
-from interp.checks import integer
+from interp.checks import integer, refuse_endless
 from interp.errors import require
 from interp.interventions.alignment.counterfactual_pairs import Pairs
-from interp.interventions.sites import Site, row_widths, write
-from interp.interventions.swaps import CHUNK, Rows, frozen
-from interp.machine import Machine
-from interp.model.hooked import FiringCounter
+from interp.interventions.experiment import CHUNK, Rows, passed
+from interp.interventions.sites import Site, row_widths
+from interp.interventions.swaps import frozen
+from interp.machine import Machine, runs_from
 from interp.model.replay import replay
 from interp.model.run import Rollout
 
@@ -92,16 +92,13 @@ class RoundsWithSite:
 
         They are log-probabilities, or probabilities where the machine gives those as they are.
         """
-        base, source = pairs.base[at], self.source[pairs.source[at]]
+        source = self.source[pairs.source[at]]
 
-        def edit(activation: Tensor, hook: object) -> Tensor:
-            own = self.site.read(activation, self.layout)
-            return write(activation, self.site, self.layout, intervention(own.flatten(1), source).view_as(own))
+        def change(own: Tensor) -> Tensor:
+            return intervention(own.flatten(1), source).view_as(own)
 
-        counter = FiringCounter([(self.hook, edit)])
-        with self.model.hooks(fwd_hooks=counter.hooks):
-            done = self.model.step(self.rows.latents[base], self.rows.fed.each(lambda part: part[base]))
-        counter.check()
+        rows = self.rows.part(pairs.base[at])
+        done, _ = passed(self.model, rows, self.layout, [(self.site, change)], gradient=torch.is_grad_enabled())
         outcomes = self.layout.distribution(done.prediction)
         return outcomes if self.gives_probabilities else outcomes.clamp_min(torch.finfo(outcomes.dtype).tiny).log()
 
@@ -157,22 +154,32 @@ class RoundsFromSite(RoundsWithSite):
 
 def rounds_with(model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> RoundsWithSite:
     """The rounds in their fast form, where the machine runs on from such a site, or else run whole."""
-    runs_on = hasattr(model, "run_from") and site.kind.axes == "pos"
+    runs_on = runs_from(model) and site.kind.axes == "pos"
     return (RoundsFromSite if runs_on else RoundsWithSite)(model, runs, rounds, site)
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How long a subspace is trained: at most ``steps`` of Adam, from each of at most ``restarts`` starts."""
+class Search:
+    """How a subspace is searched for: at most ``steps`` of Adam at the rate ``lr``, from at most ``restarts`` starts.
 
-    steps: int
-    restarts: int
-    lr: float
-    seed: int
+    Attributes:
+        rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
+        held_out: the share of the episodes that scores, the last ones; the rest trains.
+        smooth: what is trained where the model's hard choices have no gradient, ``circuits.differentiable(model)``;
+            what it learns is scored in the model itself, and the untrained control has its shape.
+    """
+
+    rank: int | None = None
+    steps: int = 400
+    restarts: int = 3
+    lr: float = 0.06
+    seed: int = 0
+    held_out: float = 0.5
+    smooth: Machine | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "restarts"):
-            integer(name, getattr(self, name), 1)
+            refuse_endless(name, integer(name, getattr(self, name), 1))
         require(self.lr > 0, f"lr must be a number > 0, got {self.lr!r}")
 
 
@@ -190,18 +197,18 @@ class Fit:
         return SubspaceInterchange(self.basis)
 
 
-def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, budget: Budget) -> Fit:
+def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, search: Search) -> Fit:
     """The best of several starts; none follows one whose loss all but vanishes beside that of doing nothing."""
     fits: list[Fit] = []
     with frozen(rounds.model):
         with torch.no_grad():
-            nothing = float(_loss(rounds, lambda own, _: own, stopping, stopping.drawn(_N_STOPPING, budget.seed)))
+            nothing = float(_loss(rounds, lambda own, _: own, stopping, stopping.drawn(_N_STOPPING, search.seed)))
         frame = rounds.differences(training)
         if not frame.shape[1]:
-            return Fit(rounds.random_basis(rank, budget.seed).to(frame), nothing, (0,))
-        for start in range(budget.restarts):
-            seed = budget.seed + _SEEDS_APART * start
-            fits.append(_start(rounds, frame, rank, training, stopping, budget, seed, _SOLVED * nothing))
+            return Fit(rounds.random_basis(rank, search.seed).to(frame), nothing, (0,))
+        for start in range(search.restarts):
+            seed = search.seed + _SEEDS_APART * start
+            fits.append(_start(rounds, frame, rank, training, stopping, search, seed, _SOLVED * nothing))
             if fits[-1].loss <= _SOLVED * nothing:
                 break
     best = min(fits, key=lambda fit: fit.loss)
@@ -237,16 +244,16 @@ def _start(
     rank: int,
     training: Pairs,
     stopping: Pairs,
-    budget: Budget,
+    search: Search,
     seed: int,
     solved: float,
 ) -> Fit:
     """Train from one start, at a falling rate; the basis of the smallest stopping loss."""
     subspace = _subspace(frame, rank, seed)
-    optimizer = torch.optim.Adam(subspace.parameters(), lr=budget.lr)
-    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=budget.steps)
-    batches = training.drawn(budget.steps * _BATCH, seed).split(_BATCH)
-    looked_at = stopping.drawn(_N_STOPPING, budget.seed)
+    optimizer = torch.optim.Adam(subspace.parameters(), lr=search.lr)
+    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=search.steps)
+    batches = training.drawn(search.steps * _BATCH, seed).split(_BATCH)
+    looked_at = stopping.drawn(_N_STOPPING, search.seed)
     best, taken = Fit(frame @ subspace.basis.detach(), float("inf"), (0,)), 0
     for i, batch in enumerate([*batches, None]):
         if i % _CHECK_EVERY == 0 or batch is None:

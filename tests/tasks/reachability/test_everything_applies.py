@@ -35,7 +35,7 @@ def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTran
         clean=clean,
         corrupted=corrupted,
         round=ROUND,
-        components=("resid_pre",),
+        sites="resid_pre",
         positions="all",
         metric="probability",
     )

@@ -1,0 +1,413 @@
+"""One experiment: change something in some rounds of a run, let the model run on, and read: one labelled array.
+
+Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round, outcome]``: patching is
+the difference from the unpatched run, interchange the difference from an algorithm's counterfactual, mediation a ratio
+of two such differences. Each edit is made in every one of ``rounds`` *apart from the other edits and rounds*: a row of
+one large batch is one episode in one edited round. The round axis is labelled by (round edited, round read).
+
+An edit puts something at a :class:`~interp.interventions.swaps.Place`: the value of another run in the same round, a
+tensor (a mean, a state that was decoded and moved), or what a function makes of the value there; with ``add`` it is
+added. What a round reads can be replaced, too (``Edit.of_input``).
+
+Rounds are stepped here and in :mod:`interp.model.rollout`, and nowhere else: how many rows run at once, what is reused
+of the unpatched round (:mod:`interp.interventions.round_patcher`), dtype and device are decided here.
+
+    >>> import interp
+    >>> model, task = interp.load("wma-handwired", n_experts=2), interp.tasks.get("experts")
+    >>> base, source = (interp.rollout(model, task.sample_for(model, 8, 6, seed=seed)) for seed in (0, 1))
+    >>> edits = {"history": [Edit.of("latent", source, model)]}
+    >>> found = run(Experiment(model, base, edits, rounds=[2, 3], horizon=2, reads="each"))
+    >>> found.values.shape, found.rounds
+    (torch.Size([1, 8, 6, 2]), ((2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (3, 5)))
+    >>> bool((found.effects[0, :, 0] != 0).any())
+    True
+
+What a number is NOT: an effect in the model's own use, where an edit puts in what never occurs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.checks import checked
+from interp.errors import require, require_known
+from interp.interventions.results import Effects
+from interp.interventions.round_patcher import RoundPatcher
+from interp.interventions.sites import Site, write
+from interp.interventions.swaps import Place, tile
+from interp.machine import Machine, runs_from
+from interp.model.hooked import FiringCounter
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.rollout import Step, run_round
+from interp.model.run import Rollout, select_rounds
+
+CHUNK = 8192
+"""Rows (episode x edited round) that are run at once."""
+Change = Callable[[Tensor], Tensor]
+"""A function from the activation at a site to its new value."""
+
+
+class Rows(NamedTuple):
+    """Rounds of many episodes in one batch, ``[row, ...]``: row ``e * len(rounds) + i`` is episode e at round i."""
+
+    latents: Tensor
+    fed: EncodedRounds
+
+    @classmethod
+    def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
+        """Some rounds of every episode."""
+        return cls(*run.rows(rounds))
+
+    def parts(self) -> Iterator[slice]:
+        """At most :data:`CHUNK` rows at a time, in order."""
+        size = self.fed.at_once(CHUNK)
+        return (slice(start, start + size) for start in range(0, len(self.latents), size))
+
+    def part(self, rows: slice | Tensor) -> Rows:
+        """Some of these rows."""
+        return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
+
+    def tiled(self, times: int) -> Rows:
+        """All rows, repeated ``times`` times."""
+        return Rows(tile(self.latents, times), self.fed.each(partial(tile, times=times)))
+
+
+def passed(
+    model: Machine,
+    rows: Rows,
+    layout: RoundLayout,
+    changes: Sequence[tuple[Site, Change]] = (),
+    watched: Sequence[Site] = (),
+    commit: str = "target",
+    gradient: bool = False,
+) -> tuple[Step, dict[Site, Tensor]]:
+    """One round of every row with the activations at some sites changed, and what is then at the ``watched`` sites.
+
+    With ``commit="target"`` a round keeps the choice token that it was fed. What is watched is in the order computed.
+    """
+    names = list(dict.fromkeys(site.hook for site in (*(site for site, _ in changes), *watched)))
+    kept: dict[Site, Tensor] = {}
+
+    def at(name: str, activation: Tensor, hook: object) -> Tensor:
+        for site, change in changes:
+            if site.hook == name:
+                activation = write(activation, site, layout, change(site.read(activation, layout)))
+        kept.update({site: site.read(activation, layout) for site in watched if site.hook == name})
+        return activation
+
+    counter = FiringCounter([(name, partial(at, name)) for name in names])
+    with torch.set_grad_enabled(gradient):
+        done = run_round(model, rows.fed, rows.latents, layout, commit, counter.hooks)
+    most = 1 + (commit == "own")  # a round whose own choice is committed is run again
+    for name, times in zip(names, counter.fired, strict=True):
+        require(1 <= times <= most, f"the hook at {name!r} fired {times} times in one round, which must be once")
+    return done, kept
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is put at one place in every edited round.
+
+    Attributes:
+        place: a site, and the subspace of its activation that is changed; None for what the rounds are fed.
+        put: another run, whose value in the same round is taken; a tensor ``[episode, round, ...]``; encoded rounds
+            (``place`` is None); or a function from the value there, ``[row, ...]``, and the rows to the new value.
+        add: whether the tensor is added to what is there.
+        again: what is written into what later rounds read, too: a function from the round edited, the later round and
+            the state ``[episode, row, width]`` that it would read to the one that it reads.
+    """
+
+    place: Place | None
+    put: Rollout | Tensor | EncodedRounds | Callable[[Tensor, slice], Tensor]
+    add: bool = False
+    again: Callable[[int, int, Tensor], Tensor] | None = None
+
+    @classmethod
+    def of(cls, site: Place | Site | str, put: Any, model: Machine | None = None, add: bool = False) -> Edit:
+        """An edit at a place, a site or its text, of any transformer or of ``model``."""
+        return cls(site if isinstance(site, Place) else Place.of(site, model=model), put, add)
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether it takes a whole activation of another run."""
+        return isinstance(self.put, Rollout) and self.place is not None and self.place.is_whole
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it replaces all that is carried by a tensor, so that nothing has to be hooked."""
+        at = self.place
+        whole = at is not None and at.site.component == "latent" and at.site.position is None and at.basis is None
+        return whole and isinstance(self.put, Tensor) and not self.add
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is read of a round, as numbers: the one meaning of ``outcome`` in every method.
+
+    Attributes:
+        key: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's state)
+            or "latents" (all that the round leaves).
+        decode: latents to state for "state", a fitted map; the exact readout of a handwired model when None.
+        tolerance: how near an exactly read state must be to count as equal.
+    """
+
+    key: str = "prediction"
+    decode: Callable[[Tensor], Tensor] | None = None
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        require_known("outcome", self.key, ("prediction", "state", "latents"))
+
+    @classmethod
+    def named(cls, outcome: str | Outcome) -> Outcome:
+        """The outcome of that key; an :class:`Outcome` is returned as it is."""
+        return cls(outcome) if isinstance(outcome, str) else outcome
+
+    def values(
+        self, model: Machine, layout: RoundLayout, prediction: Tensor, carried: Tensor, slots: Tensor
+    ) -> Float[Tensor, "*axes number"]:
+        """The outcome of rounds, from their predictions, what they left, and the slots that they wrote to."""
+        if self.key == "prediction":
+            return layout.distribution(prediction).double()
+        axes = slots.ndim
+        if self.key == "state":
+            carried = layout.written((self.decode or model.read_state)(carried), slots)
+        return carried.flatten(axes).double() if carried.ndim > axes else carried.unsqueeze(-1).double()
+
+
+class Ran(NamedTuple):
+    """What some edits gave: predictions ``[edit, episode, round edited, rounds on, ...]``, what rounds left, which.
+
+    ``carried`` is ``[edit, episode, round edited, read, row, width]``: after each read, or the last one alone. What is
+    ``seen`` at the watched sites is ``[episode, round edited, ...]``, of a single edit.
+    """
+
+    edits: Sequence[int]
+    predictions: Tensor
+    carried: Tensor
+    seen: Mapping[Site, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is changed in which rounds of a run, how far the model runs on from there, and what is read.
+
+    Attributes:
+        run: the rollout whose rounds are edited, run without hooks.
+        edits: by name; those under one name are made together, and apart from all others.
+        rounds: in each of which the edits are made, apart from the others.
+        horizon: how many rounds the model runs on by itself after the edited one; less at the end of the run.
+        reads: "last" reads the last of these rounds, "each" all of them from the edited one on.
+        readout: an :class:`Outcome` or its key, or a function from what was :class:`Ran` to numbers ``[edit, episode,
+            (round edited, round read), outcome]``.
+        propagate: False holds later rounds at what they read and predicted in ``run``.
+        commit: whether edited rounds commit the choice that they make ("own") or keep the run's ("target").
+        update: False where nothing that follows the prediction is read, which is then not run.
+        watched: sites whose activations in the edited rounds the result holds, too.
+        chunk: rows that run at once; decided by the device when None.
+    """
+
+    model: Machine
+    run: Rollout
+    edits: Mapping[str, Sequence[Edit]]
+    rounds: Sequence[int]
+    horizon: int = 0
+    reads: Literal["last", "each"] = "last"
+    readout: str | Outcome | Callable[[Ran], Tensor] = "prediction"
+    propagate: bool = True
+    commit: str = ""
+    update: bool = True
+    watched: Sequence[Site] = ()
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        require(bool(self.edits) and self.horizon >= 0, "an experiment needs an edit and a horizon of 0 or more rounds")
+        require(self.chunk is None or self.chunk >= 1, f"chunk must be an integer >= 1, got {self.chunk}")
+        object.__setattr__(self, "rounds", tuple(select_rounds(list(self.rounds), self.run.n_rounds)))
+        object.__setattr__(self, "commit", self.commit or self.run.commit)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(round edited, round read) of every place of the round axis."""
+        ends = [min(self.horizon, self.run.n_rounds - 1 - t) for t in self.rounds]
+        if self.reads == "last":
+            return tuple((t, t + end) for t, end in zip(self.rounds, ends, strict=True))
+        return tuple((t, t + lag) for t, end in zip(self.rounds, ends, strict=True) for lag in range(end + 1))
+
+    @property
+    def unpatched(self) -> Ran:
+        """What the run itself gave, in the form of what an edit gives."""
+        lags = range(self.horizon + 1)
+        at = torch.tensor([[min(t + lag, self.run.n_rounds - 1) for lag in lags] for t in self.rounds])
+        left = at + 1 if self.reads == "each" else at[:, -1:] + 1
+        return Ran([], self.run.predictions[:, at].unsqueeze(0), self.run.latents[:, left].unsqueeze(0))
+
+    def read(self, ran: Ran) -> Float[Tensor, "edit episode round outcome"]:
+        """The outcomes of what was run."""
+        if callable(self.readout):
+            return self.readout(ran)
+        starts, lags = zip(*((self.rounds.index(t), u - t) for t, u in self.pairs), strict=True)
+        reads = lags if self.reads == "each" else [0] * len(lags)
+        slots, outcome = self.run.slots[:, [u for _, u in self.pairs]], Outcome.named(self.readout)
+        predictions, carried = ran.predictions[:, :, starts, lags], ran.carried[:, :, starts, reads]
+        several = zip(predictions, carried, strict=True)  # a decoder may be fitted for each episode, the first axis
+        return torch.stack([outcome.values(self.model, self.run.layout, p, left, slots) for p, left in several])
+
+
+@checked
+def run(experiment: Experiment, done: Callable[[int], None] = lambda steps: None) -> Effects:
+    """What an experiment gives; ``done`` is called with how many edits have been run since."""
+    values: dict[int, Tensor] = {}
+    seen: list[Mapping[Site, Tensor]] = []
+    for ran in batches(experiment):
+        values |= zip(ran.edits, experiment.read(ran), strict=True)
+        seen += [ran.seen] * len(ran.edits)
+        done(len(ran.edits))
+    found = torch.stack([values[i] for i in range(len(experiment.edits))])
+    (plain,) = experiment.read(experiment.unpatched)
+    named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()
+    outcomes = tuple(map(str, named)) if len(named) == found.shape[-1] else tuple(map(str, range(found.shape[-1])))
+    return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen))
+
+
+def batches(experiment: Experiment) -> Iterator[Ran]:
+    """Every edit, several at a time where they share what is run."""
+    edits, at = list(experiment.edits.values()), experiment.rounds
+    source = edits[0][0].put if edits[0] else None
+    cells = [one[0].place.site for one in edits if len(one) == 1 and one[0].put is source and one[0].place]
+    whole = all(edit.takes_whole for one in edits for edit in one) and len(cells) == len(edits)
+    runs_on = experiment.commit == experiment.run.commit and (len(at) == 1 or experiment.horizon > 0)
+    if isinstance(source, Rollout) and whole and runs_on and not experiment.watched:
+        yield from _taken(experiment, cells, source)
+        return
+    for i, together in enumerate(edits):
+        prediction, left, seen = _edited(experiment, together)
+        first = (x.unflatten(0, (1, -1, len(at))) for x in (prediction, left))
+        ran = _run_on(experiment, [i], *first, again=[edit for edit in together if edit.again])
+        yield ran._replace(seen={site: x.unflatten(0, (-1, len(at))) for site, x in seen.items()})
+
+
+def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> Iterator[Ran]:
+    """Whole sites, each taken from the source on its own: only what each can change is run."""
+    update = experiment.update or experiment.horizon > 0
+
+    def patched(t: int, some: Sequence[Site]) -> Iterator[Any]:
+        patcher = RoundPatcher(experiment.model, experiment.run, t, source, update=update, chunk=experiment.chunk)
+        return patcher.cells(some)
+
+    if len(experiment.rounds) == 1:
+        for found in patched(experiment.rounds[0], cells):
+            rows = (x.unflatten(0, (len(found.cells), -1)).unsqueeze(2) for x in (found.predictions, found.latents))
+            yield _run_on(replace(experiment, propagate=experiment.propagate and not found.idle), found.cells, *rows)
+        return
+    for i, cell in enumerate(cells):
+        by_round = [next(patched(t, [cell])) for t in experiment.rounds]
+        rows = (torch.stack([getattr(x, of) for x in by_round], 1).unsqueeze(0) for of in ("predictions", "latents"))
+        yield _run_on(experiment, [i], *rows)
+
+
+def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, Tensor, dict[Site, Tensor]]:
+    """The edited rounds, run part by part: what they predict, what they leave and what is watched, ``[row, ...]``."""
+    base, model, layout = experiment.run, experiment.model, experiment.run.layout
+    rounds = list(experiment.rounds)
+    rows, found = Rows.of(base, rounds), []
+    for edit in together:
+        if isinstance(edit.put, EncodedRounds):
+            rows = rows._replace(fed=edit.put.rows(rounds))
+        elif edit.is_whole and isinstance(edit.put, Tensor):
+            wanted = (base.n_episodes, len(rounds), *base.latents.shape[2:])
+            require(
+                tuple(edit.put.shape) == wanted,
+                f"latents must be [episode, start, row, width] = {wanted}, got shape {tuple(edit.put.shape)}; change "
+                "the rows of one channel in run.latents and give all rows",
+            )
+            rows = rows._replace(latents=edit.put.flatten(0, 1).to(base.latents))
+    hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
+    for part in rows.parts():
+        changes = taken(model, [e for e in hooked if isinstance(e.put, Rollout)], rounds, part, layout)
+        changes += [_change(edit, part) for edit in hooked if not isinstance(edit.put, Rollout)]
+        found.append(passed(model, rows.part(part), layout, changes, experiment.watched, experiment.commit))
+    seen = {site: torch.cat([kept[site] for _, kept in found]) for site in experiment.watched}
+    return torch.cat([x.prediction for x, _ in found]), torch.cat([x.latents for x, _ in found]), seen
+
+
+def _change(edit: Edit, part: slice) -> tuple[Site, Change]:
+    """A tensor that is set or added, or a function, as a change of some rows."""
+    assert edit.place is not None
+    place, put = edit.place, edit.put
+
+    def change(own: Tensor) -> Tensor:
+        new = put(own, part) if callable(put) else put.flatten(0, 1)[part].reshape(own.shape).to(own)  # type: ignore
+        return place(own, own + new if edit.add else new)
+
+    return place.site, change
+
+
+def taken(
+    model: Machine, edits: Sequence[Edit], rounds: Sequence[int], part: slice, layout: RoundLayout
+) -> list[tuple[Site, Change]]:
+    """Changes that give every place its activation in the rounds of the edits' runs; each run is run once."""
+    changes: list[tuple[Site, Change]] = []
+    for source in {id(edit.put): edit.put for edit in edits}.values():
+        assert isinstance(source, Rollout)
+        places = [edit.place for edit in edits if edit.put is source and edit.place is not None]
+        changes += swaps(model, Rows.of(source, rounds).part(part), layout, places)
+    return changes
+
+
+def swaps(model: Machine, source: Rows, layout: RoundLayout, places: Sequence[Place]) -> list[tuple[Site, Change]]:
+    """Changes that give every place its activation in the source's rows."""
+    if not places:
+        return []
+    watched = [place.site for place in places]
+    with torch.no_grad():
+        known = model.is_quiet() and all(site.component == "latent" for site in watched)
+    # What is carried is read as it was left: no round has to be run to see it.
+    activations = {site: site.read(source.latents, layout) for site in watched} if known else {}
+    activations = activations or passed(model, source, layout, watched=watched)[1]
+    return [(place.site, partial(place, source=activations[place.site])) for place in places]
+
+
+def _run_on(
+    experiment: Experiment, edits: Sequence[int], prediction: Tensor, carried: Tensor, *, again: Sequence[Edit] = ()
+) -> Ran:
+    """The rounds after the edited ones, from ``[edit, episode, round edited, ...]`` that these predicted and left."""
+    x, model, base, n = experiment, experiment.model, experiment.run, len(edits)
+    predictions = prediction.new_full((*prediction.shape[:3], x.horizon + 1, *prediction.shape[3:]), torch.nan)
+    predictions[:, :, :, 0] = prediction
+    left = [carried]
+    for lag in range(1, x.horizon + 1):
+        alive = [i for i, t in enumerate(x.rounds) if t + lag < base.n_rounds]
+        at = [x.rounds[i] + lag for i in alive]
+        if not alive:
+            break
+        now = carried[:, :, alive]
+        for i, t in enumerate(at):
+            for edit in again:
+                assert edit.again is not None
+                now[:, :, i] = torch.stack([edit.again(x.rounds[alive[i]], t, state) for state in now[:, :, i]])
+        if x.propagate:
+            fed, shape = base.fed.rows(at).each(partial(tile, times=n)), now.shape[:3]
+            latents = now.flatten(0, 2)
+            with torch.no_grad():
+                if lag == x.horizon and not x.update and runs_from(model) and model.is_quiet():
+                    prediction = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
+                else:
+                    done = run_round(model, fed, latents, base.layout, base.commit, ())
+                    prediction, latents = done.prediction, done.latents
+            prediction, now = prediction.unflatten(0, shape), latents.unflatten(0, shape)
+        else:
+            kept = base.predictions[:, at], base.latents[:, [t + 1 for t in at]]
+            prediction, now = (y.expand(n, *y.shape) for y in kept)
+        predictions[:, :, alive, lag] = prediction
+        carried = carried.clone()
+        carried[:, :, alive] = now
+        left.append(carried)
+    return Ran(edits, predictions, torch.stack(left, 3) if x.reads == "each" else carried.unsqueeze(3))
