@@ -265,7 +265,7 @@ STEPPERS = {
 }
 """Who runs rounds of a machine, and why."""
 WAITING = {
-    "interp/audit/subject.py",
+    "interp/audit/trial.py",
     "interp/audit/dynamics.py",
     "interp/audit/timing.py",
     "circuits/compare/response.py",
