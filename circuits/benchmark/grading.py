@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from circuits.benchmark import trained
 from circuits.benchmark.grades import Result
 from circuits.benchmark.guard import RefusedError, asked
-from circuits.benchmark.known_machine import FORMS, KnownMachine, build, variants
+from circuits.benchmark.known_machine import FORMS, KnownMachine, build, trained_builders, variants
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.method import Method
 from circuits.benchmark.methods import select
@@ -41,7 +40,7 @@ def builders(quick: bool = True, seed: int = 0) -> dict[str, _Builder]:
         for form, (machine, _) in FORMS.items()
         for variant in variants(machine, form)
     }
-    return handmade | trained.builders()
+    return handmade | trained_builders()
 
 
 _QUICK_SUBJECTS = tuple(

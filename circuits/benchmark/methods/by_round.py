@@ -19,7 +19,7 @@ from circuits.benchmark.material import Material
 from circuits.benchmark.method import FAINT, Method, register
 from circuits.benchmark.methods.variables import probe
 from circuits.benchmark.question import Answer
-from circuits.benchmark.questions.rounds import Item, changes, sides
+from circuits.benchmark.questions import Item, changes, sides
 from interp.interventions.patching import round_map
 from interp.model.rollout import rollout
 from interp.model.run import Rollout

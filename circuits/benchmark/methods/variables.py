@@ -32,7 +32,7 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
 from circuits.benchmark.method import Method, register
 from circuits.benchmark.question import Answer
-from circuits.benchmark.questions.variables import values_of
+from circuits.benchmark.questions import values_of
 from circuits.compare.algorithm import explain
 from interp.algorithm import NEXT
 from interp.decoder import RIDGE, Affine, Decoder
