@@ -428,28 +428,24 @@ class Circuit:
         """Where the algorithm's variables live, one row a location."""
         import pandas as pd
 
-        rows = [
-            {
+        rows = []
+        for key, location in ((key, location) for key, several in self.sites.items() for location in several):
+            read = list(dict.fromkeys(map(str, location.directions)))
+            row = {
                 "variable": key,
                 "symbol": self.variable(key).symbol,
                 "meaning": self.variable(key).meaning,
                 "location": location.name,
                 "hook": location.hook,
                 "positions": ", ".join(dict.fromkeys(location.labels)),
-                "reads": f"score of {location.head}" if location.keys else _spread(location.directions),
+                "reads": f"score of {location.head}"
+                if location.keys
+                else " ... ".join(dict.fromkeys(read[:1] + read[-1:])),
                 "scale": location.scale,
                 "drives": location.drives,
             }
-            for key, locations in self.sites.items()
-            for location in locations
-        ]
+            rows.append(row)
         return pd.DataFrame(rows)
-
-
-def _spread(directions: Sequence[Direction]) -> str:
-    """Directions in few words: the first and the last."""
-    names = list(dict.fromkeys(str(direction) for direction in directions))
-    return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}"
 
 
 Size = int | tuple[int, ...]

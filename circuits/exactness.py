@@ -210,9 +210,9 @@ def check_horizon(
     to its largest value, is at most T eps, with eps the distance from 1 to the next number of the dtype (each of T
     additions may round by eps / 2 of its result, in the model and in the algorithm). An error that each round makes
     again (a share of the state that is lost, a copy that leaks in) grows beyond that: a state that loses 3e-15 of
-    itself a round fails here, and passes every other check of 100 rounds. Measured at T = 2,000 in units of the bound: 0 in
-    float64 for Weighted Majority (.05 in float32 with log gamma = ln 1.5), at most .002 for Q-learning of 2 states and
-    actions.
+    itself a round fails here, and passes every other check of 100 rounds. Measured at T = 2,000 in units of the
+    bound: 0 in float64 for Weighted Majority (.05 in float32 with log gamma = ln 1.5), at most .002 for Q-learning of
+    2 states and actions.
 
     There are none for softmax forms, rotated bases and sinusoidal codes, which miss a part in every round, as their own
     tolerances say. ``model`` runs in place of the compiled circuit. The long horizon has twice ``n_rounds`` rounds, or

@@ -8,8 +8,9 @@ the two exits of a round.
 *Variables.* A variable lives where the rest of the round uses it. Sites are asked for at every position of the hook
 points at which a variable is known to be held: what could merely be decoded at the others is false. Of a machine
 without layers they are its points, whole, and each channel of what it carries. Among the variables that are asked for
-are some that cannot exist: for each that the machine holds there is one that looks just like it and is nowhere, its value in
-another episode, at the same round. It has the same distribution and drifts in the same way from round to round.
+are some that cannot exist: for each that the machine holds there is one that looks just like it and is nowhere, its
+value in another episode, at the same round. It has the same distribution and drifts in the same way from round to
+round.
 
 *Rounds.* Where the algorithm predicts otherwise in the round that is read, the state has carried the difference there:
 the latents that rounds hand on, from the changed one to the one that is read, are true. False are those before the
@@ -119,13 +120,6 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
     return {**{f"{name} used": value for name, value in among_all.items()}, **ranking(content, answer, "content")}
 
 
-def _true_nodes(subject: KnownMachine, material: Material) -> Answer:
-    """Content nodes above nodes of other kinds, these above nodes that nothing reads."""
-    worth, known = {"content": 2.0, "": 0.0}, material.truth("nodes")
-    scores = {node: worth.get(kind, 1.0) for node, kind in known.items()}
-    return Answer(scores, frozenset(node for node in known if known[node] == "content"))
-
-
 pose(
     Challenge(
         key="edges",
@@ -151,7 +145,11 @@ pose(
         headline="auroc",
         truth=_nodes,
         grade=_grade_nodes,
-        oracle=_true_nodes,
+        # Content nodes above nodes of other kinds, these above nodes that nothing reads.
+        oracle=lambda subject, material: Answer(
+            {node: {"content": 2.0, "": 0.0}.get(kind, 1.0) for node, kind in material.truth("nodes").items()},
+            frozenset(node for node, kind in material.truth("nodes").items() if kind == "content"),
+        ),
     ),
 )
 
@@ -215,32 +213,19 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
 
     Directions beyond the true rank cost nothing, so of an answer only the first ones, up to that rank, count.
     """
-    overlaps = [_overlap(basis, answer.subspaces.get(item)) for item, basis in _bases(subject, material).items()]
+    overlaps = []
+    for item, true in _bases(subject, material).items():
+        found = answer.subspaces.get(item)
+        if found is None or not found.shape[1]:
+            overlaps.append(0.0)
+        else:
+            overlaps.append(float((true.T @ found[:, : true.shape[1]].double()).square().sum()) / true.shape[1])
     return {"cosine2": float(np.mean(overlaps))}
-
-
-def _random_subspaces(subject: KnownMachine, material: Material, generator: np.random.Generator) -> Answer:
-    """Random subspaces of the true ranks."""
-    shapes = {item: tuple(basis.shape) for item, basis in _bases(subject, material).items()}
-    drawn = {item: torch.from_numpy(generator.standard_normal(shape)) for item, shape in shapes.items()}
-    return Answer({}, subspaces={item: _span(columns) for item, columns in drawn.items()})
 
 
 def _span(columns: Tensor) -> Tensor:
     vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
     return vectors[:, sizes > 1e-9 * sizes.max()]
-
-
-def _overlap(true: Tensor, answered: Tensor | None) -> float:
-    if answered is None or not answered.shape[1]:
-        return 0.0
-    return float((true.T @ answered[:, : true.shape[1]].double()).square().sum()) / true.shape[1]
-
-
-def _exist(subject: KnownMachine, material: Material) -> Truth:
-    """Every variable: "held", or "" for one of another episode."""
-    keys = list(_held(subject, material))
-    return {**dict.fromkeys(keys, "held"), **{ELSEWHERE + key: "" for key in keys}}
 
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:
@@ -294,7 +279,14 @@ pose(
         truth=lambda subject, material: {item: " @ ".join(item) for item in _bases(subject, material)},
         grade=_grade_subspaces,
         oracle=lambda subject, material: Answer({}, subspaces=_bases(subject, material)),
-        chance=_random_subspaces,
+        # Random subspaces of the true ranks.
+        chance=lambda subject, material, generator: Answer(
+            {},
+            subspaces={
+                item: _span(torch.from_numpy(generator.standard_normal(tuple(basis.shape))))
+                for item, basis in _bases(subject, material).items()
+            },
+        ),
     ),
     Challenge(
         key="exists",
@@ -303,7 +295,10 @@ pose(
         true="The variables that have a location, against the same variables of another episode.",
         scored="Ranking (AUROC); power and 1 - false-discovery rate of what is declared to exist.",
         headline="auroc",
-        truth=_exist,
+        truth=lambda subject, material: {
+            **dict.fromkeys(_held(subject, material), "held"),
+            **{ELSEWHERE + key: "" for key in _held(subject, material)},
+        },
         grade=_grade_existing,
     ),
     Challenge(

@@ -84,8 +84,8 @@ def test_a_table_is_checked_as_it_is_read() -> None:
         Edge("tokens", "1.1 bind", "key", "names", "constant", ("<w>", "p_1", "p_2")),
     )
     for column, value, message in (
-        ("port", "keys", "port must be one of 'query', 'key', 'value', 'residual'"),
-        ("kind", "fixed", "kind must be one of 'content', 'constant', 'clean-up'"),
+        ("port", "keys", "port must be 'query' or 'key' or 'value' or 'residual', got 'keys'"),
+        ("kind", "fixed", "kind must be 'content' or 'constant' or 'clean-up', got 'fixed'"),
         ("positions", "VOTE", "unknown position 'VOTE'"),
         ("target", "1.2", "unknown part of the circuit '1.2'"),
     ):
