@@ -4,17 +4,16 @@
     >>> circuit = circuits.build("wma-handwired", n_experts=2)
     >>> circuit.algorithm.key, [location.name for location in circuit.locations("log_weights")]
     ('weighted_majority', ['latent', 'p?', 'w?'])
-    >>> circuits.compile(circuit).config.n_layers
+    >>> circuits.compile_circuit(circuit).config.n_layers
     3
     >>> circuits.verify("wma-handwired", sizes=[2], n_rounds=5, n_episodes=2).passed
     True
 
 * :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`: labelled residual basis, heads, circuits, and
-  where the variables of their algorithms live; :mod:`circuits.stated`: edges, and what carries a variable;
+  edges, where the variables of their algorithms live, and what carries them; Lemma C.1 as a table;
 * :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`, :mod:`circuits.reachability`: the machines, a folder
   each, which says how the machine is built and what is true of it;
-* :mod:`circuits.chooser`: Lemma C.1 as a table;
-* :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
+* :func:`compile_circuit` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
 * :func:`register` adds a machine of your own (a :class:`CircuitRecord`) to those that all of this knows by name;
 * :func:`verify` checks a model against its algorithm, every intermediate variable included; :func:`verify_machine` one
@@ -34,11 +33,10 @@ from interp.lazy import facade
 
 if TYPE_CHECKING:
     from circuits.basis import Basis, Direction, PositionCode
-    from circuits.circuit import Circuit, Location
-    from circuits.compiler import compile_circuit as compile
+    from circuits.circuit import Circuit, Edge, Location
+    from circuits.compiler import compile_circuit
     from circuits.heads import Head, Neuron
     from circuits.registry import CircuitRecord, build, differentiable, from_origin, load, models, register
-    from circuits.stated import Edge
     from circuits.verification import verify, verify_machine
 
 __all__ = [
@@ -52,7 +50,7 @@ __all__ = [
     "Neuron",
     "PositionCode",
     "build",
-    "compile",
+    "compile_circuit",
     "differentiable",
     "from_origin",
     "load",
@@ -66,11 +64,10 @@ __getattr__, __dir__ = facade(
     __name__,
     {
         "circuits.basis": "Basis Direction PositionCode",
-        "circuits.circuit": "Circuit Location",
+        "circuits.circuit": "Circuit Edge Location",
+        "circuits.compiler": "compile_circuit",
         "circuits.heads": "Head Neuron",
         "circuits.registry": "CircuitRecord build differentiable from_origin load models register",
-        "circuits.stated": "Edge",
         "circuits.verification": "verify verify_machine",
     },
-    compile="circuits.compiler:compile_circuit",
 )

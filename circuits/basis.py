@@ -29,7 +29,7 @@ from jaxtyping import Float
 from interp.checks import check_fields, checked, checked_fields, integer, seed_of
 from interp.errors import InputError, require, require_known, unknown_name
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 POS = "pos"
 _ONE = "1"
 """The constant coordinate of the position block: 1 at every position."""
@@ -221,7 +221,7 @@ class Coordinates:
         return Basis((*content, (POS, code.axes)), code, self.rotation)
 
     @classmethod
-    def taken_by(cls, build: Callable[..., T]) -> Callable[..., T]:
+    def taken_by(cls, build: Callable[..., _T]) -> Callable[..., _T]:
         """A builder whose keyword-only argument ``coordinates`` users give by the names of its fields.
 
         >>> @Coordinates.taken_by
@@ -235,7 +235,7 @@ class Coordinates:
         signature = known.replace(parameters=[*others, *mine.values()])
 
         @wraps(build)
-        def builder(*args: Any, **arguments: Any) -> T:
+        def builder(*args: Any, **arguments: Any) -> _T:
             bound = signature.bind(*args, **arguments).arguments
             chosen = {name: bound.pop(name) for name in mine if name in bound}
             return build(**bound, coordinates=cls(**chosen))

@@ -4,8 +4,14 @@ The ground truth says where the variables of the circuit's algorithm live. ``cir
 (:class:`interp.algorithm.Algorithm`) says what each of them is and computes it from episodes; ``circuit.sites`` adds
 *where* it is in the model: named locations (hook, position labels, directions), at which it can be read and set.
 :func:`circuits.verify` reads every location in a running model and compares, as the machine's
-:class:`VerificationPlan` says; probes and interventions take their places from the same table. Edges say which part's
-output another part reads. The table is a claim about this construction only: it is no evidence about a learned model.
+:class:`VerificationPlan` says; probes and interventions take their places from the same table. The table is a claim
+about this construction only: it is no evidence about a learned model.
+
+An :class:`Edge` says which part reads what another one wrote, through which port, of which kind, and where. A
+:class:`Location` says that a variable can be *read* there; an interchange needs to know more: which locations must be
+set together so that the rest of the round takes the new value (a copy may feed one part of the update alone), and
+whether that shows in the prediction or in the state that is written. Each :class:`Carried` is such a claim. Tests hold
+edges against what they measure in running models (tests/circuits/wires.py), and ``lab/interchanges.py`` the claims.
 
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
@@ -21,9 +27,11 @@ output another part reads. The table is a claim about this construction only: it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from einops import rearrange
@@ -32,9 +40,8 @@ from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron, names
-from circuits.stated import Carried, Edge
 from interp.algorithm import Algorithm, Values, Variable
-from interp.checks import check_fields, checked, fit
+from interp.checks import check_fields, checked, checked_fields, fit
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.model.layout import RoundLayout
 
@@ -141,9 +148,116 @@ class Location:
         return patched
 
 
+EMBEDDINGS = ("tokens", "latents", "payloads", "positions")
+"""The sources before the first layer: the tokens' own embedding, what the slots carry, scalar payloads, positions."""
+EXITS = ("prediction", "update")
+"""The targets behind the last layer: what the unembedding reads, and what becomes the new latent."""
+
+_Port = Literal["query", "key", "value", "residual"]
+Kind = Literal["content", "constant", "clean-up"]
+
+
+@dataclass(frozen=True)
+@checked_fields
+class Edge:
+    """Part ``target`` reads at its ``port`` what part ``source`` wrote.
+
+    Attributes:
+        source, target: a head or a group of neurons; one of :data:`EMBEDDINGS`, or of :data:`EXITS`.
+        port: of the target; neurons and exits read the "residual".
+        carries: what it is about, in words.
+        kind: "clean-up" where either end clears what is left over; "constant" wiring (positions, tags) that is the same
+            in every round of every episode; else "content".
+        positions: labels where the target reads it, in the order of the round.
+    """
+
+    source: str
+    target: str
+    port: _Port
+    carries: str
+    kind: Kind = "content"
+    positions: tuple[str, ...] = ()
+
+
+def table(
+    rows: Iterable[Mapping[str, str]], parts: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> tuple[Edge, ...]:
+    """The edges that the rows of a table state, one row for every group of like edges.
+
+    Sources and targets are numbers or names of parts, or embeddings and exits; a number without its mark stands for
+    both halves of a pair of heads.
+
+    Args:
+        rows: the columns are source, target, port, kind, positions, carries (:func:`circuits.heads.stated`).
+        parts: names of all heads and groups of neurons.
+        groups: positions by the word that stands for them; "ALL", the labels of the round in order, is one of them.
+
+    >>> row = {"port": "query", "kind": "content", "positions": "VOTES", "carries": "the vote"}
+    >>> groups = {"ALL": ("<w>", "p_1"), "VOTES": ("p_1",)}
+    >>> edges = table([{**row, "source": "1.1", "target": "2.2"}], ["1.1 bind", "2.2+ add", "2.2- add"], groups)
+    >>> [(edge.source, edge.target, edge.positions) for edge in edges]
+    [('1.1 bind', '2.2+ add', ('p_1',)), ('1.1 bind', '2.2- add', ('p_1',))]
+    """
+    edges: list[Edge] = []
+    for row in rows:
+        named: set[str] = set()
+        for word in row["positions"].split():
+            require_known("position", word, (*groups, *groups["ALL"]), limit=40)
+            named.update(groups.get(word, (word,)))
+        where = tuple(label for label in groups["ALL"] if label in named)
+        ends = _parts(row["source"], [*parts, *EMBEDDINGS]), _parts(row["target"], [*parts, *EXITS])
+        what: dict[str, Any] = {name: row[name] for name in ("port", "carries", "kind")}
+        edges += [Edge(source, target, **what, positions=where) for source, target in product(*ends)]
+    return tuple(edges)
+
+
+def _parts(words: str, known: Sequence[str]) -> list[str]:
+    """Names of parts, given by name or number: "3.2" is "3.2 update", or "3.2+ update" and "3.2- update"."""
+    named: list[str] = []
+    for word in words.split(", "):
+        meant = [name for name in known if word == name]
+        meant = meant or [name for name in known if word == name.split(" ")[0].rstrip("+-")]
+        if not meant:
+            raise unknown_name("part of the circuit", word, known, limit=40)
+        named += meant
+    return named
+
+
+@dataclass(frozen=True)
+@checked_fields
+class Carried:
+    """These locations of a circuit together hold a variable of its algorithm, as ``outcome`` shows.
+
+    ``held_as`` is the variable that the circuit locates there, where that is another one (a policy, for the choice).
+    """
+
+    variable: str
+    locations: tuple[str, ...]
+    outcome: str
+    held_as: str = ""
+
+    @property
+    def located(self) -> str:
+        """The variable whose locations these are."""
+        return self.held_as or self.variable
+
+
+def present(rows: Iterable[Carried], sites: Mapping[str, Iterable[Location]]) -> tuple[Carried, ...]:
+    """The rows whose locations are all among ``sites``: those that this form of a circuit has.
+
+    >>> from circuits.registry import build
+    >>> sites = build("wma-handwired", variant="P").sites
+    >>> rows = Carried("match", ("score 3.2",), "state"), Carried("label", ("w?",), "state")
+    >>> [row.variable for row in present(rows, sites)]
+    ['label']
+    """
+    known = {key: {location.name for location in locations} for key, locations in sites.items()}
+    return tuple(row for row in rows if set(row.locations) <= known.get(row.located, set()))
+
+
 @dataclass(frozen=True)
 class Circuit:
-    """A construction as data; :func:`circuits.compile` makes the model.
+    """A construction as data; :func:`circuits.compile_circuit` makes the model.
 
     Attributes:
         name, arguments: what builds it again, in the registry.
@@ -157,7 +271,7 @@ class Circuit:
         partial: (variable, location) -> what setting it there alone does, for the locations that no row of ``carried``
             names: constants, and copies that feed a part of what the variable drives.
         not_carried: site -> (variable that it does not hold, outcome): controls.
-        edges: every read of what another part wrote, or an embedding holds (:mod:`circuits.stated`).
+        edges: every read of what another part wrote, or an embedding holds.
         edits: what was changed by hand since it was built.
         float64_only: why float32 does not do, and what to take instead; empty where it does.
     """
@@ -200,6 +314,25 @@ class Circuit:
     def n_layers(self) -> int:
         """How many layers heads and neurons need."""
         return 1 + max([head.layer for head in self.heads] + [neuron.layer for neuron in self.neurons])
+
+    @property
+    def leak(self) -> float:
+        """What one competitor of a hard head's choice weighs in its softmax form; 0 where hard heads are hard.
+
+        Scores of a hard head lie half a margin of the position code apart, or more (a half with one-hot codes), so that
+        each key that is not chosen weighs at most ``e^(-eta margin / 2)`` of the one that is.
+        """
+        eta = self.arguments.get("eta")
+        return 0.0 if eta is None else math.exp(-float(eta) * min(self.basis.positions.margin, 1.0) / 2)
+
+    def pair_error(self, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+        """What a pair (:func:`circuits.heads.softmax_pair`) misses of a sum x of ``size``.
+
+        That is ``epsilon^2 x^3 / 6``, and rounding of its logits.
+        """
+        epsilon, heavy = self.arguments["epsilon"], self.arguments["heavy"]
+        rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
+        return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + rounding)
 
     @property
     def n_nonzero(self) -> int:
@@ -295,28 +428,24 @@ class Circuit:
         """Where the algorithm's variables live, one row a location."""
         import pandas as pd
 
-        rows = [
-            {
+        rows = []
+        for key, location in ((key, location) for key, several in self.sites.items() for location in several):
+            read = list(dict.fromkeys(map(str, location.directions)))
+            row = {
                 "variable": key,
                 "symbol": self.variable(key).symbol,
                 "meaning": self.variable(key).meaning,
                 "location": location.name,
                 "hook": location.hook,
                 "positions": ", ".join(dict.fromkeys(location.labels)),
-                "reads": f"score of {location.head}" if location.keys else _spread(location.directions),
+                "reads": f"score of {location.head}"
+                if location.keys
+                else " ... ".join(dict.fromkeys(read[:1] + read[-1:])),
                 "scale": location.scale,
                 "drives": location.drives,
             }
-            for key, locations in self.sites.items()
-            for location in locations
-        ]
+            rows.append(row)
         return pd.DataFrame(rows)
-
-
-def _spread(directions: Sequence[Direction]) -> str:
-    """Directions in few words: the first and the last."""
-    names = list(dict.fromkeys(str(direction) for direction in directions))
-    return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}"
 
 
 Size = int | tuple[int, ...]

@@ -1,7 +1,7 @@
 """Compile a circuit to a model (configuration, embeddings, one matrix quadruple per head, one MLP per layer) and its
 ground truth to places of that model: the subspaces, or attention scores, where a variable lives.
 
-``circuits.compile`` is :func:`compile_circuit`. It reads like the construction: check the data, size the model, write
+:func:`compile_circuit` reads like the construction: check the data, size the model, write
 the tables, the heads and the neurons. Score term r of a head is column r of its W_Q and W_K, move term r is column r of
 W_V and row r of W_O. Every layer gets as many heads as the largest one; the missing ones are zero and named "-".
 Nothing else is added: no normalisation, no biases in attention, scores unscaled.
@@ -19,16 +19,15 @@ from torch import Tensor
 
 from circuits.basis import Direction
 from circuits.circuit import Circuit, Location
-from circuits.heads import Head, Neuron
+from circuits.heads import Head
 from interp.checks import MOST_GB, checked
 from interp.errors import require, require_known
 from interp.interventions.interchange import Claim, Place
 from interp.interventions.sites import Site
-from interp.model.components import MLP, Attention
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _NO_HEAD = "-"
 
 
@@ -51,10 +50,18 @@ def compile_circuit(
             parameter.zero_()
         _write_embeddings(model, circuit)
         for layer, block in enumerate(model.blocks):
+            attn, mlp = block.attn, block.mlp
             for index, head in enumerate(circuit.layer(layer)):
-                _write_head(block.attn, index, head, circuit)
-            if block.mlp is not None:
-                _write_mlp(block.mlp, [neuron for neuron in circuit.neurons if neuron.layer == layer], circuit)
+                n_scores, n_moves = len(head.scores), len(head.moves)
+                attn.W_Q[index, :, :n_scores] = rows([query for query, _ in head.scores], circuit).T
+                attn.W_K[index, :, :n_scores] = rows([key for _, key in head.scores], circuit).T
+                attn.W_V[index, :, :n_moves] = rows([read for read, _ in head.moves], circuit).T
+                attn.W_O[index, :n_moves] = rows([write for _, write in head.moves], circuit)
+            if mlp is not None:
+                neurons = [neuron for neuron in circuit.neurons if neuron.layer == layer]
+                mlp.W_in[:, : len(neurons)] = rows([neuron.read for neuron in neurons], circuit).T
+                mlp.b_in[: len(neurons)] = torch.tensor([neuron.bias for neuron in neurons], dtype=torch.float64)
+                mlp.W_out[: len(neurons)] = rows([neuron.write for neuron in neurons], circuit)
     return model.eval()
 
 
@@ -92,7 +99,7 @@ def _configuration(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerCon
     layers = [circuit.layer(index) for index in range(circuit.n_layers)]
     n_heads = max(len(heads) for heads in layers)
 
-    def of_heads(said: Callable[[Head], T], idle: T) -> tuple[tuple[T, ...], ...]:
+    def of_heads(said: Callable[[Head], _T], idle: _T) -> tuple[tuple[_T, ...], ...]:
         return tuple((*map(said, heads), *(idle,) * (n_heads - len(heads))) for heads in layers)
 
     return LatentTransformerConfig(
@@ -126,21 +133,6 @@ def _write_embeddings(model: HookedLatentTransformer, circuit: Circuit) -> None:
     model.pos_embed.table.copy_(rows([basis.code(i) + basis.one for i in positions], circuit))
     model.latents.table.copy_(rows(circuit.latents, circuit))
     model.unembed.weight.copy_(rows(circuit.outcomes, circuit).T)
-
-
-def _write_head(attn: Attention, index: int, head: Head, circuit: Circuit) -> None:
-    n_scores, n_moves = len(head.scores), len(head.moves)
-    attn.W_Q[index, :, :n_scores] = rows([query for query, _ in head.scores], circuit).T
-    attn.W_K[index, :, :n_scores] = rows([key for _, key in head.scores], circuit).T
-    attn.W_V[index, :, :n_moves] = rows([read for read, _ in head.moves], circuit).T
-    attn.W_O[index, :n_moves] = rows([write for _, write in head.moves], circuit)
-
-
-def _write_mlp(mlp: MLP, neurons: Sequence[Neuron], circuit: Circuit) -> None:
-    n = len(neurons)
-    mlp.W_in[:, :n] = rows([neuron.read for neuron in neurons], circuit).T
-    mlp.b_in[:n] = torch.tensor([neuron.bias for neuron in neurons], dtype=torch.float64)
-    mlp.W_out[:n] = rows([neuron.write for neuron in neurons], circuit)
 
 
 def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:

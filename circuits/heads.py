@@ -13,21 +13,28 @@ so its four matrices are the columns and rows ``q_r, k_r, v_r, o_r``. A neuron a
 or target goes to the sink, whose value is zero: a silent head outputs exactly 0.
 
 :func:`softmax_only` turns hard heads into softmax with W_Q scaled by the inverse temperature eta; :func:`heavy_sink`
-and :func:`softmax_pair` turn linear heads into softmax heads that sum instead of averaging.
+and :func:`softmax_pair` turn linear heads into softmax heads that sum instead of averaging. :func:`chooser_table` holds
+the corrected chooser against Lemma C.1.
 """
 
 from __future__ import annotations
 
+import csv
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from circuits.basis import Basis, Direction
-from interp.checks import checked_fields
+import numpy as np
+
+from circuits.basis import Basis, Direction, PositionCode
+from interp.checks import checked, checked_fields
 from interp.errors import require
 from interp.model.config import AttentionRule
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Term = tuple[Direction, Direction]
 
@@ -115,10 +122,19 @@ def fixed_offset(name: str, layer: int, offset: int, moves: tuple[Term, ...], ga
     return Head(name, layer, "hard", (*shift, (sink_score, sink)), moves)
 
 
-def in_words(heads: Iterable[Head], lines: str) -> tuple[Head, ...]:
-    """Heads with what they read and write in words: lines of number, reads and writes, two or more spaces apart."""
-    table = (re.split(r" {2,}", line) for line in filter(None, lines.splitlines()))
-    words: dict[str, Any] = {number: {"reads": reads, "writes": writes} for number, reads, writes in table}
+def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
+    """The rows of a machine's table (a CSV file) that hold for one form of it, which the words ``form`` describe.
+
+    The column "form" of a row names the words that must be among them, alternatives joined by "/".
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if all(set(term.split("/")) & set(form) for term in row["form"].split())]
+
+
+def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:
+    """Heads with what they read and write in words: rows of number, reads and writes, of which the last counts."""
+    words: dict[str, Any] = {row["head"]: {"reads": row["reads"], "writes": row["writes"]} for row in rows}
     return tuple(replace(head, **words[head.name.split(" ")[0]]) for head in heads)
 
 
@@ -193,3 +209,76 @@ def needs_float64(model: str, instead: str) -> str:
         f"the pairs of softmax heads that {model} has at a finite eta subtract nearly equal numbers; load it with "
         f"dtype='float64', or take {instead}"
     )
+
+
+# Lemma C.1 (paper, appendix C): FO(g, -l) must give its target, or the sink where there is none, at least 1 - eps of
+# the attention. For unit-norm codes with margin Delta, over N visible positions, the printed lemma needs the inverse
+# temperature eta = ln(N / eps) / Delta and xi = 3 d / Delta_bos on codes of squared norm d / 2; the corrected head,
+# whose sink is keyed by content, needs eta = (2 / Delta) ln((N - 1) / eps) and no xi.
+
+
+@checked
+def required_eta(margin: float, n_positions: int, eps: float) -> float:
+    """Inverse temperature at which the corrected chooser leaks at most ``eps``.
+
+    >>> round(required_eta(1.0, 34, 1e-8), 1)
+    43.8
+    """
+    require(0 < eps < 1, f"eps must lie in (0, 1), got {eps!r}")
+    require(n_positions >= 2, f"n_positions must be at least 2, got {n_positions!r}")
+    return 2 / margin * math.log((n_positions - 1) / eps)
+
+
+@checked
+def lemma(code: PositionCode, eps: float) -> tuple[float, float]:
+    """eta and xi as printed, for codes of squared norm d / 2 (1 for one-hot codes)."""
+    n, d = len(code.labels), len(code.axes) - 1
+    norm = d / 2 if code.lines else 1.0
+    from_first = 1.0 - max(code.overlap(0, j) for j in range(1, n))
+    return math.log(n / eps) / (norm * code.margin), 3 * d / (norm * from_first)
+
+
+@checked
+def measured_attention(code: PositionCode, offset: int, eta: float) -> float:
+    """Least softmax attention on the right key, over firing and silent queries at every position."""
+    basis = Basis.of(("id",), ("sink", "fires"), code)
+    ids = basis["id"]
+    head = fixed_offset("chooser", 0, offset, (), basis.one - ids["fires"], ids["sink"])
+    n = len(code.labels)
+    here = np.stack([(basis.code(i) + basis.one).vector() for i in range(n)])
+    keys = here.copy()
+    keys[0] += ids["sink"].vector()
+    least = 1.0
+    for fires in (True, False):
+        queries = here + ids["fires"].vector() if fires else here
+        scores = sum(np.outer(queries @ q.vector(), keys @ k.vector()) for q, k in head.scores)
+        scores = np.where(np.tril(np.ones((n, n), bool)), eta * scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        # A target at the first position is the sink itself, whose positional score is taken away.
+        right = [i - offset if fires and i > offset else 0 for i in range(n)]
+        least = min(least, float(weights[np.arange(n), right].min()))
+    return least
+
+
+@checked
+def chooser_table(
+    n_positions: int = 34, eps: float = 1e-8, n_lines: tuple[int, ...] = (8, 16, 32), offset: int = 1, seed: int = 0
+) -> pd.DataFrame:
+    """The lemma's numbers and ours, one row per position code.
+
+    Columns: the code, the round's length, the code's coordinates and margin Delta; eta and xi as the printed lemma asks
+    for; eta as the corrected head needs it, the least attention measured there on a target or the sink, and 1 - eps.
+    """
+    import pandas as pd
+
+    labels = numbered("t", n_positions)
+    codes = {"one-hot": PositionCode.one_hot(labels)}
+    codes |= {f"sinusoidal, {k} lines": PositionCode.sinusoidal(labels, k, seed) for k in n_lines}
+    rows = []
+    for name, code in codes.items():
+        eta = required_eta(code.margin, n_positions, eps)
+        attention = measured_attention(code, offset, eta)
+        rows.append((name, n_positions, len(code.axes) - 1, code.margin, *lemma(code, eps), eta, attention, 1 - eps))
+    columns = "code n_positions d_code margin eta_lemma xi_lemma eta attention promised"
+    return pd.DataFrame(rows, columns=columns.split())

@@ -6,7 +6,7 @@ episodes. Errors are maxima over all episodes, rounds and elements. A pass means
 algorithm to rounding on these episodes; it is no evidence about a learned model. What to run on, and what error is
 promised, is the machine's own :class:`~circuits.circuit.VerificationPlan`; what is measured of a circuit stands in
 :mod:`circuits.exactness`. At the first size the same weights also run for 10 and for twice as many rounds as asked,
-which is the theorems' claim about time (:mod:`circuits.horizon`).
+which is the theorems' claim about time.
 
 A machine that no circuit was compiled to (``interp.adapt(..., read=...)``) has no locations: :func:`verify_machine`
 compares what it predicts and what it carries.
@@ -14,7 +14,7 @@ compares what it predicts and what it carries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -24,14 +24,14 @@ import torch
 import interp.tasks
 from circuits.circuit import Size
 from circuits.compiler import require_dtype
-from circuits.exactness import Check, check, check_exits
-from circuits.horizon import check_horizon
+from circuits.exactness import Check, check, check_exits, check_horizon
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.algorithm import Algorithm
 from interp.checks import checked, device_called
 from interp.errors import require, require_known
 from interp.machine import Machine
 from interp.measure import Measure, Measured, listed
+from interp.progress import bar
 from interp.provenance import provenance
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ def verify(
     dtype: str | Sequence[str] = DTYPES,
     seed: int = 0,
     circuit_seed: int | None = None,
-    done: Callable[[int], None] = lambda cases: None,
     device: str | torch.device = "cpu",
     **arguments: Any,
 ) -> VerificationResult:
@@ -114,7 +113,6 @@ def verify(
         dtype: "float64", "float32" or both.
         seed, circuit_seed: of the episodes; and the argument ``seed`` of the circuit, its default when None.
         device: where the model runs; what it gives is compared on the CPU.
-        done: called with 1 after each of :func:`n_cases` cases.
         arguments: further arguments of the circuit, the same at every size.
     """
     record, device = handwired(name), device_called(device)
@@ -143,13 +141,14 @@ def verify(
     require(bool(cases), "no sizes were given; give at least one, or None for the default sizes")
     checks: list[Check] = []
     ran: list[tuple[int, int]] = []
-    for size, given, circuit in cases:
-        episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
-        ran.append((episodes.n_rounds, len(episodes)))
-        checks += check(circuit, episodes, size, given, plan, device=device)
-        if size == cases[0][0]:
-            checks += check_horizon(circuit, size, given, plan, n_rounds, seed, device)
-        done(1)
+    with bar(f"verifying {name}", len(cases)) as done:
+        for size, given, circuit in cases:
+            episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
+            ran.append((episodes.n_rounds, len(episodes)))
+            checks += check(circuit, episodes, size, given, plan, device=device)
+            if size == cases[0][0]:
+                checks += check_horizon(circuit, size, given, plan, n_rounds, seed, device)
+            done(1)
     settings = provenance(
         rounds=_span(n for n, _ in ran),
         episodes=_span(n for _, n in ran),
@@ -205,11 +204,6 @@ def verify_machine(
     ran = {"rounds": episodes.n_rounds, "episodes": len(episodes), "seed": seed, "device": str(machine.device)}
     settings = provenance(machine, **ran, arguments={"algorithm": algorithm.key, **algorithm.parameters})
     return VerificationResult(machine.name, algorithm.name, tuple(checks), settings)
-
-
-def n_cases(name: str, sizes: Sequence[Size] | None, dtypes: Sequence[str]) -> int:
-    """How many cases (a size in a dtype) :func:`verify` goes through, for a progress bar."""
-    return len(handwired(name).plan.sizes if sizes is None else sizes) * len(dtypes)
 
 
 def _span(counts: Iterable[int]) -> int | str:

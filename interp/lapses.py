@@ -60,21 +60,41 @@ def sometimes(
     """``algorithm`` that learns in some rounds: ``counts`` takes the number of rounds before one to whether it does."""
 
     def after(state: str, v: Values) -> _Array:
-        return _mixed(v[state], algorithm.advance(v, v, keys=(state,))[state], counts(v[_CLOCK]))
+        update = algorithm.variable(NEXT + state).equation
+        assert update is not None
+        return _mixed(v[state], np.asarray(update(v)), counts(v[_CLOCK]))
 
-    return _updated(_carrying(algorithm), algorithm.state, after, parameters, key, name)
+    reads = {k: (k, _CLOCK, *algorithm.variable(NEXT + k).parents) for k in algorithm.state}
+    return _updated(_carrying(algorithm), algorithm.state, after, parameters, key, name, reads)
 
 
 @checked
 def fading(algorithm: Algorithm, decay: float = 0.9, key: str = "", name: str = "") -> Algorithm:
-    """``algorithm`` whose state is multiplied by ``decay`` before every update."""
+    """``algorithm`` whose state is multiplied by ``decay`` before every update.
+
+    The update reads the variables that depend on inputs alone as the round has them, such as which experts were right.
+    """
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
+    kept = {k for k in algorithm.of_the_inputs if not k.startswith(NEXT)} | set(algorithm.state)
+    path: dict[str, list[Variable]] = {}
+    for state in algorithm.state:
+        wanted = {NEXT + state}
+        for variable in reversed(algorithm.variables):
+            if variable.key in wanted - kept:
+                wanted |= set(variable.parents)
+        path[state] = [variable for variable in algorithm.variables if variable.key in wanted]
+    reads = {state: tuple(v.key for v in several if v.key in kept) for state, several in path.items()}
 
     def after(state: str, v: Values) -> _Array:
-        return algorithm.advance({k: decay * v[k] for k in algorithm.state}, v, keys=(state,))[state]
+        values = {k: decay * v[k] if k in algorithm.state else v[k] for k in reads[state]}
+        for variable in path[state]:
+            if variable.key not in kept:
+                assert variable.equation is not None
+                values[variable.key] = np.asarray(variable.equation(values))
+        return values[NEXT + state]
 
     made = key or f"{algorithm.key}_fading", name or f"{algorithm.name} that forgets"
-    return _updated(algorithm, algorithm.state, after, {"decay": decay}, *made)
+    return _updated(algorithm, algorithm.state, after, {"decay": decay}, *made, reads)
 
 
 @checked
@@ -171,10 +191,14 @@ def _updated(
     parameters: Mapping[str, Any],
     key: str,
     name: str,
+    reads: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Algorithm:
-    """``algorithm`` with another value of ``states`` after a round, and further parameters."""
-    reads = tuple(v.key for v in algorithm.variables if v.role != "round")
-    changes = {NEXT + state: (reads, partial(after, state)) for state in states}
+    """``algorithm`` with another value of ``states`` after a round, and further parameters.
+
+    ``reads`` are the parents of each of these values; the whole state and all inputs when None.
+    """
+    given = tuple(v.key for v in algorithm.variables if v.role != "round")
+    changes = {NEXT + state: (given if reads is None else reads[state], partial(after, state)) for state in states}
     memory, written = algorithm.memory, algorithm.written
     if any(v.key == written for v in algorithm.variables) and written.removeprefix(NEXT) not in states:
         written = NEXT + memory  # a part of what the round would have written

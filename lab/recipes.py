@@ -1,6 +1,6 @@
 """Recipes of trained subjects: which models learn while interchanges tie them to an algorithm, and what is known then.
 
-:mod:`lab.tying` says what that means, :mod:`lab.tied_training` trains by them, and :mod:`circuits.benchmark.trained`
+:mod:`lab.tying` says what that means, :mod:`lab.tied_training` trains by them, and :mod:`circuits.benchmark`
 loads what was trained. Each learns from a random start to predict what the algorithm predicts; all of its weights are
 free, and none is zero in the end.
 """

@@ -117,7 +117,7 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
             patching.sweep(machine, *pair, 2, sites=["latent"])
 
     def of_circuit(draw: Random) -> None:
-        circuits.compile(spoiled(right()["circuit"], draw))
+        circuits.compile_circuit(spoiled(right()["circuit"], draw))
 
     def of_circuit_record(draw: Random) -> None:
         known = handwired("wma-handwired")

@@ -5,9 +5,9 @@
     found.summary("edges")                                   # which method finds edges, with intervals
     found.table("edges", ["ap", "auroc constant", "auroc clean-up"])
 
-Machines with their truth (:mod:`circuits.benchmark.known_machine`, and :mod:`circuits.benchmark.trained`, which learned
-while their truth was tied to them) are asked :mod:`circuits.benchmark.questions`, and :mod:`circuits.benchmark.methods`
-answer; :func:`register` adds a method of your own (:mod:`circuits.benchmark.method` shows how).
+Machines with their truth (:mod:`circuits.benchmark.known_machine`) are asked :mod:`circuits.benchmark.questions`, and
+:mod:`circuits.benchmark.methods` answer; :func:`register` adds a method of your own (:mod:`circuits.benchmark.method`
+shows how).
 
 Not here: methods themselves where they are useful without a benchmark (``interp.interventions``, ``probes``). What a
 grade is not evidence of: how a method does on a machine that was not made, or trained, to be known.

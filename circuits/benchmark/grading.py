@@ -9,14 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from circuits.benchmark import trained
 from circuits.benchmark.grades import Result
 from circuits.benchmark.guard import RefusedError, asked
-from circuits.benchmark.known_machine import FORMS, KnownMachine, build, variants
+from circuits.benchmark.known_machine import FORMS, KnownMachine, build, trained_builders, variants
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.method import Method
 from circuits.benchmark.methods import select
-from circuits.benchmark.question import Answer, Challenge
 from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked, refuse_endless
 from interp.display import lacks
@@ -41,7 +39,7 @@ def builders(quick: bool = True, seed: int = 0) -> dict[str, _Builder]:
         for form, (machine, _) in FORMS.items()
         for variant in variants(machine, form)
     }
-    return handmade | trained.builders()
+    return handmade | trained_builders()
 
 
 _QUICK_SUBJECTS = tuple(
@@ -85,9 +83,15 @@ def run(
     chosen, started = _subjects(subjects, quick), time.time()
     keys = [method for method in methods if isinstance(method, str)]
     custom = [method for method in methods if isinstance(method, Method)]
-    chosen_methods = select(keys, questions, quick) if keys or not custom else _bounded(custom)
+    if keys or not custom:
+        chosen_methods = select(keys, questions, quick)
+    else:
+        bounds = select(["oracle"], list(dict.fromkeys(method.question for method in custom)))
+        chosen_methods = [*bounds, *(method for method in custom if method not in bounds)]
     require(bool(chosen_methods), "no method is left; give more methods or questions")
-    _told_apart(chosen_methods)
+    names = [(method.question, method.key) for method in chosen_methods]
+    twice = next((key for question, key in names if names.count((question, key)) > 1), None)
+    require(twice is None, f"two methods of one question are called {twice!r}; give each a key of its own")
     effort = effort or (QUICK if quick else FULL)
     parts = None if out is None else writable(Path(out) / "parts")
     work = share([(name, build, seed) for seed in seeds for name, build in chosen.items()], shard)
@@ -117,19 +121,6 @@ def _subjects(subjects: Mapping[str, _Builder] | Sequence[str], quick: bool) -> 
         require_known("subject", name, known, limit=60)
     names = subjects or (_QUICK_SUBJECTS if quick else known)
     return {name: known[name] for name in names}
-
-
-def _told_apart(methods: Sequence[Method]) -> None:
-    """Refuse two methods of one key, whose rows would be mixed; the bounds' keys are theirs."""
-    names = [(method.question, method.key) for method in methods]
-    twice = next((key for question, key in names if names.count((question, key)) > 1), None)
-    require(twice is None, f"two methods of one question are called {twice!r}; give each a key of its own")
-
-
-def _bounded(custom: Sequence[Method]) -> list[Method]:
-    """Methods of the caller's, with the bounds of their questions."""
-    bounds = select(["oracle"], list(dict.fromkeys(method.question for method in custom)))
-    return [*bounds, *(method for method in custom if method not in bounds)]
 
 
 @one_thread()
@@ -171,7 +162,10 @@ def _grade(
         try:
             ask = partial(material.charged, partial(method.answer, subject, material))
             answer, seconds = asked(ask, truth, subject.model)
-            scores = {**_graded(question, subject, material, answer), **answer.measured}
+            try:
+                scores = {**question.grade(subject, material, answer), **answer.measured}
+            except Exception as error:
+                raise RefusedError(f"its answer cannot be scored ({type(error).__name__}: {error})") from error
         except RefusedError as refusal:
             (part["refusals"] if refusal.kept else failed).append({**row, "sentence": str(refusal)})
             continue
@@ -179,11 +173,3 @@ def _grade(
             {**row, **about, "score": score, "value": float(value), "cpu_s": seconds} for score, value in scores.items()
         ]
     return failed
-
-
-def _graded(question: Challenge, subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """The scores of an answer; one that cannot be scored, for its shapes, is refused."""
-    try:
-        return question.grade(subject, material, answer)
-    except Exception as error:
-        raise RefusedError(f"its answer cannot be scored ({type(error).__name__}: {error})") from error

@@ -31,7 +31,7 @@ class RefusedError(Exception):
         self.kept = kept
 
 
-class Untouched:
+class _Untouched:
     """A model as it was: its weights, hooks, modes and gradients, to be held against what a method leaves."""
 
     def __init__(self, model: Machine) -> None:
@@ -77,7 +77,7 @@ class Untouched:
 
 def asked(ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine) -> tuple[Answer, float]:
     """What a method answers and the seconds that it took, or a refusal; the model is as it was afterwards."""
-    before = Untouched(model)
+    before = _Untouched(model)
     try:
         answer, seconds = ask()
     except InputError as error:

@@ -26,9 +26,11 @@ carries; what it has no heads for (edges, nodes) is not asked of it.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -37,20 +39,21 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn.functional import pad
 
-from circuits.circuit import Circuit
+from circuits.circuit import EMBEDDINGS, EXITS, Circuit, Kind
 from circuits.compare.variants import columns_without, rotated, rotation, with_distractors, without
 from circuits.compiler import compile_circuit, places, wired
 from circuits.registry import build as build_circuit
 from circuits.registry import handwired
-from circuits.stated import EMBEDDINGS, EXITS, Kind
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require, require_known
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.interchange import Claim
+from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
 from interp.machine import Machine
+from interp.model.checkpoints import load_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import Task
 
@@ -236,3 +239,53 @@ def _projected(columns: Tensor, basis: Tensor) -> Tensor:
     """A basis in the coordinates of ``columns``, with as many dimensions as are left of it."""
     vectors, sizes, _ = torch.linalg.svd(columns.T @ basis, full_matrices=False)
     return vectors[:, sizes > 1e-9]
+
+
+# Trained subjects learned a task while interchanges tied subspaces of them to the algorithm's variables: from a random
+# start, to predict what the algorithm predicts, with all weights free and none zero in the end. ``truth.json`` beside
+# the weights says what is known: the tied sites hold their variables, the rest of these sites does not matter, the idle
+# heads matter nowhere and the others do. Edges are not known. ``lab/tied_training.py`` trains them.
+
+WEIGHTS = Path(__file__).parent / "weights"
+
+
+def load_trained(name: str) -> KnownMachine:
+    """A shipped subject by the name of its folder, such as "wma-0", in float64 like the handwired ones."""
+    require_known("trained subject", name, sorted(folder.name for folder in WEIGHTS.iterdir()))
+    truth, model = _truth(WEIGHTS / name), load_checkpoint(WEIGHTS / name).to(torch.float64)
+    claims = [
+        Claim(
+            one["variable"],
+            tuple(Place(Site.parse(site), torch.tensor(basis).double()) for site, basis in one["places"].items()),
+            one["outcome"],
+        )
+        for one in truth["claims"]
+    ]
+    places: dict[str, tuple[Place, ...]] = {}
+    for claim in claims:
+        places[claim.variable] = (*places.get(claim.variable, ()), *claim.places)
+    algorithm = tasks.of(model).algorithm(truth["algorithm"]["key"], **truth["algorithm"]["parameters"])
+    return KnownMachine(
+        name=truth["name"],
+        machine=truth["machine"],
+        form="trained",
+        variant="trained",
+        model=model.eval(),
+        algorithm=algorithm,
+        sizes=truth["sizes"],
+        edges=None,
+        places=places,
+        claims=tuple(claims),
+        nodes=truth["nodes"],
+        seed=truth["seed"],
+    )
+
+
+def trained_builders() -> dict[str, Callable[[], KnownMachine]]:
+    """Every shipped subject by name, and what loads it."""
+    folders = sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir())
+    return {_truth(folder)["name"]: partial(load_trained, folder.name) for folder in folders}
+
+
+def _truth(folder: Path) -> Any:
+    return json.loads((folder / "truth.json").read_text("utf-8"))

@@ -29,20 +29,20 @@ from interp.interventions.pairs import Pair, Readout, prepare
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Exit = Literal["prediction", "state", "latents"]
-
-
-def _apart(readout: Readout, pair: Pair) -> Tensor:
-    """Minus the distance of the latents, every coordinate of them, from those of the clean run."""
-    moved = readout.latents - pair.clean_readout.latents
-    return -moved.flatten(-2).norm(dim=-1)
 
 
 _METRICS: dict[Exit, Metric] = {
     "prediction": find_metric("logit_diff"),
     "state": find_metric("state"),
-    "latents": Metric("latents", "distance of the raw latents", "latent", _apart, needs_update=True),
+    "latents": Metric(
+        "latents",
+        "distance of the raw latents",
+        "latent",
+        lambda readout, pair: -(readout.latents - pair.clean_readout.latents).flatten(-2).norm(dim=-1),
+        needs_update=True,
+    ),
 }
 """What a round gives, and the metric that reads it: the prediction, the state in directions that are known to hold it,
 and the raw latents, in which whatever was not cleared away shows, read by anyone or not."""
@@ -106,7 +106,7 @@ class Material:
         self._below: dict[Hashable, set[Hashable]] = {}
         self._open: list[tuple[set[Hashable], list[float]]] = []
 
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """What ``make`` gives, made only the first time that ``key`` is asked for."""
         if key not in self._made:
             self._made[key], self._cost[key], self._below[key] = self._timed(make)
@@ -114,12 +114,12 @@ class Material:
             self._open[-1][0].update({key}, self._below[key])
         return self._made[key]
 
-    def charged(self, ask: Callable[[], T]) -> tuple[T, float]:
+    def charged(self, ask: Callable[[], _T]) -> tuple[_T, float]:
         """What ``ask`` gives, and its CPU seconds: its own, and those of everything shared that it used."""
         answer, seconds, used = self._timed(ask)
         return answer, seconds + sum(self._cost[key] for key in used)
 
-    def _timed(self, make: Callable[[], T]) -> tuple[T, float, set[Hashable]]:
+    def _timed(self, make: Callable[[], _T]) -> tuple[_T, float, set[Hashable]]:
         """What ``make`` gives, its CPU seconds without those of what was made for it, and the keys of all it used."""
         used: set[Hashable] = set()
         inside = [0.0]

@@ -25,8 +25,8 @@ for K lines, sets stay exact, and the prediction rounds (4e-14 at 28 nodes and 5
     >>> circuit.n_layers, len(circuit.heads), len(circuit.neurons)
     (2, 6, 21)
 
-``construction`` holds the heads and neurons, ``ground_truth`` where each variable lives, which part reads what, and
-what :func:`circuits.verify` compares.
+``construction`` holds the heads, where each variable lives, and what :func:`circuits.verify` compares; ``edges.csv``
+says which part reads what.
 """
 
 from circuits.reachability.construction import reachability

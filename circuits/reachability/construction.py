@@ -1,43 +1,49 @@
-"""The heads and neurons of the reachability circuit, layer by layer, and its averaging and softmax forms."""
+"""The heads and neurons of the reachability circuit, its averaging and softmax forms, and its ground truth.
+
+The variables are those of ``interp.tasks.reachability.algorithms.breadth_first``; ``circuit.ground_truth()`` lists
+their locations. Nodes are one-hot. The frontier, near(w?), counts the root twice from round 2 on where head 2.1 is
+linear; its scores hold ``active`` with exact heads only. ``heads.csv`` says what each head reads and writes,
+``edges.csv`` which part reads what.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from circuits.basis import MIN_MARGIN, Basis, Coordinates, PositionCode
-from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, in_words, match, names, softmax_only
-from circuits.reachability.ground_truth import CARRIED, NOT_CARRIED, edges, sites
-from circuits.stated import present
+from circuits.circuit import Carried, Circuit, Edge, Location, VerificationPlan, present, table
+from circuits.heads import (
+    Head,
+    Neuron,
+    content_chooser,
+    copy,
+    fixed_offset,
+    in_words,
+    match,
+    names,
+    numbered,
+    softmax_only,
+    stated,
+)
 from interp import tasks
+from interp.algorithm import Values
 from interp.checks import integer
 from interp.errors import require, require_known
+from interp.tasks.reachability import ReachabilityEpisodes, sample
 from interp.tasks.reachability.algorithms import breadth_first
+from interp.tasks.reachability.episodes import joined
 from interp.tasks.reachability.layout import ReachabilityRound
 
+_FOLDER = Path(__file__).parent
+_POST = "blocks.{}.hook_resid_post".format
+_BOTH = "prediction and update"
 _EXPANSIONS = ("sum", "mean")
 _NAME = "reachability-handwired"
 _ANSWER = 60.0
 """Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
 _SINK = 400.0
 """Score that sends every query but p? to the sink in head 2.2."""
-
-_WORDS = """
-1.3  w? looks at z                                                        near(w?) += z_t
-1.4  every node looks for itself in z                                     out[in](c_k) = [c_k in z_t]
-2.1  w? looks at the edges whose source is in near(w?)                    near(w?) += the targets of active edges
-2.2  p? looks at the candidates, at marked ones only where there are any  out(p?) = P(c_1) u_{c_1} + P(c_2) u_{c_2}
-"""
-"""What each head reads and writes."""
-_WORDS_MARKED = """
-1.1  marks e_i and w? look one token back  near(e_i) = t_i; near(w?) = r
-1.2  marks e_i look two tokens back        far(e_i) = s_i
-"""
-_WORDS_UNMARKED = """
-1.1  w? looks one token back          near(w?) = r
-1.2  targets t_i look one token back  far(t_i) = s_i
-"""
-_WORDS_MEAN = """
-2.1  w? looks at the edges whose source is in near(w?)  near(w?) += the targets of active edges, averaged
-"""
 
 
 @Coordinates.taken_by
@@ -75,13 +81,18 @@ def reachability(
         "positions='one-hot'",
     )
     nodes = layout.outcomes
-    blocks = {"id": tuple(map(_name, layout.vocabulary)), "near": nodes, "far": nodes, "out": (*nodes, "in")}
+    blocks = {
+        "id": tuple(token.strip("<>") for token in layout.vocabulary),
+        "near": nodes,
+        "far": nodes,
+        "out": (*nodes, "in"),
+    }
     basis = coordinates.basis(blocks, layout.labels)
     mean = expand == "mean" or eta is not None
     heads = softmax_only(_heads(basis, layout, mean), eta, lambda head: (head,))
     neurons = _neurons(basis, nodes, n_edges if mean else 1)
     ids = basis["id"]
-    located = sites(basis, layout, exact=eta is None, mean=mean)
+    located = _sites(basis, layout, exact=eta is None, mean=mean)
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -89,20 +100,16 @@ def reachability(
         basis=basis,
         heads=heads,
         neurons=neurons,
-        tokens={token: ids[_name(token)] for token in layout.vocabulary},
+        tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
         latents=(basis.zero,),
         outcomes=tuple(basis["out"][node] for node in layout.outcomes),
         state=tuple(ids[node] for node in layout.outcomes),
         algorithm=breadth_first(),
         sites=located,
-        carried=present(CARRIED, located),
-        not_carried=NOT_CARRIED,
-        edges=edges(layout, names((*heads, *neurons)), mean, coordinates.one_hot),
+        carried=present(_CARRIED, located),
+        not_carried=_NOT_CARRIED,
+        edges=_edges(layout, names((*heads, *neurons)), mean, coordinates.one_hot),
     )
-
-
-def _name(token: str) -> str:
-    return token.strip("<>")
 
 
 def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, ...]:
@@ -131,8 +138,8 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, .
     candidates = 2.0 / _apart(basis.positions, layout) * (basis.code(at("c_1")) + basis.code(at("c_2"))) + out["in"]
     scores = (_ANSWER * ids["p?"], candidates), (_SINK * (one - ids["p?"]), sink)
     answer = Head("2.2 answer", 1, "softmax", scores, copy(basis, nodes, "id", "out"))
-    words = _WORDS + (_WORDS_MARKED if layout.marks else _WORDS_UNMARKED) + (_WORDS_MEAN if mean else "")
-    return in_words((near, source, fetch, member, expand, answer), words)
+    form = {"marks" if layout.marks else "unmarked", *["mean"] * mean}
+    return in_words((near, source, fetch, member, expand, answer), stated(_FOLDER / "heads.csv", form))
 
 
 def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
@@ -162,3 +169,106 @@ def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[Neuron, .
         neurons.append(Neuron("2 at most once", 1, 2.0 * gain * near[node], -1.5, -ids[node]))
         neurons.append(Neuron("2 clear", 1, near[node], 0.0, -near[node]))
     return (*neurons, Neuron("2 clear w?", 1, ids["w?"], 0.0, -ids["w?"]))
+
+
+def _sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> dict[str, tuple[Location, ...]]:
+    """The locations of every variable; ``exact`` where heads are hard and linear, ``mean`` where 2.1 averages."""
+    nodes = layout.outcomes
+    bound = numbered("e" if layout.marks else "t", layout.n_edges)
+    candidates = ("c_1", "c_2")
+
+    def each(name: str, hook: str, labels: tuple[str, ...], block: str, drives: str) -> Location:
+        """One number per node, at each of the positions."""
+        return Location.grid(name, hook, labels, [basis[block][node] for node in nodes], drives)
+
+    score = Location(
+        "score 2.1", "blocks.1.attn.hook_attn_scores", ("w?",) * len(bound), keys=bound, head="2.1", drives="update"
+    )
+    return {
+        "source": (each("edges", _POST(0), bound, "far", "update"),),
+        "target": (each("edges", _POST(0), bound, "near" if layout.marks else "id", "update"),),
+        "root": (each("embed", "hook_embed", ("r",), "id", "update"),),
+        "candidates": (each("embed", "hook_embed", candidates, "id", "prediction"),),
+        "reached": (each("latent", "hook_embed", ("<z>",), "id", _BOTH),),
+        "frontier": (each("w?", _POST(0), ("w?",), "near", "update"),),
+        "member": (Location("candidates", _POST(0), candidates, (basis["out"]["in"],) * 2, drives="prediction"),),
+        **({"active": (score,)} if exact else {}),
+        "prediction": (each("p?", _POST(1), ("p?",), "out", "prediction"),),
+        "next_reached": (each("w?", _POST(1), ("w?",), "id", "update"),),
+    }
+
+
+def _edges(layout: ReachabilityRound, parts: Sequence[str], mean: bool, one_hot: bool) -> tuple[Edge, ...]:
+    """Every edge, for at least two edges of the graph; ``mean`` where head 2.1 averages."""
+    every = layout.labels
+    sources, targets, marks = (numbered(letter, layout.n_edges) for letter in "ste")
+    groups = {
+        "ALL": every,
+        "SOURCES": sources,
+        "TARGETS": targets,
+        "NODES": [*sources, *targets, "c_1", "c_2", "r"],
+        "MARKS": marks if layout.marks else (),
+        "BOUND": marks if layout.marks else targets,
+        # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
+        "BACK1": every[:-1] if one_hot else every,
+        "BACK2": every[:-2] if one_hot else every,
+        "AT_Z": ["<z>"] if one_hot else every,
+        "OF_Z": ["<z>"] if one_hot else ["<w>", "<z>"],
+        "AT_C": ["c_1", "c_2"] if one_hot else every,
+    }
+    form = {"marks" if layout.marks else "unmarked", *["mean"] * mean, *["sinusoidal"] * (not one_hot)}
+    return table(stated(_FOLDER / "edges.csv", form), parts, groups)
+
+
+_CARRIED = (
+    Carried("reached", ("latent",), "prediction"),
+    Carried("reached", ("latent",), "state"),
+    Carried("candidates", ("embed",), "prediction"),
+    Carried("member", ("candidates",), "prediction"),
+    Carried("root", ("embed",), "state"),
+    Carried("frontier", ("w?",), "state"),
+    Carried("active", ("score 2.1",), "state"),
+    Carried("source", ("edges",), "state"),
+    Carried("target", ("edges",), "state"),
+    Carried("prediction", ("p?",), "prediction"),
+    Carried("next_reached", ("w?",), "state"),
+)
+"""Which locations together hold a variable, of all variants; one holds the rows whose locations it has."""
+_NOT_CARRIED = {"embed@<w>": ("reached", "prediction"), "embed@p?": ("root", "state")}
+"""Site -> a variable that it does not hold, and the outcome: controls."""
+
+
+def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:
+    """Any digraphs and long paths; more rounds than nodes would repeat the same set."""
+    n_nodes, n_edges = circuit.arguments["n_nodes"], circuit.arguments["n_edges"]
+    rounds = min(n_rounds, n_nodes + 1)
+    regimes = ("uniform", "path")
+    parts = [sample(max(1, n_episodes // 2), rounds, n_nodes, n_edges, regime, seed) for regime in regimes]
+    return joined(parts, " and ".join(regimes))
+
+
+def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
+    """What softmax heads leave of what they gather; neurons clip the sets that are carried, which stay exact.
+
+    A candidate's mark is written by one key alone; the answer's scores are 60 times the marks, and a share of one half
+    moves by a quarter of the difference of two scores.
+    """
+    lost, n = circuit.leak, len(circuit.layout.labels)
+    if lost and key in ("source", "target", "frontier", "residue"):
+        return n * lost, f"{n} positions x e^(-eta/2)"
+    if lost and key == "member":
+        return lost * (1 + n * lost), "e^(-eta/2) for the one key that marks"
+    if lost and key in ("prediction", "distribution"):
+        return 30 * lost * (1 + n * lost), "scores of 60 x two marks x 1/4 x e^(-eta/2)"
+    return 0.0, ""
+
+
+PLAN = VerificationPlan(
+    sizes=((5, 4), (8, 12), (14, 20), (30, 60)),
+    episodes=_episodes,
+    output="prediction",
+    # The sets are zeros and ones, and the answer is 0, 1/2 or 1 but for e^-60.
+    tolerance=lambda key, dtype: (1e-6 if dtype == "float32" else 1e-12, "error"),
+    soft=_soft,
+)
+"""How :func:`circuits.verify` checks this machine."""

@@ -24,8 +24,8 @@ The log-weights of "R" are bitwise those of a plain sum in the model's dtype. A 
     >>> circuit.n_layers, len(circuit.heads), circuit.algorithm.parameters["gain"]
     (3, 8, 0.25)
 
-``construction`` holds the heads, ``ground_truth`` where each variable lives, which part reads what, and what
-:func:`circuits.verify` compares.
+``construction`` holds the heads, where each variable lives, and what :func:`circuits.verify` compares; ``edges.csv``
+says which part reads what.
 """
 
 from circuits.weighted_majority.construction import weighted_majority

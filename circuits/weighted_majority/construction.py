@@ -1,11 +1,20 @@
-"""The head table of Weighted Majority, section by section of the round, and its softmax-only form."""
+"""The heads of Weighted Majority, section by section of the round, its softmax-only form, and its ground truth.
+
+The variables are those of ``interp.tasks.experts.algorithms.weighted_majority``; ``circuit.ground_truth()`` lists their
+locations. Scores of head 3.2 hold one with exact heads only: in "R" ``match``, 0 or 1 for each expert; in "P", which
+scores every vote by its new log-weight, ``next_log_weights``. ``heads.csv`` says what each head reads and writes,
+``edges.csv`` which part reads what.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 
-from circuits.basis import Basis, Coordinates, Direction
-from circuits.circuit import Circuit
+from circuits.basis import Axes, Basis, Coordinates, Direction
+from circuits.circuit import Carried, Circuit, Edge, Location, VerificationPlan, present, table
 from circuits.heads import (
     Head,
     Term,
@@ -21,39 +30,22 @@ from circuits.heads import (
     shift_terms,
     softmax_only,
     softmax_pair,
+    stated,
 )
-from circuits.stated import present
-from circuits.weighted_majority.ground_truth import CARRIED, NOT_CARRIED, PARTIAL, edges, sites
+from interp.algorithm import Values
 from interp.errors import require, require_known
-from interp.tasks.experts import algorithms
+from interp.tasks.experts import algorithms, sample
 from interp.tasks.experts.layout import ExpertRound
 
+_FOLDER = Path(__file__).parent
+_POST = "blocks.{}.hook_resid_post".format
+_BOTH = "prediction and update"
 _VARIANTS = ("R", "P")
 _NAME = "wma-handwired"
 _GATE = 60.0
 """Score that keeps tokens other than votes out of the prediction: their weight is at most e^-60 of a vote's."""
 _SINK = 200.0
 """Score that sends every query but p? to the sink in head 3.1."""
-
-_WORDS = """
-1.1  votes and y look one token back                            buf1(p_i) = u_{e_i}; buf1(y) = u_{p?}
-1.2  every token looks one token back                           buf1(z) = u_w
-2.2  w? looks for the token bound to p?                         buf3(w?) = u_{q_y}
-3.1  p? weighs each vote by e^lambda of the expert bound to it  buf3(p?) = (1 - P) u_{q0} + P u_{q1}
-"""
-"""What each head reads and writes."""
-_WORDS_R = """
-2.1  p? looks for the tag of z                     buf2(p?) = z_t
-2.3  w? looks for the tag of z                     id(w?) = u_{w?} + z_t
-3.2  w? scores each vote by log(gamma) if it is y  id(w?) += log(gamma) sum_i m_i u_{e_i}
-3.3  w? looks at itself                            h(w?) = z_{t+1}, nothing else
-"""
-_WORDS_P = """
-2.1  p? and w? look for the tag of z                      buf2(p?) = z_t; buf2(w?) = z_t
-3.2  w? scores each vote lambda_i + log(gamma) [p_i = y]  id(w?) = u_{w?} + z_{t+1}
-4.1  w? looks at itself                                   h(w?) = z_{t+1}, nothing else
-"""
-
 
 _AMPLIFIED, _MOST_AMPLIFIED = 10.0, 2e-6
 """Errors of predictions of a rotated R in units of e^heavy times a rounding (8 to 9 were measured for heavy from 20 to
@@ -95,7 +87,7 @@ def weighted_majority(
         f"prediction, and at most {_MOST_AMPLIFIED:g} may stand there; give heavy=20 or less, no rotation, or no eta",
     )
     layout = ExpertRound(n_experts)
-    tokens = tuple(map(_name, layout.vocabulary))
+    tokens = tuple(token.strip("<>") for token in layout.vocabulary)
     basis = coordinates.basis(dict.fromkeys(("id", "buf1", "buf2", "buf3"), tokens), layout.labels)
     ids = basis["id"]
 
@@ -106,23 +98,23 @@ def weighted_majority(
         return (heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
 
     heads = softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, summing)
-    located = sites(basis, n_experts, variant, log_gamma, exact=eta is None)
+    located = _sites(basis, n_experts, variant, log_gamma, exact=eta is None)
     return Circuit(
         name=_NAME,
         arguments=arguments,
         layout=layout,
         basis=basis,
         heads=heads,
-        tokens={token: ids[_name(token)] for token in layout.vocabulary},
+        tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
         latents=(basis.zero,),
         outcomes=(basis["buf3"]["q0"], basis["buf3"]["q1"]),
         state=tuple(ids[expert] for expert in numbered("e", n_experts)),
         algorithm=algorithms.weighted_majority(log_gamma),
         sites=located,
-        carried=present(CARRIED, located),
-        partial=PARTIAL,
-        not_carried=NOT_CARRIED,
-        edges=edges(layout, names(heads), variant, eta is None, coordinates.one_hot),
+        carried=present(_CARRIED, located),
+        partial=_PARTIAL,
+        not_carried=_NOT_CARRIED,
+        edges=_edges(layout, names(heads), variant, eta is None, coordinates.one_hot),
         float64_only=_float64_only(variant, eta, coordinates.rotation),
     )
 
@@ -137,10 +129,6 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
         "in a rotated basis the heavy sink that variant 'R' has at a finite eta amplifies the rounding of float32; "
         "load it with dtype='float64', or without rotation"
     )
-
-
-def _name(token: str) -> str:
-    return token.strip("<>")
 
 
 def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, ...]:
@@ -174,4 +162,142 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, 
             "3.3 clean up" if r else "4.1 clean up", 2 if r else 3, ((ids["w?"], ids["w?"]),), cleared, sink
         ),
     )
-    return in_words(heads, _WORDS + (_WORDS_R if r else _WORDS_P))
+    return in_words(heads, stated(_FOLDER / "heads.csv", {variant}))
+
+
+def _sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> dict[str, tuple[Location, ...]]:
+    """The locations of every variable of one variant; ``exact`` where heads are hard and linear."""
+    ids, buf1, buf2, buf3 = (basis[block] for block in ("id", "buf1", "buf2", "buf3"))
+    experts, votes = numbered("e", n), numbered("p", n)
+    last = 2 if variant == "R" else 3
+
+    def each(name: str, hook: str, label: str, block: Axes, drives: str) -> Location:
+        """One number per expert, all at one position."""
+        return Location.grid(name, hook, (label,), [block[expert] for expert in experts], drives)
+
+    score = Location(
+        "score 3.2",
+        "blocks.2.attn.hook_attn_scores",
+        ("w?",) * n,
+        keys=votes,
+        head="3.2",
+        scale=log_gamma if variant == "R" else 1.0,
+        drives="update",
+        one_hot=False,
+    )
+    binding, outcomes = tuple(buf1[expert] for expert in experts), (ids["q0"], ids["q1"])
+    updated = each("w?", _POST(last), "w?", ids, "update")
+    return {
+        "log_weights": (
+            each("latent", "hook_embed", "<z>", ids, _BOTH),
+            each("p?", _POST(1), "p?", buf2, "prediction"),
+            each("w?", _POST(1), "w?", buf2 if variant == "P" else ids, "update"),
+        ),
+        "binding": (Location("votes", _POST(0), votes, binding, drives=_BOTH),),
+        "votes": (
+            Location.grid("embed", "hook_embed", votes, outcomes, _BOTH),
+            *(Location.grid(f"resid_post[{layer}]", _POST(layer), votes, outcomes, _BOTH) for layer in (0, 1)),
+        ),
+        "label": (Location.grid("w?", _POST(1), ("w?",), (buf3["q0"], buf3["q1"]), "update"),),
+        **({"match": (score,)} if exact and variant == "R" else {}),
+        "prediction": (Location("p?", _POST(2), ("p?",), (buf3["q1"],), drives="prediction"),),
+        "next_log_weights": (updated, score) if exact and variant == "P" else (updated,),
+    }
+
+
+def _edges(layout: ExpertRound, parts: Sequence[str], variant: str, exact: bool, one_hot: bool) -> tuple[Edge, ...]:
+    """Every edge, for at least two experts; without ``exact`` every head is softmax."""
+    every = layout.labels
+    groups = {
+        "ALL": every,
+        "EXPERTS": [label for label in every if label.startswith("e_")],
+        "VOTES": [label for label in every if label.startswith("p_")],
+        # Only one-hot codes have no axis for what lies outside the round.
+        "BEFORE": every[:-1] if one_hot else every,
+        "AFTER": every[1:] if one_hot else every,
+    }
+    rows = stated(_FOLDER / "edges.csv", {variant, "exact" if exact else "softmax"})
+    return table(rows, parts, groups)
+
+
+_CARRIED = (
+    Carried("log_weights", ("latent",), "prediction"),
+    Carried("log_weights", ("latent",), "state"),
+    Carried("log_weights", ("p?",), "prediction"),
+    Carried("log_weights", ("w?",), "state"),
+    *(
+        Carried("votes", (at,), outcome)
+        for at in ("embed", "resid_post[0]", "resid_post[1]")
+        for outcome in ("prediction", "state")
+    ),
+    Carried("label", ("w?",), "state"),
+    Carried("match", ("score 3.2",), "state"),
+    Carried("prediction", ("p?",), "prediction"),
+    Carried("next_log_weights", ("score 3.2",), "state"),
+    Carried("next_log_weights", ("w?",), "state"),
+)
+"""Which locations together hold a variable, of all variants; one holds the rows whose locations it has."""
+_PARTIAL = {("binding", "votes"): "a constant: it differs between no two episodes, and the algorithm reads it nowhere"}
+"""What a location that no row names does when it is set alone."""
+_NOT_CARRIED = {
+    "embed@<w>": ("log_weights", "prediction"),
+    "resid_post[1]@y": ("log_weights", "prediction"),
+    "embed@p?": ("label", "state"),
+}
+"""Site -> a variable that it does not hold, and the outcome: controls."""
+
+
+_STATE = ("log_weights", "next_log_weights", "carried_state")
+
+
+def _tolerance(key: str, dtype: str) -> tuple[float, str]:
+    """Log-weights grow with time, so they are held to a relative error."""
+    if dtype == "float32":
+        return 1e-5, "relative"
+    return (1e-9 if key in (*_STATE, "match") else 1e-12), "relative"
+
+
+def _unit(circuit: Circuit, values: Values, key: str) -> float:
+    """Log-weights count in gains; a prediction loses the digits that log-weights beyond 500 take."""
+    if key in _STATE:
+        return float(circuit.arguments["log_gamma"])
+    return max(1.0, float(np.abs(values["next_log_weights"]).max()) / 500) if key == "prediction" else 1.0
+
+
+def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
+    """What softmax heads leave: each round each layer lets a share of the largest number at other positions through.
+
+    The state is read again in every round, so that its errors add up; a prediction moves by at most half as much as
+    the log-weights do. Pairs (variant P) miss each round's log-weights by a cubic term, which adds up, too.
+    """
+    lost = circuit.leak
+    if not lost or key == "position_code":
+        return 0.0, ""
+    n, rounds = len(circuit.layout.labels), values["log_weights"].shape[1]
+    largest = np.maximum(1.0, np.abs(values["next_log_weights"]).max((0, 2)))
+    once = circuit.n_layers * n * lost
+    if key not in (*_STATE, "match", "prediction", "distribution", "residue"):
+        return once, f"{circuit.n_layers} layers x {n} positions x e^(-eta/2)"
+    size = float(largest[-1])
+    if key == "residue":
+        return once * size, f"{circuit.n_layers} layers x {n} positions x e^(-eta/2) x log-weights of {size:.0f}"
+    total, why = rounds * once * size, f"{rounds} rounds x {circuit.n_layers} x {n} x e^(-eta/2) x {size:.0f}"
+    if circuit.arguments["variant"] == "P":
+        total += float(circuit.pair_error(largest).sum())
+        why = f"{why} + sum of epsilon^2 x^3 / 6 + rounding / epsilon"
+    else:
+        heavy = float(np.exp(-circuit.arguments["heavy"]) + np.exp(-circuit.arguments["match_logit"]))
+        total += rounds * circuit.arguments["n_experts"] * heavy * circuit.arguments["log_gamma"]
+        why = f"{why} + {rounds} x experts x e^-heavy"
+    return (total / _unit(circuit, values, "log_weights"), why) if key in _STATE else (total, why)
+
+
+PLAN = VerificationPlan(
+    sizes=(2, 4, 8, 32),
+    episodes=lambda circuit, rounds, n, seed: sample(n, rounds, circuit.arguments["n_experts"], seed=seed),
+    output="prediction",
+    tolerance=_tolerance,
+    unit=_unit,
+    soft=_soft,
+)
+"""How :func:`circuits.verify` checks this machine."""

@@ -18,7 +18,7 @@ from interp.files import folder_to_write
 if TYPE_CHECKING:
     from circuits.verification import VerificationResult
 
-_NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed", "done")
+_NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed")
 """Arguments of verification that are none of a circuit."""
 
 
@@ -75,9 +75,7 @@ def _circuit(
 ) -> VerificationResult:
     """Everything that is known of a circuit, in every size and dtype."""
     from circuits.registry import DTYPES, handwired
-    from circuits.verification import n_cases
     from circuits.verification import verify as check
-    from interp.progress import bar
 
     task = interp.tasks.get(handwired(model).task)
     options.sizes_of(task, model, sizes)
@@ -86,9 +84,7 @@ def _circuit(
     for name in _NOT_ARGUMENTS:
         require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
     given["circuit_seed"] = given.pop("seed", None)  # told apart from that of the episodes
-    dtypes = dtype or DTYPES
-    with bar(f"verifying {model}", n_cases(model, grid, dtypes)) as done:
-        return check(model, grid, dtype=dtypes, done=done, device=device, **run, **given)
+    return check(model, grid, dtype=dtype or DTYPES, device=device, **run, **given)
 
 
 def _machine(

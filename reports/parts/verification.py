@@ -6,7 +6,7 @@ All three say how exactly a construction computes its algorithm; they are no evi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -70,7 +70,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
     def summary(result: VerificationResult, context: Context) -> list[Measure]:
         keys = _EXITS if _unlisted(context) else shown
-        return [replace(one, is_share=False) for one in result if one.key in keys]
+        return [one for one in result if one.key in keys]
 
     def sentence(result: VerificationResult, context: Context) -> str:
         return result.sentence if result.passed else ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from circuits.chooser import chooser_table
+from circuits.heads import chooser_table
 from interp import figures
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import QUANTITIES, AgreementResult, agreement

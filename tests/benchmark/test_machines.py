@@ -7,8 +7,7 @@ import pytest
 from circuits import benchmark
 from circuits.benchmark import Material
 from circuits.benchmark.material import Workload
-from circuits.benchmark.questions import QUESTIONS
-from circuits.benchmark.questions.variables import ELSEWHERE
+from circuits.benchmark.questions import ELSEWHERE, QUESTIONS
 from reports import benchmark as page
 from tests import handmade
 

@@ -8,8 +8,7 @@ import pytest
 from circuits import benchmark
 from circuits.benchmark import Material, build
 from circuits.benchmark.material import Workload
-from circuits.benchmark.questions import QUESTIONS
-from circuits.benchmark.questions.variables import ELSEWHERE
+from circuits.benchmark.questions import ELSEWHERE, QUESTIONS
 
 KEYS = ["interchange", "probe", "probe:within-round", "probe:pattern"]
 

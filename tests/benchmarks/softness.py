@@ -32,7 +32,7 @@ def errors(size: tuple[int, int], n_rounds: int = 200, n_episodes: int = 10, **s
     name = "qlearning-handwired"
     circuit = circuits.build(name, n_states=size[0], n_actions=size[1], variant="softmlp", **soft)
     episodes = handwired(name).plan.episodes(circuit, n_rounds, n_episodes, 0)
-    values, model = circuit.algorithm.run(episodes), circuits.compile(circuit)
+    values, model = circuit.algorithm.run(episodes), circuits.compile_circuit(circuit)
     run = interp.rollout(model, episodes)
     missed = np.abs(model.read_state(run.latents).numpy()[:, 1:] - values["next_table"]).max()
     return float(missed), float(np.abs(run.predictions.numpy() - values["policy"]).max())

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from circuits.basis import Basis, PositionCode
-from circuits.chooser import chooser_table, measured_attention, required_eta
-from circuits.heads import Head, fixed_offset, shift_terms
+from circuits.heads import Head, chooser_table, fixed_offset, measured_attention, required_eta, shift_terms
 from interp.errors import InputError
 
 

@@ -42,7 +42,7 @@ def test_every_location_holds_the_truth_in_its_own_order(case: str) -> None:
     circuit, episodes = built(case)
     values = circuit.algorithm.run(episodes)
     hooks = sorted({location.hook for locations in circuit.sites.values() for location in locations})
-    run = interp.rollout(circuits.compile(circuit), episodes, names_filter=hooks)
+    run = interp.rollout(circuits.compile_circuit(circuit), episodes, names_filter=hooks)
     for key in circuit.sites:
         truth = circuit.truth(values, key)
         for location in circuit.locations(key):

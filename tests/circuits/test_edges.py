@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import circuits
-from circuits.stated import EMBEDDINGS, EXITS, Edge, table
+from circuits.circuit import EMBEDDINGS, EXITS, Edge, table
+from circuits.heads import stated
 from interp.errors import InputError
 from tests.circuits.wires import wires
 
@@ -76,19 +78,26 @@ def test_every_part_of_a_circuit_has_an_edge_in_and_a_head_has_one_out() -> None
 
 def test_a_table_is_checked_as_it_is_read() -> None:
     groups = {"ALL": ("<w>", "p_1", "p_2"), "VOTES": ("p_1", "p_2")}
-    line = "tokens  1.1  key  constant  VOTES <w>  names"
-    assert table(line, ["1.1 bind"], groups) == (
+    row = {"source": "tokens", "target": "1.1", "port": "key", "kind": "constant", "positions": "VOTES <w>"}
+    row["carries"] = "names"
+    assert table([row], ["1.1 bind"], groups) == (
         Edge("tokens", "1.1 bind", "key", "names", "constant", ("<w>", "p_1", "p_2")),
     )
-    for old, new, message in (
-        ("  names", "", "has 6 columns"),
-        ("key", "keys", "'keys' in .* is none of query, key, value, residual"),
-        ("constant", "fixed", "'fixed' in .* is none of content, constant, clean-up"),
-        ("VOTES", "VOTE", "unknown position 'VOTE'"),
-        ("1.1", "1.2", "unknown part of the circuit '1.2'"),
+    for column, value, message in (
+        ("port", "keys", "port must be 'query' or 'key' or 'value' or 'residual', got 'keys'"),
+        ("kind", "fixed", "kind must be 'content' or 'constant' or 'clean-up', got 'fixed'"),
+        ("positions", "VOTE", "unknown position 'VOTE'"),
+        ("target", "1.2", "unknown part of the circuit '1.2'"),
     ):
         with pytest.raises(InputError, match=message):
-            table(line.replace(old, new), ["1.1 bind"], groups)
+            table([row | {column: value}], ["1.1 bind"], groups)
+
+
+def test_rows_of_a_form_are_those_all_of_whose_words_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("form,head\n,always\nmlp/lin,either\nmlp softmax,both\n")
+    found = {form: [row["head"] for row in stated(path, form)] for form in (("lin",), ("mlp", "softmax"))}
+    assert found == {("lin",): ["always", "either"], ("mlp", "softmax"): ["always", "either", "both"]}
 
 
 def test_what_a_head_reads_is_measured_by_kind_and_position() -> None:

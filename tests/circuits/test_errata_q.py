@@ -32,7 +32,7 @@ STATES, ACTIONS = tuple(f"s_{i}" for i in range(1, 5)), tuple(f"a_{i}" for i in 
 
 def table_error(circuit: Circuit, episodes: MDPEpisodes = EPISODES, **rollout: Any) -> np.ndarray:
     """Largest error of the Q-table after each step; NaN counts as infinite."""
-    model = circuits.compile(circuit)
+    model = circuits.compile_circuit(circuit)
     run = interp.rollout(model, episodes, **rollout)
     error = np.abs(model.read_state(run.latents).numpy() - episodes.q_tables)
     return np.nan_to_num(error, nan=np.inf).max((0, 2, 3))[1:]
@@ -121,7 +121,7 @@ def test_q4_choosers_without_a_sink_average(ours: Circuit, number: str, step: in
 
 def test_q4_a_tag_without_a_sink_leaks_into_the_latents(ours: Circuit) -> None:
     wrong = without_sink(ours, "1.5")
-    latents = interp.rollout(circuits.compile(wrong), EPISODES).latents.numpy()
+    latents = interp.rollout(circuits.compile_circuit(wrong), EPISODES).latents.numpy()
     assert table_error(wrong).max() < 1e-13
     assert np.abs(latents @ ours.basis["id"]["Qnext"].vector()).max() > 0.01
 
@@ -131,9 +131,9 @@ def test_q5_without_a_gate_all_tokens_tie_at_zero(ours: Circuit) -> None:
     ids, buf2 = ours.basis["id"], ours.basis["buf2"]
     printed = ((ids["Select"], buf2["Qnext"]),)
     wrong = ours.edit("3.1", scores=printed).edit("3.2", scores=printed)
-    first = interp.rollout(circuits.compile(wrong), EPISODES).predictions[:, 0]
+    first = interp.rollout(circuits.compile_circuit(wrong), EPISODES).predictions[:, 0]
     assert first.sum(-1).max() < 0.6
-    right = interp.rollout(circuits.compile(ours), EPISODES).predictions[:, 0]
+    right = interp.rollout(circuits.compile_circuit(ours), EPISODES).predictions[:, 0]
     assert torch.equal(right, torch.eye(4, dtype=right.dtype)[[0] * 6])
 
 
@@ -141,7 +141,7 @@ def test_q6_averaging_over_ties_gives_no_one_hot_choice() -> None:
     """Without the tie slope the table is still exact: tied values agree."""
     averaging = build(tau=0.0)
     assert table_error(averaging).max() < 1e-14
-    policy = interp.rollout(circuits.compile(averaging), EPISODES).predictions
+    policy = interp.rollout(circuits.compile_circuit(averaging), EPISODES).predictions
     assert policy[:, 0].max() == 0.25
     assert (1 - policy.max(-1).values).max() == 0.75
 
@@ -208,7 +208,7 @@ def test_q10_the_latent_is_an_action_and_an_update_and_doubles_itself(ours: Circ
 
 def test_q11_layer_1_also_fires_on_the_committed_choice_which_reaches_nothing(ours: Circuit) -> None:
     """a* gets a phase and a column like a candidate; whichever a* is committed, the update is bitwise the same."""
-    model, hook, ids = circuits.compile(ours), "blocks.0.hook_resid_post", ours.basis["id"]
+    model, hook, ids = circuits.compile_circuit(ours), "blocks.0.hook_resid_post", ours.basis["id"]
     run = interp.rollout(model, EPISODES, names_filter=[hook])
     at = run.cache[hook][:, 30, model.layout.position("a*")].numpy()
     assert np.array_equal(at @ ids["Qnext"].vector(), np.ones(6))
@@ -224,7 +224,7 @@ def test_q12_an_action_half_matches_its_earlier_twin() -> None:
     """A candidate scores 1 against the a_t of its own kind and 2 against its column: hard attention is exact, softmax
     leaks no more than a chooser's (N - 1) e^{-eta/2}."""
     for eta in (None, 10.0, 20.0, 40.0):
-        model = circuits.compile(build(variant="softmlp", eta=eta))
+        model = circuits.compile_circuit(build(variant="softmlp", eta=eta))
         hook = "blocks.0.attn.hook_pattern"
         run = interp.rollout(model, EPISODES, names_filter=[hook])
         head, at = model.config.head_names[0].index("1.6 context fetch"), model.layout.position

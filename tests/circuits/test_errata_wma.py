@@ -17,9 +17,8 @@ import torch
 import circuits
 import interp
 from circuits.basis import Basis, Direction, PositionCode
-from circuits.chooser import lemma
 from circuits.circuit import Circuit
-from circuits.heads import Head, Term, copy, fixed_offset, match, shift_terms
+from circuits.heads import Head, Term, copy, fixed_offset, lemma, match, shift_terms
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
@@ -37,7 +36,7 @@ class Deviation(NamedTuple):
 
 
 def deviation(model: Circuit | HookedLatentTransformer, rounds: int = 30) -> Deviation:
-    model = circuits.compile(model) if isinstance(model, Circuit) else model
+    model = circuits.compile_circuit(model) if isinstance(model, Circuit) else model
     run = interp.rollout(
         model, replace(EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds])
     )
@@ -49,7 +48,7 @@ def deviation(model: Circuit | HookedLatentTransformer, rounds: int = 30) -> Dev
 def latent_junk(circuit: Circuit, rounds: int) -> float:
     """Largest part of the latent that is not ``sum_i lambda_i u_{e_i}``, after so many rounds."""
     episodes = replace(EPISODES, advice=EPISODES.advice[:, :rounds], labels=EPISODES.labels[:, :rounds])
-    latents = interp.rollout(circuits.compile(circuit), episodes).latents[:, rounds, 0].numpy()
+    latents = interp.rollout(circuits.compile_circuit(circuit), episodes).latents[:, rounds, 0].numpy()
     axes = np.stack([direction.vector() for direction in circuit.state])
     return float(np.abs(latents - latents @ axes.T @ axes).max())
 
@@ -116,7 +115,7 @@ def test_w1_a_head_that_fetches_the_next_token_sees_nothing_under_the_causal_mas
 
 def test_w2_without_the_mask_it_is_still_wrong(ours: Circuit) -> None:
     for key in (as_printed(ours), repaired(ours)):
-        model = circuits.compile(printed(ours, key))
+        model = circuits.compile_circuit(printed(ours, key))
         for block in model.blocks:
             block.attn.mask.zero_()
         error = deviation(model)
@@ -148,14 +147,14 @@ def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:
     basis = ours.basis
     plain = ours.edit("3.1", scores=match(basis, EXPERTS, "buf2", "buf1"))
     assert deviation(plain).prediction[0] > 0.3
-    model = circuits.compile(plain)
+    model = circuits.compile_circuit(plain)
     run = interp.rollout(model, EPISODES)
     with torch.no_grad():
         out = model(run.tokens[:, 5], run.latents[:, 5])
     q0, q1 = out.logits[:, model.layout.predict_position].numpy().T
     assert np.abs(q1 / (q0 + q1) - TRUTH.predictions[:, 5]).max() < 1e-14
     with_z = ours.edit("3.1", scores=(*match(basis, EXPERTS, "buf2", "buf1"), *match(basis, EXPERTS, "buf2", "id")))
-    model = circuits.compile(with_z)
+    model = circuits.compile_circuit(with_z)
     run = interp.rollout(model, EPISODES)
     with torch.no_grad():
         out = model(run.tokens[:, 12], run.latents[:, 12])
@@ -205,7 +204,7 @@ def test_w9_without_a_sink_silent_queries_average_over_everything(ours: Circuit)
 def silent_junk(circuit: Circuit) -> float:
     """Largest part on expert axes of block id that layers 1 and 2 add at tokens other than w?."""
     hooks = ["hook_embed", "blocks.1.hook_resid_post"]
-    cache = interp.rollout(circuits.compile(circuit), EPISODES, names_filter=hooks).cache
+    cache = interp.rollout(circuits.compile_circuit(circuit), EPISODES, names_filter=hooks).cache
     axes = np.stack([circuit.basis["id"][expert].vector() for expert in EXPERTS])
     return float(np.abs((cache[hooks[1]] - cache[hooks[0]]).numpy()[..., :-1, :] @ axes.T).max())
 

@@ -30,7 +30,7 @@ def state_error(name: str, variant: str, dtype: torch.dtype, rounds: int = 300, 
         truth, sizes = episodes.q_tables, {"n_states": 4, "n_actions": 3}
     scale = np.maximum(1, np.abs(truth)) if name == "wma-handwired" else 1.0
     circuit = circuits.build(name, variant=variant, eta=120.0, **sizes, **arguments)
-    model = circuits.compile(replace(circuit, float64_only=""), dtype)
+    model = circuits.compile_circuit(replace(circuit, float64_only=""), dtype)
     found = model.read_state(interp.rollout(model, episodes).latents).double().numpy()
     return float(np.nan_to_num(np.abs(found - truth) / scale, nan=np.inf).max())
 
@@ -43,7 +43,7 @@ def test_pairs_of_softmax_heads_are_refused_in_float32_with_the_remedy(name: str
     with pytest.raises(InputError, match=message):
         circuits.verify(name, SMALLEST[name], variant=variant, eta=40.0, n_rounds=10**6)
     with pytest.raises(InputError, match=message):
-        circuits.compile(circuits.build(name, variant=variant, eta=40.0), torch.float32)
+        circuits.compile_circuit(circuits.build(name, variant=variant, eta=40.0), torch.float32)
     assert interp.load(name, variant=variant, eta=40.0).W_E.dtype == torch.float64
     assert interp.load(name, variant=variant, dtype="float32").W_E.dtype == torch.float32
 

@@ -10,7 +10,7 @@ import torch
 
 import circuits
 from circuits.compiler import compile_circuit
-from circuits.horizon import applies, check_horizon
+from circuits.exactness import check_horizon
 from circuits.registry import handwired, with_defaults
 
 W, Q, R = "wma-handwired", "qlearning-handwired", "reachability-handwired"
@@ -66,4 +66,5 @@ def test_verification_runs_it_once_for_each_dtype_and_for_exact_forms_alone() ->
     assert found.passed and rows["size"].tolist() == [2] * 4 and rows["dtype"].nunique() == 2
     assert rows["where"].str.contains("after 5 rounds|after 10 rounds").all()
     for arguments in ({"eta": 60.0}, {"rotation": 0}, {"positions": "sinusoidal"}):
-        assert not applies(circuits.build(W, n_experts=2, **arguments))
+        circuit = circuits.build(W, n_experts=2, **arguments)
+        assert not check_horizon(circuit, 2, "float64", handwired(W).plan, 5)

@@ -55,7 +55,7 @@ def test_the_circuit_explores_as_the_wrapper_does(
 def test_without_the_head_that_fetches_the_draw_nobody_explores() -> None:
     """The control: the actions above are the circuit's own."""
     worlds = mdp.sample_mdps(6, 4, 3, seed=0)
-    deaf = circuits.compile(circuits.build(Q, n_states=4, n_actions=3, noise=True).without("1.7"))
+    deaf = circuits.compile_circuit(circuits.build(Q, n_states=4, n_actions=3, noise=True).without("1.7"))
     wrapped, _ = interp.play(circuits.load(Q, n_states=4, n_actions=3), worlds, 25, seed=0, epsilon=0.5)
     played, _ = interp.play(deaf, worlds, 25, seed=0, epsilon=0.5)
     assert not np.array_equal(played.actions, wrapped.actions)
@@ -135,7 +135,7 @@ def test_without_the_position_nothing_is_as_it_was_not() -> None:
     assert "noise" not in model.layout.to_dict() and "noise" not in model.config.origin["arguments"]
     told = circuits.load(Q, n_states=3, n_actions=2, noise=True)
     assert set(told.layout.labels) - set(model.layout.labels) == {"n"}
-    assert circuits.compile(circuits.from_origin(told.config.origin)).digest() == told.digest()
+    assert circuits.compile_circuit(circuits.from_origin(told.config.origin)).digest() == told.digest()
 
 
 def recorded() -> MDPEpisodes:

@@ -103,7 +103,7 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
 def test_interchange_of_the_maximum_moves_the_update_as_the_algorithm_says() -> None:
     episodes = mdp.sample(5, 20, 4, 3, seed=6)
     circuit = circuits.build("qlearning-handwired", n_states=4, n_actions=3)
-    model = circuits.compile(circuit)
+    model = circuits.compile_circuit(circuit)
     run = interp.rollout(model, episodes)
     location, other = circuit.location("maximum", "Select"), np.random.default_rng(0).uniform(size=(5, 1))
 
@@ -257,7 +257,7 @@ def test_episodes_with_rewards_outside_the_proven_range_are_refused() -> None:
 
 def test_the_origin_in_the_configuration_rebuilds_the_circuit() -> None:
     model = circuits.load("qlearning-handwired", n_states=2, n_actions=2, variant="lin", rewards=(-1.0, 1.0))
-    assert circuits.compile(circuits.from_origin(model.config.origin)).digest() == model.digest()
+    assert circuits.compile_circuit(circuits.from_origin(model.config.origin)).digest() == model.digest()
 
 
 def test_free_rollouts_on_the_chain_equal_the_tabular_learner() -> None:

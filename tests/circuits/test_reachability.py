@@ -14,7 +14,7 @@ import interp
 from circuits.compiler import compile_circuit
 from circuits.exactness import check
 from circuits.reachability import reachability
-from circuits.reachability.ground_truth import PLAN
+from circuits.reachability.construction import PLAN
 from interp.errors import InputError
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
 from interp.tasks.reachability.episodes import joined

@@ -29,7 +29,7 @@ def mine(**arguments):
 
 
 def record(**changes):
-    plan = "circuits.weighted_majority.ground_truth:PLAN"
+    plan = "circuits.weighted_majority.construction:PLAN"
     return replace(circuits.CircuitRecord("mine", "mine", "experts", mine, plan), **changes)
 
 

@@ -13,7 +13,7 @@ import circuits
 import interp.tasks
 from circuits.registry import RECORDS, handwired
 from circuits.verification import size_arguments
-from circuits.weighted_majority import ground_truth
+from circuits.weighted_majority import construction
 from interp import library
 from interp.checks import unique
 from interp.errors import InputError
@@ -60,10 +60,10 @@ def test_one_number_is_a_size_with_and_without_brackets() -> None:
 
 
 def test_the_result_says_how_much_was_run_not_how_much_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = ground_truth.PLAN
+    plan = construction.PLAN
     fewer = replace(plan, episodes=lambda circuit, *_: plan.episodes(circuit, circuit.layout.n_experts, 2, 0))
     assert circuits.verify("wma-handwired", [2, 3], 4, 3, "float64").settings["rounds"] == 4
-    monkeypatch.setattr(ground_truth, "PLAN", fewer)
+    monkeypatch.setattr(construction, "PLAN", fewer)
     settings = circuits.verify("wma-handwired", [2, 3], 1000, 20, "float64").settings
     assert (settings["rounds"], settings["episodes"]) == ("2 to 3", 2)
 

@@ -19,7 +19,6 @@ from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit
 from circuits.exactness import MOST_SOFT, Check, check
 from circuits.registry import handwired
-from circuits.soft import leak, pair_error
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from tests.circuits.faults import faults
@@ -107,7 +106,7 @@ def test_a_hard_form_is_allowed_nothing() -> None:
     circuit = circuits.build(W, n_experts=3)
     plan = handwired(W).plan
     entries = check(circuit, plan.episodes(circuit, 5, 3, 0), 3, "float64", plan)
-    assert not any(entry.allowance for entry in entries) and leak(circuit) == 0
+    assert not any(entry.allowance for entry in entries) and circuit.leak == 0
 
 
 def test_a_form_too_soft_to_promise_anything_fails_and_says_so() -> None:
@@ -118,10 +117,10 @@ def test_a_form_too_soft_to_promise_anything_fails_and_says_so() -> None:
 
 
 def test_what_a_competitor_weighs_and_what_a_pair_misses() -> None:
-    assert leak(built("search")) == pytest.approx(np.exp(-15.0))
+    assert built("search").leak == pytest.approx(np.exp(-15.0))
     # 1e-10 x 1000 / 6, and rounding of logits near 36 over the factor 1e-5.
     expected = 1e-10 * 1000 / 6 + 4 * 36 * 2.220446e-16 / 1e-5
-    assert pair_error(built("P"), np.array([-10.0, 10.0])) == pytest.approx([expected, expected])
+    assert built("P").pair_error(np.array([-10.0, 10.0])) == pytest.approx([expected, expected])
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -95,7 +95,7 @@ def test_interchange_of_a_variable_gives_the_counterfactual_of_the_algorithm() -
     """Writing other log-weights where the table says lambda drives the prediction moves it exactly as it should."""
     episodes = experts.sample(5, 12, 4, seed=4)
     circuit = circuits.build("wma-handwired", n_experts=4)
-    model = circuits.compile(circuit)
+    model = circuits.compile_circuit(circuit)
     run = interp.rollout(model, episodes)
     other = np.random.default_rng(0).normal(size=(5, 4))
     location = circuit.location("log_weights", "p?")
@@ -167,7 +167,7 @@ def test_sizes_are_those_of_the_specification() -> None:
             assert circuit.basis.d_model == 6 * n + 26
             assert [len(circuit.layer(i)) for i in range(circuit.n_layers)] == layers
             assert circuit.n_nonzero == slope * n + constant
-            model = circuits.compile(circuit)
+            model = circuits.compile_circuit(circuit)
             assert sum(int((w != 0).sum()) for w in (model.W_Q, model.W_K, model.W_V, model.W_O)) == circuit.n_nonzero
     sinusoidal = circuits.build("wma-handwired", n_experts=8, positions="sinusoidal", n_lines=16)
     assert sinusoidal.basis.d_model == 4 * (8 + 5) + 2 * 16 + 1
@@ -176,8 +176,8 @@ def test_sizes_are_those_of_the_specification() -> None:
 def test_the_origin_in_the_configuration_rebuilds_the_circuit() -> None:
     model = circuits.load("wma-handwired", n_experts=3, variant="P", log_gamma=0.25)
     again = circuits.from_origin(model.config.origin)
-    assert circuits.compile(again).digest() == model.digest()
-    edited = circuits.compile(again.without("4.1"))
+    assert circuits.compile_circuit(again).digest() == model.digest()
+    edited = circuits.compile_circuit(again.without("4.1"))
     with pytest.raises(InputError, match=r"edited by hand \(4\.1 clean up: removed\)"):
         circuits.from_origin(edited.config.origin)
 

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from circuits.basis import Direction
-from circuits.circuit import Circuit
+from circuits.circuit import EMBEDDINGS, Circuit, Edge
 from circuits.compiler import compile_circuit, rows
 from circuits.registry import handwired
-from circuits.stated import EMBEDDINGS, Edge
 from interp.model.rollout import rollout
 
 _Names = tuple[str, ...]

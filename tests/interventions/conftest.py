@@ -116,4 +116,4 @@ def places_of():
 def wma():
     """The handwired Weighted Majority circuit for 3 experts, and its model in float64."""
     circuit = circuits.build("wma-handwired", n_experts=3)
-    return circuit, circuits.compile(circuit).double().eval()
+    return circuit, circuits.compile_circuit(circuit).double().eval()

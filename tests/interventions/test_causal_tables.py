@@ -53,7 +53,7 @@ def test_tables_of_q_learning_models(kind, untrained_q):
     """Slow because the handwired model has 19 positions, 4 layers of 6 heads and DAS runs nine times."""
     model = untrained_q
     if kind == "handwired":
-        model = circuits.compile(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
+        model = circuits.compile_circuit(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
     assert set(causal_tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=8)) == NAMES
 
 
@@ -78,7 +78,7 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
 
 def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
     circuit, _ = wma
-    model = circuits.compile(replace(circuit, edits=("cut 2.1",)))
+    model = circuits.compile_circuit(replace(circuit, edits=("cut 2.1",)))
     with pytest.raises(InputError, match="softmax-only variant cannot be built"):
         circuits.differentiable(model)
     with pytest.raises(InputError, match="has hard attention, which has no gradient; give"):

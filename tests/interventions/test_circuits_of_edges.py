@@ -181,7 +181,7 @@ def test_a_circuit_is_run_once(wma):
 def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
     """EAP-IG on softmax heads ranks the path of z above every other edge."""
     circuit = circuits.build("wma-handwired", n_experts=3, eta=60.0)
-    model = circuits.compile(circuit).double().eval()
+    model = circuits.compile_circuit(circuit).double().eval()
     pair = prepare(model, *corruptions.exchange_history(experts.sample(16, 10, 3, seed=0), 8), 8)
     scorer = CircuitScorer(pair)
     keep = ablation.smallest(scorer, attribution.attribute(pair, scorer.measure).edges, 0.01)

@@ -17,7 +17,7 @@ COMPONENTS = ("resid_pre", "resid_post", "attn_out", "z")
 @pytest.fixture(scope="module")
 def qlearning():
     circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
-    return circuit, circuits.compile(circuit).double().eval()
+    return circuit, circuits.compile_circuit(circuit).double().eval()
 
 
 def _lit(circuit, result, tolerance=1e-9):

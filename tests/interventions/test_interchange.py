@@ -104,7 +104,7 @@ Q = [
 @pytest.fixture(scope="module")
 def qlearning():
     circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
-    return circuit, circuits.compile(circuit).double().eval()
+    return circuit, circuits.compile_circuit(circuit).double().eval()
 
 
 @pytest.fixture(scope="module")

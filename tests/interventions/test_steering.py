@@ -43,7 +43,7 @@ def test_an_experts_vote_gains_with_its_weight(wma):
 def test_steered_q_learner_is_the_algorithm():
     """Doses of one action's values: the choice that the algorithm makes from that table, and others at random."""
     circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
-    model = circuits.compile(circuit).double().eval()
+    model = circuits.compile_circuit(circuit).double().eval()
     episodes = mdp.sample(24, 12, 3, 2, seed=0)
     change = np.zeros((3, 2))
     change[:, 0] = 0.3

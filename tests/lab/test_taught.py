@@ -19,7 +19,7 @@ SIZES = {"n_states": 4, "n_actions": 3}
 
 def _circuit(**settings):
     circuit = circuits.build("qlearning-handwired", **SIZES, signed=True, **{"beta": 10.0, **settings})
-    return circuits.compile(circuit).float(), rows(circuit.state, circuit).float()
+    return circuits.compile_circuit(circuit).float(), rows(circuit.state, circuit).float()
 
 
 def _missed(model, directions, seed=0, largest=3.0):

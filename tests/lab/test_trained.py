@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import interp
-from circuits.benchmark import trained
+from circuits.benchmark.known_machine import WEIGHTS, load_trained
 from interp import InputError
 from interp.model.checkpoints import load_checkpoint
 from lab import recipes, tied_training, tying
@@ -23,7 +23,7 @@ def kind(request):
 
 @pytest.fixture(scope="module")
 def truth(kind):
-    model = load_checkpoint(trained.WEIGHTS / f"{kind}-0")
+    model = load_checkpoint(WEIGHTS / f"{kind}-0")
     return measure(recipes.recipes()[kind], model, seed=0, n_episodes=100)
 
 
@@ -35,17 +35,17 @@ def test_a_shipped_subject_holds_its_variables_where_it_says(truth):
 
 def test_idle_heads_matter_less_than_any_other(kind, truth):
     heads = truth[truth["kind"] == "head"].set_index("what")["kl"]
-    nodes = trained.load(f"{kind}-0").nodes
+    nodes = load_trained(f"{kind}-0").nodes
     idle = [head for head, kind in nodes.items() if not kind]
     assert heads[idle].max() < 0.2 * heads[[head for head in nodes if head not in idle]].min()
-    parameters = trained.load(f"{kind}-0").model.named_parameters()
+    parameters = load_trained(f"{kind}-0").model.named_parameters()
     weights = [p.detach().flatten() for key, p in parameters if ".b_" not in key and p.ndim > 1]  # biases start at 0
     assert (torch.cat(weights).abs() > 1e-6).float().mean() > 0.99
 
 
 def test_the_wrong_directions_hold_nothing():
     recipe = recipes.recipes()["wma"]
-    found = measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=5, n_episodes=8)
+    found = measure(recipe, load_checkpoint(WEIGHTS / "wma-0"), seed=5, n_episodes=8)
     assert found[found["kind"] == "tie"]["iia"].max() < 0.7
 
 
@@ -115,8 +115,8 @@ def test_the_divergence_of_probabilities_is_that_of_logits_to_second_order():
 
 def test_what_is_not_shipped_is_named():
     with pytest.raises(InputError, match="qlearning-0, wma-0"):
-        trained.load("wma-99")
+        load_trained("wma-99")
 
 
 def test_the_truth_beside_the_weights_is_that_of_the_recipe(kind):
-    assert json.loads((trained.WEIGHTS / f"{kind}-0" / "truth.json").read_text("utf-8")) == recipes.truth(kind, 0)
+    assert json.loads((WEIGHTS / f"{kind}-0" / "truth.json").read_text("utf-8")) == recipes.truth(kind, 0)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from circuits.registry import RECORDS, build
-from circuits.stated import EMBEDDINGS
+from circuits.circuit import EMBEDDINGS
 from interp.errors import InputError
 from reports.arrows import flow, strongest, wiring, written
 

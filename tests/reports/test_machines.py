@@ -134,8 +134,8 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
     checked = text(html, "Verification against the algorithm")
     assert "compared with Weighted Majority that forgets" in checked and "carried state" in checked
     found = text(html, "What was found")
-    for what in ("distribution", "carried_state"):
-        assert re.search(rf"It computes {what} exactly .*; at most 1.0e−9 yes", found)
+    for claim in ("computes the probability of every outcome exactly", "carries the state exactly"):
+        assert re.search(rf"It {claim} .*; at most 1.0e−9 yes", found)
     for title in ("Softmax only", "Variants and sizes"):
         assert "Not applicable: handmade was not compiled from a circuit." in text(html, title)
 

@@ -16,6 +16,10 @@
 * ``fit`` fits every algorithm that the task's comparison knows to the predictions, and sees which one is nearest on
   others. The score of a family is minus its Jensen-Shannon divergence in nats; what is declared follows the rule of
   :mod:`circuits.compare.algorithm`, which may say that none of them explains the model.
+* Rounds: ``patching`` puts the corrupted run's latents into the clean run, one round at a time, and reads the round
+  that is asked about; ``patching:own-round`` reads the round that is patched, as for models without memory; ``probe``
+  decodes what was changed from the latents that each round reads. Patching scores by the mean size of the effect, in
+  nats; a probe by R2 on episodes that it was not fitted on.
 """
 
 from __future__ import annotations
@@ -25,13 +29,14 @@ from functools import partial
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
-from circuits.benchmark.method import Method, register
+from circuits.benchmark.method import FAINT, Method, register
 from circuits.benchmark.question import Answer
-from circuits.benchmark.questions.variables import values_of
+from circuits.benchmark.questions import Item, changes, sides, values_of
 from circuits.compare.algorithm import explain
 from interp.algorithm import NEXT
 from interp.decoder import RIDGE, Affine, Decoder
@@ -39,6 +44,7 @@ from interp.errors import require
 from interp.interventions.alignment import AlignmentError, AlignmentResult, Search, align
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import interchange
+from interp.interventions.patching import round_map
 from interp.interventions.sites import Site
 from interp.model.replay import replay
 
@@ -46,7 +52,7 @@ _THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""
 
 
-def probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, float]:
+def _probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, float]:
     """A probe fitted on the first two thirds of the episodes, and its R2 on the others (over all elements together)."""
     if within_round:
         x, y = x - x.mean(0), y - y.mean(0)
@@ -88,7 +94,7 @@ def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Ans
 def _probed(material: Material, key: str, site: str, within_round: bool) -> tuple[Affine, float]:
     """The probe of a variable at a site, and its R2."""
     x, y = _activation(material, site), torch.from_numpy(np.asarray(values_of(material, key)))
-    return material.once(("probe", key, site, within_round), lambda: probe(x, y, within_round))
+    return material.once(("probe", key, site, within_round), lambda: _probe(x, y, within_round))
 
 
 def _activation(material: Material, site: str) -> Tensor:
@@ -158,7 +164,7 @@ def _align(subject: KnownMachine, material: Material, key: str, site: str) -> Al
         return error
 
 
-def _fitted(subject: KnownMachine, material: Material) -> Answer:
+def _nearest(subject: KnownMachine, material: Material) -> Answer:
     """Minus the divergence of every family; the family that explains the model, where one does."""
     effort, task = material.effort, subject.task
     sets = task.sets_for(subject.model.layout, effort.episodes, effort.rounds, material.seed)
@@ -168,6 +174,44 @@ def _fitted(subject: KnownMachine, material: Material) -> Answer:
         for key, score in explained.scores.items()
     }
     return Answer(scores, frozenset() if explained.family is None else frozenset({explained.family}))
+
+
+def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answer:
+    """Effects of the latents of each round on the prediction that is read; none where they come later."""
+    read, scores = material.effort.round, dict.fromkeys(material.items("rounds"), 0.0)
+    for key, at in changes(subject, material):
+        effects = material.once(("round map", key, at), partial(_effects, subject, material, key, at))
+        sizes = np.diagonal(effects) if own_round else np.nan_to_num(effects[:, read])
+        scores |= {(key, at, t): size if size > FAINT else 0.0 for t, size in enumerate(sizes.tolist())}
+    return Answer(scores)
+
+
+def _effects(subject: KnownMachine, material: Material, key: str, at: int) -> Float[np.ndarray, "patched read"]:
+    """Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones."""
+    clean, corrupted = sides(subject, material, key, at)
+    effects = round_map(subject.model, clean, corrupted, "latent", direction="noising").effects
+    return np.asarray(np.abs(effects).mean(-1))
+
+
+def _decodable(subject: KnownMachine, material: Material) -> Answer:
+    """R2 of a probe for the inputs that the change touches, from the latents that each round reads."""
+    scores: dict[Item, float] = {}
+    for key, at in changes(subject, material):
+        runs = [rollout(subject.model, episodes) for episodes in sides(subject, material, key, at)]
+        wanted = _changed(runs, at)
+        for t in range(material.effort.rounds):
+            read = torch.stack([run.latents[:, t].flatten(1).double() for run in runs], 1)
+            scores[key, at, t] = max(_probe(read, wanted, False)[1], 0.0)
+    return Answer(scores)
+
+
+def _changed(runs: list[Rollout], at: int) -> Tensor:
+    """A round's inputs that differ between the sides: which token, and which number, ``[episode, side, input]``."""
+    tokens = torch.stack([run.tokens[:, at] for run in runs], 1)
+    values = torch.stack([run.values[:, at] for run in runs], 1).double()
+    kinds = torch.nn.functional.one_hot(tokens, int(tokens.max()) + 1).flatten(2).double()
+    inputs = torch.cat([kinds, values.flatten(2)], -1)
+    return inputs[:, :, (inputs[:, 0] != inputs[:, 1]).any(0)]
 
 
 for _key, _name in {"probe": "linear probe", "probe:within-round": "linear probe, round means removed"}.items():
@@ -182,5 +226,10 @@ register(
     Method("interchange", "interchange of whole activations", "where", _interchanged, quick=False),
     Method("das", "distributed alignment search", "where", _accuracies, quick=False),
     Method("das", "distributed alignment search", "subspace", _learned, quick=False),
-    Method("fit", "nearest fitted algorithm, by predictions", "algorithm", _fitted, quick=False),
+    Method("fit", "nearest fitted algorithm, by predictions", "algorithm", _nearest, quick=False),
+)
+register(
+    Method("patching", "patching of latents, the later round read", "rounds", partial(_patched, False)),
+    Method("patching:own-round", "patching of latents, their own round read", "rounds", partial(_patched, True)),
+    Method("probe", "probe for the changed input, by round", "rounds", _decodable),
 )

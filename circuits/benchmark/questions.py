@@ -1,0 +1,384 @@
+"""The questions of the benchmark: of edges and nodes, of variables, and of rounds.
+
+*Edges and nodes.* Besides how well an answer ranks edges, its ranking is measured as MIB (Mueller et al., 2025) does
+where the truth is not known: faithfulness of the circuits of its best edges, with the other edges resampled, over
+circuit sizes (CPR), and 1 less its distance from the whole model (so that higher is better: "1-CMD"), on average over
+the two exits of a round.
+
+*Variables.* A variable lives where the rest of the round uses it. Sites are asked for at every position of the hook
+points at which a variable is known to be held: what could merely be decoded at the others is false. Of a machine
+without layers they are its points, whole, and each channel of what it carries. Among the variables that are asked for
+are some that cannot exist: for each that the machine holds there is one that looks just like it and is nowhere, its
+value in another episode, at the same round. It has the same distribution and drifts in the same way from round to
+round.
+
+*Rounds.* Where the algorithm predicts otherwise in the round that is read, the state has carried the difference there:
+the latents that rounds hand on, from the changed one to the one that is read, are true. False are those before the
+change, those after the round that is read, in which the difference may well go on, and all latents of a change that
+leads to no other prediction there, because the state forgets it or because nothing asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from circuits.benchmark.known_machine import KnownMachine
+from circuits.benchmark.material import ANOTHER, EXITS, Exit, Material
+from circuits.benchmark.question import QUESTIONS as QUESTIONS
+from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
+from interp.display import lacks
+from interp.interventions.ablation import SHARES
+from interp.interventions.sites import Site
+from interp.interventions.swaps import Place
+from interp.machine import Machine
+
+_KINDS = ("content", "constant", "clean-up")
+"""The kinds of edges, the one that matters most first."""
+_INERT = "inert"
+"""The kind of a true edge of which no cut changes anything on the episodes that methods are given."""
+_UNCHANGED = 1e-12
+"""A change that is rounding, of predictions in float64."""
+
+
+def _edges(subject: KnownMachine, material: Material) -> Truth:
+    """Every candidate edge by the names of its ends, and its kind; empty where nobody knows the edges.
+
+    A true edge is "inert" where cutting it, to zero or to another episode's value, changes neither what is predicted
+    nor what is remembered, in either of the effort's rounds and in any of its episodes.
+    """
+    if subject.edges is None:
+        return {}
+    changes = _changes(Material(subject, material.effort, material.seed))
+    kinds = {name: subject.edges.get(name, "") for name in material.edge_names}
+    return {name: _INERT if kind and changes[name] <= _UNCHANGED else kind for name, kind in kinds.items()}
+
+
+def _changes(material: Material) -> dict[tuple[str, str], float]:
+    """By how much each candidate edge's cuts change a prediction or a latent, at the most."""
+    largest = np.zeros(len(material.candidates))
+    for t in (material.effort.round, material.effort.early):
+        clean = material.pair(ANOTHER, t).clean_readout
+        for ablation in ("zero", "resample"):
+            cut = material.cut(ANOTHER, ablation, t)
+            for changed, kept in ((cut.predictions, clean.predictions), (cut.latents, clean.latents)):
+                apart = (changed - kept).abs().flatten(1).amax(1).nan_to_num(nan=np.inf)
+                largest = np.maximum(largest, apart.double().numpy(force=True))
+    return dict(zip(material.edge_names, largest.tolist(), strict=True))
+
+
+def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
+    """Ranking by kind, and the two areas of MIB."""
+    known = material.truth("edges")
+    scores = ranking(known, answer, "content", ("constant", "clean-up"))
+    order = np.argsort(-scores_of(known, answer), kind="stable")
+    curves = [_faithfulness(material, order, exit) for exit in EXITS if material.case(exit) is not None]
+    if curves:
+        scores["cpr"] = float(np.mean([np.trapezoid(curve, SHARES) for curve in curves]))
+        scores["1-cmd"] = float(np.mean([1 - np.trapezoid(np.abs(1 - curve), SHARES) for curve in curves]))
+    return scores
+
+
+def _faithfulness(material: Material, order: np.ndarray, exit: Exit) -> np.ndarray:
+    """Faithfulness of the circuits of the best edges, at MIB's shares of all candidates."""
+    case, edges = material.case(exit), material.candidates
+    assert case is not None
+    sizes = [0, *(round(share * len(edges)) for share in SHARES)]
+    scorer = material.scorer(case, "resample", "grades")
+    circuits = [scorer.graph.mask([edges[i] for i in order[:size]]) for size in sizes]
+    empty, *measured = (float(torch.from_numpy(scorer.values(circuit)).mean()) for circuit in circuits)
+    return (np.array(measured) - empty) / (measured[-1] - empty)
+
+
+def _true_edges(subject: KnownMachine, material: Material) -> Answer:
+    """Content edges above constant wiring, this above clean-up, and all above edges that do not exist."""
+    worth = {"content": 3.0, "constant": 2.0, "clean-up": 1.0, _INERT: 0.0, "": 0.0}
+    known = material.truth("edges")
+    return Answer({edge: worth[kind] for edge, kind in known.items()}, frozenset(e for e in known if worth[known[e]]))
+
+
+def _nodes(subject: KnownMachine, material: Material) -> Truth:
+    """Every node that has weights -> the kind that matters most of the edges that leave it, "" where none does."""
+    if subject.edges is None:
+        return {} if subject.nodes is None else dict(subject.nodes.items())
+    nodes = dict.fromkeys(source for source, _ in material.edge_names)
+    leaving = {node: {kind for (source, _), kind in subject.edges.items() if source == node} for node in nodes}
+    return {node: next((kind for kind in _KINDS if kind in kinds), "") for node, kinds in leaving.items()}
+
+
+def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
+    """Ranking: nodes of any kind against nodes that nothing reads, and content against all others."""
+    known = material.truth("nodes")
+    used = {node: "used" if kind else "" for node, kind in known.items()}
+    content = {node: kind if kind == "content" else "" for node, kind in known.items()}
+    among_all = ranking(used, Answer(answer.scores), "used")
+    return {**{f"{name} used": value for name, value in among_all.items()}, **ranking(content, answer, "content")}
+
+
+pose(
+    Challenge(
+        key="edges",
+        name="which edges",
+        asked="Which edges does a round have: which head, MLP or exit reads what which part wrote, at which port?",
+        true="The construction's own table of edges, which is checked against what parts read in running models.",
+        scored=(
+            "Content edges against edges that do not exist (AUROC, average precision, recall at the true size); "
+            "constant wiring, clean-up and all kinds together apart; true edges of which no cut changes anything on "
+            "these episodes (inert) are left out; areas under the faithfulness curve as in MIB."
+        ),
+        headline="ap",
+        truth=_edges,
+        grade=_grade_edges,
+        oracle=_true_edges,
+    ),
+    Challenge(
+        key="nodes",
+        name="which nodes",
+        asked="Which of a round's embedding, heads and MLPs write something that varies and that another part reads?",
+        true="The kinds of the edges that leave each node in the construction's table.",
+        scored="Content nodes against all others; nodes that anything reads against nodes that nothing reads, apart.",
+        headline="auroc",
+        truth=_nodes,
+        grade=_grade_nodes,
+        # Content nodes above nodes of other kinds, these above nodes that nothing reads.
+        oracle=lambda subject, material: Answer(
+            {node: {"content": 2.0, "": 0.0}.get(kind, 1.0) for node, kind in material.truth("nodes").items()},
+            frozenset(node for node, kind in material.truth("nodes").items() if kind == "content"),
+        ),
+    ),
+)
+
+
+ELSEWHERE = "another episode's "
+"""What the names of variables begin with that the machine cannot hold."""
+
+
+def _held(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, ...]]:
+    """Variable -> the places of the residual stream that hold it; variables that never vary are left out.
+
+    Of a machine without layers, all of its places.
+    """
+    values, anywhere = material.variables, bool(lacks(subject.model, "resid_post"))
+    places = {}
+    for key, several in subject.places.items():
+        inside = tuple(place for place in several if anywhere or place.site.kind.axes == "pos")
+        if inside and key in values and np.ptp(values[key].astype(np.float64)) > 0:
+            places[key] = inside
+    return places
+
+
+def _where(subject: KnownMachine, material: Material) -> Truth:
+    """Every (variable, site): "held" where the variable is."""
+    layout = subject.model.layout.fit(material.episodes())
+    kinds: dict[Hashable, str] = {}
+    for key, several in _held(subject, material).items():
+        true = {str(place.site) for place in several}
+        if lacks(subject.model, "resid_post"):
+            kinds |= {(key, site): "held" if site in true else "" for site in _points(subject.model)}
+            continue
+        for component, layer in dict.fromkeys((place.site.component, place.site.layer) for place in several):
+            for label in layout.labels:
+                site = str(Site(component, layer, position=label))
+                kinds[key, site] = "held" if site in true else ""
+    return kinds
+
+
+def _points(machine: Machine) -> list[str]:
+    """Each channel of what a machine carries, and each of its points, as sites."""
+    several = len(machine.channels) > 1
+    found = [f"latent@{channel.name}" for channel in machine.channels] if several else ["latent"]
+    for point in machine.points.values():
+        if point.key != "latent":
+            found += [f"{point.key}[{i}]" for i in range(point.n_layers)] if point.has_layer else [point.key]
+    return found
+
+
+def _bases(subject: KnownMachine, material: Material) -> dict[tuple[str, str], Tensor]:
+    """(variable, site) -> orthonormal ``[d_model, rank]``: all places of a variable at one site together."""
+    parts: dict[tuple[str, str], list[Tensor]] = {}
+    for key, several in _held(subject, material).items():
+        for place in several:
+            if place.basis is not None:
+                parts.setdefault((key, str(place.site)), []).append(place.basis.double())
+    return {item: _span(torch.cat(bases, 1)) for item, bases in parts.items()}
+
+
+def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
+    """Mean squared cosine of the principal angles between the true subspace and the answer's.
+
+    Directions beyond the true rank cost nothing, so of an answer only the first ones, up to that rank, count.
+    """
+    overlaps = []
+    for item, true in _bases(subject, material).items():
+        found = answer.subspaces.get(item)
+        if found is None or not found.shape[1]:
+            overlaps.append(0.0)
+        else:
+            overlaps.append(float((true.T @ found[:, : true.shape[1]].double()).square().sum()) / true.shape[1])
+    return {"cosine2": float(np.mean(overlaps))}
+
+
+def _span(columns: Tensor) -> Tensor:
+    vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
+    return vectors[:, sizes > 1e-9 * sizes.max()]
+
+
+def values_of(material: Material, item: str) -> NDArray[np.float64]:
+    """The values that an item of "exists" or "where" asks for, ``[episode, round, element]``."""
+    values = np.asarray(material.variables[item.removeprefix(ELSEWHERE)], dtype=np.float64)
+    values = values.reshape(*values.shape[:2], -1)
+    return np.roll(values, 1, axis=0) if item.startswith(ELSEWHERE) else values
+
+
+def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
+    """Ranking, and of what was declared: power, and 1 less the false-discovery rate (1 where nothing was declared)."""
+    known = material.truth("exists")
+    scores = ranking(known, answer, "held")
+    if answer.chosen is not None:
+        declared = [item for item in known if item in answer.chosen]
+        true = sum(bool(known[item]) for item in declared)
+        scores["power"] = true / sum(map(bool, known.values()))
+        scores["1-fdr"] = true / len(declared) if declared else 1.0
+    return scores
+
+
+def _families(subject: KnownMachine, material: Material) -> Truth:
+    """Every family: "computed" for the subject's own. Families that extend it can compute it, too, and are left out."""
+    families = {family.key: family for family in subject.task.rivals().values()}
+    computed = subject.algorithm.key
+    if computed not in families:
+        return {}
+    kept = [key for key, family in families.items() if family.extends != computed]
+    return {key: "computed" if key == computed else "" for key in kept}
+
+
+pose(
+    Challenge(
+        key="where",
+        name="where variables live",
+        asked="At which sites of the residual stream is a variable held in a form that the rest of the round uses?",
+        true="The construction's locations; of trained subjects the sites that interchanges tied.",
+        scored="Sites that hold a variable against other positions of the same hook points, over all variables.",
+        headline="ap",
+        truth=_where,
+        grade=lambda subject, material, answer: ranking(material.truth("where"), answer, "held"),
+    ),
+    Challenge(
+        key="subspace",
+        name="in which directions",
+        asked="In which directions of a site does a variable live, given that it lives there?",
+        true="The construction's directions; of trained subjects those that interchanges tied.",
+        scored="Mean squared cosine of the principal angles (chance: rank over d_model).",
+        headline="cosine2",
+        # Every item is true, each of a kind of its own: there are no false ones.
+        truth=lambda subject, material: {item: " @ ".join(item) for item in _bases(subject, material)},
+        grade=_grade_subspaces,
+        oracle=lambda subject, material: Answer({}, subspaces=_bases(subject, material)),
+        # Random subspaces of the true ranks.
+        chance=lambda subject, material, generator: Answer(
+            {},
+            subspaces={
+                item: _span(torch.from_numpy(generator.standard_normal(tuple(basis.shape))))
+                for item, basis in _bases(subject, material).items()
+            },
+        ),
+    ),
+    Challenge(
+        key="exists",
+        name="which variables exist",
+        asked="Which variables does the machine hold anywhere in its residual stream, and which does it not?",
+        true="The variables that have a location, against the same variables of another episode.",
+        scored="Ranking (AUROC); power and 1 - false-discovery rate of what is declared to exist.",
+        headline="auroc",
+        truth=lambda subject, material: {
+            **dict.fromkeys(_held(subject, material), "held"),
+            **{ELSEWHERE + key: "" for key in _held(subject, material)},
+        },
+        grade=_grade_existing,
+    ),
+    Challenge(
+        key="algorithm",
+        name="which algorithm",
+        asked="Which algorithm known to the task's comparison does the machine compute, whatever its parameters?",
+        true="The algorithm that the machine was constructed, or trained, to compute.",
+        scored="Its rank among families that do not contain it (AUROC); whether it is declared (recall, precision).",
+        headline="auroc",
+        truth=_families,
+        grade=lambda subject, material, answer: ranking(material.truth("algorithm"), answer, "computed"),
+    ),
+)
+
+
+Item = tuple[str, int, int]
+"""Key of a corruption, the round that it changes, and the round that reads the latents."""
+
+
+def changes(subject: KnownMachine, material: Material) -> list[tuple[str, int]]:
+    """Every corruption of one round's input, at two rounds before the one that is read."""
+    early, read = material.effort.early, material.effort.round
+    keys = [corruption.key for corruption in subject.task.analysis.corruptions() if not corruption.changes_history]
+    return [(key, t) for key in keys for t in sorted({early, (early + read) // 2})]
+
+
+def sides(subject: KnownMachine, material: Material, key: str, round: int) -> tuple[Any, Any]:
+    """The clean and the corrupted episodes, on the material's larger batch."""
+    episodes = material.episodes(1, material.effort.fits)
+    build = subject.task.corruption(key).build
+    return material.once(("sides", key, round), lambda: build(episodes, round))
+
+
+def _carrying(subject: KnownMachine, material: Material) -> Truth:
+    """Every change and round: "carries" where the algorithm needs the state that the round reads for its effect."""
+    algorithm = subject.algorithm
+    kinds: dict[Hashable, str] = {}
+    for key, at in changes(subject, material):
+        clean, corrupted = (algorithm.run(episodes) for episodes in sides(subject, material, key, at))
+        outcomes = [algorithm.distribution(values)[:, material.effort.round] for values in (clean, corrupted)]
+        shown = _differ(*outcomes)
+        for t in range(material.effort.rounds):
+            moved = np.any([_differ(clean[name][:, t], corrupted[name][:, t]) for name in algorithm.state], axis=0)
+            carries = t <= material.effort.round and bool((moved & shown).any())
+            kinds[key, at, t] = "carries" if carries else ""
+    return kinds
+
+
+def _grade_rounds(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
+    """Ranking over all; and, apart, of true rounds above those before the change, those after the reading, and all
+    rounds of changes without effect."""
+    known: dict[Any, str] = dict(material.truth("rounds"))
+    live = {(key, at) for (key, at, _), kind in known.items() if kind}
+    apart = {
+        "before": lambda item: item[:2] in live and item[2] <= item[1],
+        "after": lambda item: item[:2] in live and item[2] > material.effort.round,
+        "no effect": lambda item: item[:2] not in live,
+    }
+    scores = ranking(known, answer, "carries")
+    for name, belongs in apart.items():
+        kept = {item: kind for item, kind in known.items() if kind or belongs(item)}
+        scores[f"auroc {name}"] = ranking(kept, Answer(answer.scores), "carries")["auroc"]
+    return scores
+
+
+def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Which episodes differ by more than rounding."""
+    apart = np.abs(np.asarray(one, dtype=np.float64) - np.asarray(other, dtype=np.float64))
+    return apart.reshape(len(apart), -1).max(1) > 1e-9
+
+
+pose(
+    Challenge(
+        key="rounds",
+        name="through which rounds",
+        asked="Which rounds read latents that carry the effect of a changed input on what a later round predicts?",
+        true="From the round after the change to the one read, where the algorithm's state and prediction differ.",
+        scored="Ranking of rounds (AUROC); against rounds before the change, after the reading, of no effect, apart.",
+        headline="auroc",
+        truth=_carrying,
+        grade=_grade_rounds,
+    )
+)
