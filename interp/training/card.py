@@ -27,8 +27,8 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
-from interp.training.machine import this_machine
 from interp.training.runs import TrainedRun, called, load_run
+from interp.training.trainer import this_machine
 
 _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 
