@@ -22,8 +22,7 @@ from interp.checks import checked, file_path, fit, integer
 from interp.errors import require
 from interp.files import reading
 from interp.machine import Channel
-from interp.model.adapted import AdaptedMachine, Point, adapt
-from interp.model.cells import gates
+from interp.model.adapted import AdaptedMachine, Point, adapt, gates
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 

@@ -16,7 +16,7 @@ from interp.errors import InputError
 from interp.machines import Said
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, mixed, refined
-from interp.model.cells import OPEN
+from interp.model.adapted import OPEN
 from tests.machines_of_others.kinds import (
     KINDS,
     LAYOUT,
