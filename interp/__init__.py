@@ -18,18 +18,16 @@ import warnings
 from typing import TYPE_CHECKING
 
 from interp.errors import InputError
-from interp.lazy import enter, facade
-from interp.rooms import strangers
+from interp.lazy import enter, facade, strangers
 
 if TYPE_CHECKING:
     from interp.library import load, models, register_machine
     from interp.machine import Channel
     from interp.model.adapted import Point, adapt
-    from interp.model.checks import MACHINE_CHECKS, check_machine
+    from interp.model.checks import MACHINE_CHECKS, check_machine, check_task
     from interp.model.replay import replay
     from interp.model.rollout import play, rollout
     from interp.model.run import Rollout
-    from interp.model.task_checks import check_task
     from reports.explore.server import explore
 
 __version__ = "0.1.0"
@@ -59,7 +57,7 @@ for sentence in strangers():
 
 enter(tasks="interp.tasks", circuits="circuits.registry", learners="interp.machines.learners")
 enter(evaluation="interp.evaluation", goals="interp.training.goals")
-enter(**{"task checks": "interp.model.task_checks"})
+enter(**{"task checks": "interp.model.checks"})
 
 __getattr__, __dir__ = facade(
     __name__,
@@ -67,10 +65,9 @@ __getattr__, __dir__ = facade(
         "interp.library": "load models register_machine",
         "interp.machine": "Channel",
         "interp.model.adapted": "Point adapt",
-        "interp.model.checks": "MACHINE_CHECKS check_machine",
+        "interp.model.checks": "MACHINE_CHECKS check_machine check_task",
         "interp.model.replay": "replay",
         "interp.model.rollout": "play rollout",
-        "interp.model.task_checks": "check_task",
         "interp.model.run": "Rollout",
         "reports.explore.server": "explore",
     },

@@ -189,7 +189,7 @@ def refuse_beyond_machine(what: str, n_bytes: float) -> None:
 
 _OF_CONTROLS = ("n_random", "n_resamples", "n_draws", "n_sets", "n_fresh", "n_folds", "n_bins", "n_seeds", "untrained")
 _OF_WORK = ("n_instances", "restarts", "steps", "fits", "battery", "horizon", "starts", "known", "test")
-REPEATS: Mapping[str, float] = {
+_REPEATS: Mapping[str, float] = {
     **dict.fromkeys(_OF_CONTROLS + _OF_WORK, 1e-5),
     **dict.fromkeys(("dataset_episodes", "eval_episodes", "batch_size", "n_rounds"), 1e-4),
     "eval_rounds": 1e-3,
@@ -209,7 +209,7 @@ def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
     interp.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 microseconds each, the \
 least that any takes; give at most 10000000
     """
-    each = REPEATS.get(name, 1e-5) if seconds is None else seconds
+    each = _REPEATS.get(name, 1e-5) if seconds is None else seconds
     most = round(_MOST_SECONDS / each)
     require(
         count <= most,
@@ -343,7 +343,7 @@ def check_fields(record: Any) -> None:
 def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     """``value``, when it is of ``kind``, with NumPy's numbers as Python's.
 
-    An argument named ``seed`` must be one, ``level`` a share, and one of :data:`REPEATS` must be done in time. The
+    An argument named ``seed`` must be one, ``level`` a share, and one of :data:`_REPEATS` must be done in time. The
     ``default`` always fits, and where it is not finite, numbers need not be.
     """
     if value is default:
@@ -363,7 +363,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
             seed_of(given, name)
         require(-(2**63) <= given < 2**63, f"{name} must be an integer of at most 64 bits, got {shown(value)}")
         require(name != "n_jobs" or given != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
-        if name in REPEATS:
+        if name in _REPEATS:
             refuse_endless(name, given)
     return given
 

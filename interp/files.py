@@ -148,20 +148,17 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
 
 def temporary_beside(path: Path) -> Path:
     """A new name beside ``path``, for what will be renamed to it; what killed processes left there is removed."""
-    _clear(path.parent)
+    _remove_left_behind(path.parent)
     return path.parent / f".{path.name}.~{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
 
 
-def remove_left_behind(folder: Path) -> None:
-    """Remove temporary files and folders whose process, on this machine, is no more."""
+@cache
+def _remove_left_behind(folder: Path) -> None:
+    """Remove temporary files and folders whose process, on this machine, is no more: once a folder."""
     for found in folder.glob(".*"):
         match = _TEMPORARY.match(found.name)
         if match and match[1] == _machine() and not _alive(int(match[2])):
             shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(missing_ok=True)
-
-
-_clear = cache(remove_left_behind)
-"""Once a folder: a sweep writes thousands of files to one."""
 
 
 @cache

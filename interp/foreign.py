@@ -103,10 +103,10 @@ def markup(text: object) -> str:
     return escape(plain(text))
 
 
-def no_formula(text: str) -> str:
+def _no_formula(text: str) -> str:
     """A cell of a table that spreadsheets open: text that would be computed there gets an apostrophe.
 
-    >>> [no_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned", "-x")]
+    >>> [_no_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned", "-x")]
     ["'=1+1", "'@sum", '-0.5 [-0.6, -0.4]', 'wma-learned', "'-x"]
     """
     text = plain(text)
@@ -114,10 +114,10 @@ def no_formula(text: str) -> str:
 
 
 def csv(frame: pd.DataFrame, **options: Any) -> str:
-    """A frame as CSV without its index: every cell and header that is text passes :func:`no_formula`."""
+    """A frame as CSV without its index: every cell and header that is text passes :func:`_no_formula`."""
 
     def shown(value: Any) -> Any:
-        return no_formula(value) if isinstance(value, str) else value
+        return _no_formula(value) if isinstance(value, str) else value
 
     own = frame.copy(deep=False)
     for i, dtype in enumerate(frame.dtypes):

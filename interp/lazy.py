@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
@@ -75,3 +77,23 @@ def enter(**modules: str) -> None:
 def entry(kind: str) -> ModuleType:
     """The module that holds what ships of a kind, imported now."""
     return import_module(_ENTRIES[kind])
+
+
+_PACKAGES = ("circuits", "probes", "reports")
+"""Installed beside ``interp``, under names that another distribution could use, too."""
+
+
+def strangers(home: Path | None = None) -> list[str]:
+    """A sentence for each room whose name leads to a package of somebody else; ``home`` holds ``interp``."""
+    home = Path(__file__).resolve().parents[1] if home is None else home
+    sentences = []
+    for name in _PACKAGES:
+        spec = PathFinder.find_spec(name)
+        found = None if spec is None or spec.origin is None else Path(spec.origin).resolve().parent
+        if found != home / name:
+            where = f"leads to {found}" if found else "leads nowhere"
+            sentences.append(
+                f"`import {name}` {where}, not to the package {name!r} of latent-context-interp in {home}: another "
+                "distribution or folder owns the name; install latent-context-interp in an environment of its own"
+            )
+    return sentences

@@ -106,7 +106,9 @@ def models() -> list[ModelRecord]:
     >>> [record.name for record in models() if record.kind == "handwired"]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
     """
-    known = [record for record, _ in _loaders().values()] + [_learned(folder) for folder in _shipped()]
+    known = [record for record, _ in _loaders().values()] + [
+        _learned(path.parent) for path in sorted(SHIPPED.glob("*/config.json"))
+    ]
     known += _BUILT.values()
     return [record for task in catalog.every() for record in known if record.task == task.key]
 
@@ -167,10 +169,6 @@ def serving(task: str, **sizes: int) -> str:
     """
     known = [record for record in models() if record.task == task and record.kind != "built"]
     return ", ".join(record.name for record in known if record.reads(sizes)) or "none"
-
-
-def _shipped() -> list[Path]:
-    return sorted(path.parent for path in SHIPPED.glob("*/config.json"))
 
 
 def _learned(folder: Path) -> ModelRecord:

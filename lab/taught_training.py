@@ -37,8 +37,8 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
+from interp.training.trainer import Muon, is_stack
 from lab import tying
 
 _ALPHA, _GAMMA, _BETA = 0.1, 0.9, 10.0

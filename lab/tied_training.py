@@ -25,8 +25,8 @@ from interp.errors import require_known
 from interp.files import write_json
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
-from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
+from interp.training.trainer import Muon, is_stack
 from lab import tying
 from lab.recipes import Recipe, batch_of, recipes, truth
 from lab.tying import Batch, Pairs, Tie

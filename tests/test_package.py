@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import interp
-from interp.rooms import ROOMS, strangers
+from interp.lazy import _PACKAGES, strangers
 from tests import package
 
 PROJECT = tomllib.loads((package.ROOT / "pyproject.toml").read_text())["project"]
@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((package.ROOT / "pyproject.toml").read_text())["project"
 
 def test_a_room_that_belongs_to_somebody_else_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert strangers() == []
-    assert len(strangers(tmp_path)) == len(ROOMS)
+    assert len(strangers(tmp_path)) == len(_PACKAGES)
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "__init__.py").touch()
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import interp"
@@ -37,7 +37,7 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     wheel = package.build(tmp_path)
     (sdist,) = tmp_path.glob("*.tar.gz")
     held = package.contents(wheel)
-    assert {"interp", *ROOMS} <= held and not {"tests", "lab"} & held and sdist.stat().st_size > 1_000_000
+    assert {"interp", *_PACKAGES} <= held and not {"tests", "lab"} & held and sdist.stat().st_size > 1_000_000
     assert {"interp/py.typed", "interp/checkpoints/wma-learned/model.safetensors"} <= held
     said = package.use(package.environment(tmp_path / "clean", wheel, here=True), tmp_path)
     assert f"{interp.__version__} represented\ninterp {interp.__version__}\nwma-handwired\n" in said

@@ -29,7 +29,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import exchanged
 from interp.tasks.experts.layout import ExpertRound
-from interp.training.batches import MachineLoss, RoundsLoss, encode, watched
+from interp.training.batches import RoundsLoss, encode, watched
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
@@ -274,7 +274,7 @@ def test_a_transformer_learns_numbers(tracker, tmp_path):
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert watched(model, [episodes], "own") == {"loss": pytest.approx(expected), "excess": pytest.approx(expected)}
     gru = tracker.learned(1)
-    theirs, _ = MachineLoss(gru, "target")(encode(episodes, gru.layout))
+    theirs, _ = RoundsLoss(gru, "target")(encode(episodes, gru.layout))
     assert theirs.item() == pytest.approx(
         tracker.losses(interp.rollout(gru, episodes).predictions, episodes).mean().item()
     )

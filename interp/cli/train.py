@@ -77,7 +77,7 @@ def train(
     folder_to_write(out / name)
     require_free(out / name)
     with working("importing torch"):
-        from interp.training.machine import kind_of, taken
+        from interp.training.trainer import kind_of, taken
         from interp.training.trainer import train as run
     precision, because = taken(chosen, out / name, kind_of(device))
     say.facts(name=name, preset=preset, settings=chosen.to_dict(), precision=precision, precision_because=because)

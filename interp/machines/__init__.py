@@ -17,25 +17,15 @@ from typing import TYPE_CHECKING
 from interp.lazy import facade
 
 if TYPE_CHECKING:
-    from interp.machines.agents import agent, read_agent
-    from interp.machines.cells import cell
-    from interp.machines.hierarchy import hrm
-    from interp.machines.loops import loop
-    from interp.machines.said import Said
-    from interp.machines.spaces import state_space
-    from interp.machines.thinking import read_coconut, thoughts
+    from interp.machines.recurrent import Said, agent, cell, loop, read_agent
+    from interp.machines.sequences import hrm, read_coconut, state_space, thoughts
 
 __all__ = ["Said", "agent", "cell", "hrm", "loop", "read_agent", "read_coconut", "state_space", "thoughts"]
 
 __getattr__, __dir__ = facade(
     __name__,
     {
-        "interp.machines.agents": "agent read_agent",
-        "interp.machines.cells": "cell",
-        "interp.machines.hierarchy": "hrm",
-        "interp.machines.loops": "loop",
-        "interp.machines.said": "Said",
-        "interp.machines.spaces": "state_space",
-        "interp.machines.thinking": "read_coconut thoughts",
+        "interp.machines.recurrent": "Said agent cell loop read_agent",
+        "interp.machines.sequences": "hrm read_coconut state_space thoughts",
     },
 )

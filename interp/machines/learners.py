@@ -22,17 +22,14 @@ from torch import Tensor, nn
 from interp import catalog
 from interp.checks import checked, integer
 from interp.errors import require, require_known
-from interp.machines.cells import cell
-from interp.machines.loops import loop
-from interp.machines.said import Embedded, Said
-from interp.machines.spaces import state_space
-from interp.machines.thinking import thoughts
+from interp.machines.recurrent import Said, cell, loop
+from interp.machines.sequences import Embedded, state_space, thoughts
 from interp.model.adapted import AdaptedMachine, layout_for
 from interp.model.checkpoints import BUILDERS
 from interp.model.layout import RoundLayout
 from interp.task import Task
 
-N_ROUNDS, CYCLES, HIDDEN = 100, 3, 64
+_N_ROUNDS, _CYCLES, _HIDDEN = 100, 3, 64
 """Rounds that a cache has room for, cycles of a loop in a round, and hidden units of what hears and what reads."""
 
 
@@ -41,9 +38,9 @@ class Learner(nn.Module):
 
     def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int, n_state: int) -> None:
         super().__init__()
-        self.hear = nn.Sequential(nn.Linear(said.n_told, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, width))
+        self.hear = nn.Sequential(nn.Linear(said.n_told, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, width))
         self.core = core
-        self.read = nn.Sequential(nn.Linear(n_state + said.n_asked, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_outcomes))
+        self.read = nn.Sequential(nn.Linear(n_state + said.n_asked, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, n_outcomes))
 
 
 class Reader(nn.Module):
@@ -52,7 +49,7 @@ class Reader(nn.Module):
     def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int) -> None:
         super().__init__()
         self.ask, self.hear = (
-            nn.Sequential(nn.Linear(n, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, width))
+            nn.Sequential(nn.Linear(n, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, width))
             for n in (said.n_asked, said.n_told)
         )
         self.begin, self.core, self.read = nn.Linear(1, width, bias=False), core, nn.Linear(width, n_outcomes)
@@ -72,7 +69,7 @@ def learner(
     *,
     width: int = 48,
     n_layers: int = 1,
-    n_rounds: int = N_ROUNDS,
+    n_rounds: int = _N_ROUNDS,
     sizes: Mapping[str, Any] | None = None,
 ) -> AdaptedMachine:
     """An untrained machine of a kind, one of :data:`KINDS`.
@@ -103,10 +100,10 @@ def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Adap
     module = Learner(said, block, width, layout.n_outputs, width)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
-        return z + heard / CYCLES
+        return z + heard / _CYCLES
 
     given: dict[str, Any] = {"hear": _heard(said), "read": _read(said), "inject": inject}
-    return loop(module, layout, block="core", cycles=CYCLES, shape=(width,), **given)
+    return loop(module, layout, block="core", cycles=_CYCLES, shape=(width,), **given)
 
 
 def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:

@@ -23,7 +23,6 @@ to the next one (``channels``) and which of its submodules to look into (``point
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,15 +38,14 @@ from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Channel, Component, Stepped
-from interp.model.cells import OPEN, gates
 from interp.model.checks import check_machine
-from interp.model.hooked import HookedMachine
+from interp.model.hooked import HookedMachine, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
-Tree = Mapping[str, Tensor]
-Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, Tree]]
-LATENT = "latent"
+_Tree = Mapping[str, Tensor]
+_Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
+_LATENT = "latent"
 
 
 def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
@@ -136,11 +134,11 @@ class AdaptedMachine(HookedMachine):
         self,
         module: nn.Module,
         layout: RoundLayout,
-        step: Step,
+        step: _Step,
         channels: Sequence[Channel],
         points: Mapping[str, Point],
         *,
-        initial: Callable[[Any], Tree] | None,
+        initial: Callable[[Any], _Tree] | None,
         read: Callable[[dict[str, Tensor]], Tensor] | None,
         reset: Callable[[Any], None] | None,
         output: str,
@@ -232,13 +230,11 @@ class AdaptedMachine(HookedMachine):
             for cell in self.opened.values():
                 stack.enter_context(cell.instead())
             for tap in self.taps.values():
-                stack.enter_context(tap.on(self._submodule(tap.point.module)))
+                name, _, gate = tap.point.module.rpartition(".")
+                opened = self.opened.get(name)  # a gate of a fused cell, or a submodule
+                part = self.module.get_submodule(tap.point.module) if opened is None else opened.get_submodule(gate)
+                stack.enter_context(tap.on(part))
             yield
-
-    def _submodule(self, name: str) -> nn.Module:
-        """A submodule, or a gate of a fused cell."""
-        cell, _, gate = name.rpartition(".")
-        return self.opened[cell].get_submodule(gate) if cell in self.opened else self.module.get_submodule(name)
 
     def read_state(self, latents: Tensor) -> Tensor:
         """The state that the machine carries, exactly; only where ``adapt`` was told how to read it."""
@@ -249,16 +245,22 @@ class AdaptedMachine(HookedMachine):
     @checked
     def fresh(self, seed: int = 0) -> AdaptedMachine:
         """The control of every claim: a copy with fresh random weights, which no global generator gave."""
-        blank = copy.deepcopy(self).cpu()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            drawn = _reset(blank.module) if self.reset is None else self.reset(blank.module)
-        left = [] if drawn is None else drawn
-        require(
-            not left, f"nothing says how to draw {', '.join(left)} of {self.name!r} anew; give adapt(..., reset=...)"
-        )
+
+        def draw(blank: AdaptedMachine) -> None:
+            """What is not drawn is still not a number afterwards, however a module keeps or computes its weights."""
+            if self.reset is not None:
+                self.reset(blank.module)
+                return
+            with torch.no_grad():
+                for weight in blank.module.parameters():
+                    weight.fill_(torch.nan)
+            reset_parameters(blank.module)
+            left = ", ".join(name for name, weight in blank.module.named_parameters() if weight.isnan().any())
+            require(not left, f"nothing says how to draw {left} of {self.name!r} anew; give adapt(..., reset=...)")
+
+        blank = self.drawn_anew(seed, draw)
         blank.called, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
-        return blank.to(self.device).eval()
+        return blank
 
     def said(self) -> str:
         """What its digest holds beside the weights."""
@@ -272,11 +274,11 @@ def adapt(
     module: nn.Module,
     task: str | Task | RoundLayout,
     *,
-    step: Step,
+    step: _Step,
     channels: Sequence[Channel],
     points: Mapping[str, str | Point] | None = None,
     sizes: Mapping[str, Any] | None = None,
-    initial: Callable[[Any], Tree] | None = None,
+    initial: Callable[[Any], _Tree] | None = None,
     read: Callable[[dict[str, Tensor]], Tensor] | None = None,
     algorithm: Algorithm | None = None,
     reset: Callable[[Any], None] | None = None,
@@ -328,7 +330,7 @@ def adapt(
     where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
     for key, point in where.items():
         require(
-            key.isidentifier() and key != LATENT, f"a point's key must be an identifier but {LATENT!r}, got {key!r}"
+            key.isidentifier() and key != _LATENT, f"a point's key must be an identifier but {_LATENT!r}, got {key!r}"
         )
         if point.module not in known:
             raise unknown_name("submodule", point.module, filter(None, known), limit=40)
@@ -369,7 +371,7 @@ def _grown(channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None) 
 
 def _components(channels: Sequence[Channel], points: Mapping[str, Point]) -> dict[str, Component]:
     labels = tuple(label for channel in channels for label in channel.labels)
-    found = {LATENT: Component(LATENT, "hook_latents", "latent", "carried state", labels=labels)}
+    found = {_LATENT: Component(_LATENT, "hook_latents", "latent", "carried state", labels=labels)}
     for key, point in points.items():
         several = point.times > 1
         hook = f"points.{key}" + (".{layer}" if several else "")
@@ -378,11 +380,143 @@ def _components(channels: Sequence[Channel], points: Mapping[str, Point]) -> dic
     return found
 
 
-def _reset(module: nn.Module) -> list[str]:
-    """Draw the weights of every submodule that says how; the names of parameters that are left as they were."""
-    drawn: set[int] = set()
-    for part in module.modules():
-        if reset := getattr(part, "reset_parameters", None):
-            reset()
-            drawn.update(id(parameter) for parameter in part.parameters())
-    return [name for name, parameter in module.named_parameters() if id(parameter) not in drawn]
+# The gates of PyTorch's fused recurrent cells and layers, as submodules that can be looked into: these compute in one
+# kernel, so no hook sees a gate. Their open form computes the same with the module's own weights, gate by gate, to
+# rounding (a test holds it). The gates of several layers are numbered: ``reset_1``, ``reset_2``.
+
+
+class _Open(nn.Module):
+    """A cell's gates; each is a submodule that passes its value on."""
+
+    gates: tuple[str, ...]
+
+    def __init__(self, cell: Any) -> None:
+        super().__init__()
+        self.of = [cell]  # in a list: the weights stay the cell's, under its names
+        for gate in self.gates:
+            self.add_module(gate, nn.Identity())
+
+    def sums(self, x: Tensor, h: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """What each gate is given by the input, and by the carried state."""
+        cell = self.of[0]
+        given = nn.functional.linear(x, cell.weight_ih, cell.bias_ih)
+        kept = nn.functional.linear(h, cell.weight_hh, cell.bias_hh)
+        return given.chunk(len(self.gates), 1), kept.chunk(len(self.gates), 1)
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        """While it is open, the cell computes in this form."""
+        cell = self.of[0]
+        cell.forward = self.forward
+        try:
+            yield
+        finally:
+            del cell.forward
+
+
+class _OpenGRU(_Open):
+    """``nn.GRUCell``: gates ``reset``, ``update`` and ``new``."""
+
+    gates = ("reset", "update", "new")
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        h = x.new_zeros(len(x), self.of[0].hidden_size) if h is None else h
+        (x_r, x_z, x_n), (h_r, h_z, h_n) = self.sums(x, h)
+        reset, update = (
+            self.get_submodule("reset")((x_r + h_r).sigmoid()),
+            self.get_submodule("update")((x_z + h_z).sigmoid()),
+        )
+        new = self.get_submodule("new")((x_n + reset * h_n).tanh())
+        return new + update * (h - new)
+
+
+class _OpenLSTM(_Open):
+    """``nn.LSTMCell``: gates ``input``, ``forget``, ``new`` and ``output``."""
+
+    gates = ("input", "forget", "new", "output")
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        nothing = x.new_zeros(len(x), self.of[0].hidden_size)
+        h, c = (nothing, nothing) if state is None else state
+        sums = [given + kept for given, kept in zip(*self.sums(x, h), strict=True)]
+        made = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
+        taken, kept, new, shown = (
+            self.get_submodule(gate)(act(total)) for gate, act, total in zip(self.gates, made, sums, strict=True)
+        )
+        c = kept * c + taken * new
+        return shown * c.tanh(), c
+
+
+class _Layer:
+    """One layer of an ``nn.GRU`` or ``nn.LSTM``, under the names that a cell gives its weights."""
+
+    def __init__(self, rnn: nn.RNNBase, layer: int) -> None:
+        self.rnn, self.layer, self.hidden_size = rnn, layer, rnn.hidden_size
+
+    def _weight(self, name: str) -> Any:
+        return getattr(self.rnn, f"{name}_l{self.layer}", None)  # a layer may have no bias
+
+    weight_ih = property(lambda self: self._weight("weight_ih"))
+    weight_hh = property(lambda self: self._weight("weight_hh"))
+    bias_ih = property(lambda self: self._weight("bias_ih"))
+    bias_hh = property(lambda self: self._weight("bias_hh"))
+
+
+class _OpenLayers(_Open):
+    """``nn.GRU`` and ``nn.LSTM`` of one direction, for sequences in a batch: every layer is an open cell."""
+
+    def __init__(self, rnn: nn.RNNBase) -> None:
+        self.gates = gates(rnn)
+        super().__init__(rnn)
+        form = _OF_LAYERS[type(rnn)]
+        self.layers = [form(_Layer(rnn, layer)) for layer in range(rnn.num_layers)]
+        for layer, opened in enumerate(self.layers):
+            for gate in form.gates:
+                opened.add_module(gate, self.get_submodule(_numbered(gate, layer, rnn.num_layers)))
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        rnn = self.of[0]
+        time = 1 if rnn.batch_first else 0
+        several = state if isinstance(state, tuple) else () if state is None else (state,)
+        after = []
+        for layer, opened in enumerate(self.layers):
+            now: Any = None
+            if several:
+                now = tuple(part[layer] for part in several) if isinstance(state, tuple) else several[0][layer]
+            shown = []
+            for x_t in x.unbind(time):
+                now = opened(x_t, now)
+                shown.append(now[0] if isinstance(now, tuple) else now)
+            x = torch.stack(shown, time)
+            after.append(now if isinstance(now, tuple) else (now,))
+        parts = tuple(torch.stack(part) for part in zip(*after, strict=True))
+        return x, parts if len(parts) > 1 else parts[0]
+
+
+OPEN: dict[type[nn.Module], type[_Open]] = {
+    nn.GRUCell: _OpenGRU,
+    nn.LSTMCell: _OpenLSTM,
+    nn.GRU: _OpenLayers,
+    nn.LSTM: _OpenLayers,
+}
+"""Fused cells and layers by class, with their open form."""
+_OF_LAYERS: dict[type[nn.Module], type[_Open]] = {nn.GRU: _OpenGRU, nn.LSTM: _OpenLSTM}
+
+
+def _numbered(gate: str, layer: int, n_layers: int) -> str:
+    return gate if n_layers == 1 else f"{gate}_{layer + 1}"
+
+
+def gates(part: nn.Module) -> tuple[str, ...]:
+    """The names of the gates that can be looked into; none where a module is no fused cell or layers of one direction.
+
+    >>> gates(nn.GRUCell(2, 3)), gates(nn.GRU(2, 3, num_layers=2))[-2:], gates(nn.Linear(2, 3))
+    (('reset', 'update', 'new'), ('update_2', 'new_2'), ())
+    """
+    if isinstance(part, nn.RNNBase):
+        of, plain = _OF_LAYERS.get(type(part)), not part.bidirectional and not part.proj_size
+        if of is None or not plain:
+            return ()
+        several = range(part.num_layers)
+        return tuple(_numbered(gate, layer, part.num_layers) for layer in several for gate in of.gates)
+    return OPEN[type(part)].gates if type(part) in OPEN else ()

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.checks import check_fields, checked, refuse_above
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.model.layout import RoundLayout, layout_from_dict
 
 if TYPE_CHECKING:
@@ -58,15 +58,15 @@ class LatentTransformerConfig:
     n_heads: int
     d_head: int
     d_mlp: int = 0
-    act_fn: str = "gelu"
-    normalization_type: str | None = "LNPre"
+    act_fn: _ActFn = "gelu"
+    normalization_type: _Normalization = "LNPre"
     attention_rules: tuple[tuple[str, ...], ...] = ()
     attn_scale: float | None = None
-    latent_update: str = "add"
+    latent_update: LatentUpdate = "add"
     write_map: bool = False
-    position_codes: str = "index"
+    position_codes: PositionCodes = "index"
     strip_position: bool = False
-    output: str = "logits"
+    output: _Output = "logits"
     value_range: tuple[float, float] | None = None
     init_std: float = 0.08
     head_names: tuple[tuple[str, ...], ...] = ()
@@ -89,9 +89,6 @@ class LatentTransformerConfig:
             self.value_range is None or self.value_range[0] <= self.value_range[1],
             f"value_range must be (low, high), got {self.value_range!r}",
         )
-        for name, literal in _CHOICES.items():
-            if getattr(self, name) not in get_args(literal):
-                raise unknown_name(name, getattr(self, name), map(str, get_args(literal)))
         real = self.layout.kind != "classes"
         require(
             real == (self.output == "value"),
@@ -107,10 +104,8 @@ class LatentTransformerConfig:
                 not table or shape == {(self.n_layers, self.n_heads)},
                 f"{name} must hold {self.n_layers} rows of {self.n_heads}, got rows of {[len(row) for row in table]}",
             )
-        for row in self.attention_rules:
-            for rule in row:
-                if rule not in get_args(AttentionRule):
-                    raise unknown_name("attention rule", rule, get_args(AttentionRule))
+        for rule in sum(self.attention_rules, ()):
+            require_known("attention rule", rule, get_args(AttentionRule))
 
     @property
     def d_vocab(self) -> int:
@@ -158,8 +153,7 @@ class LatentTransformerConfig:
         require(isinstance(data, dict), f"a configuration is a table of fields, got {data!r}")
         known = {f.name for f in fields(cls)}
         for name in data:
-            if name not in known:
-                raise unknown_name("configuration field", name, known, limit=40)
+            require_known("configuration field", name, known, limit=40)
         missing = {"layout", "d_model", "n_layers", "n_heads", "d_head"} - data.keys()
         if missing:
             raise InputError(f"the configuration lacks {', '.join(sorted(missing))}")
@@ -167,15 +161,6 @@ class LatentTransformerConfig:
         if data.get("value_range") is not None:
             tables["value_range"] = tuple(data["value_range"])
         return cls(**{**data, **tables, "layout": layout_from_dict(data["layout"])})
-
-
-_CHOICES = {
-    "act_fn": _ActFn,
-    "normalization_type": _Normalization,
-    "latent_update": LatentUpdate,
-    "output": _Output,
-    "position_codes": PositionCodes,
-}
 
 
 @dataclass

@@ -6,6 +6,7 @@ error that offers the nearest ones, and a hook point that fires only on request 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -163,6 +164,19 @@ class HookedMachine(HookedRootModule):
         """What the machine is beside its weights, as a text."""
         raise NotImplementedError
 
+    def drawn_anew(self, seed: int, draw: Callable[[Self], object] | None = None) -> Self:
+        """A copy in evaluation mode whose weights are fresh, and given by no global generator.
+
+        ``draw`` draws them, or every module's own ``reset_parameters`` does.
+        """
+        # Tensors that a module keeps of a run with gradients have a past, which cannot be copied.
+        kept = [value for part in self.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+        fresh = copy.deepcopy(self, {id(value): value.detach().clone() for value in kept}).cpu()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            (draw or reset_parameters)(fresh)
+        return fresh.to(self.device).eval()
+
     def weights_version(self) -> tuple[tuple[int, int], ...]:
         """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``."""
         return tuple((tensor.data_ptr(), tensor._version) for tensor in self.state_dict(keep_vars=True).values())
@@ -173,6 +187,13 @@ class HookedMachine(HookedRootModule):
             sha.update(name.encode())
             sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return sha.hexdigest()
+
+
+def reset_parameters(module: nn.Module) -> None:
+    """Draw the weights of every submodule that says how."""
+    for part in module.modules():
+        if reset := getattr(part, "reset_parameters", None):
+            reset()
 
 
 def _fitting(name: str, function: Any) -> Any:

@@ -6,7 +6,6 @@ equals the sequential pass (:mod:`interp.model.rollout`) to float precision.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -58,7 +57,11 @@ def replay(
     names = model.hook_names(names_filter) if names_filter is not None else []
     latents, fed = run.rows(chosen)
     cache: dict[str, list[Tensor]] = {name: [] for name in names}
-    counter = FiringCounter([*fwd_hooks, *((name, partial(_save, parts)) for name, parts in cache.items())])
+
+    def keep(activation: Tensor, hook: Any) -> None:
+        cache[hook.name].append(activation.detach().clone())  # what comes later may write over the tensor itself
+
+    counter = FiringCounter([*fwd_hooks, *((name, keep) for name in names)])
     size = chunk or (len(latents) if fwd_hooks else fed.at_once(REPLAY_BATCH))
     steps = []
     with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
@@ -69,7 +72,3 @@ def replay(
     shape = (run.n_episodes, len(chosen))
     predictions, carried = (torch.cat(parts).unflatten(0, shape) for parts in zip(*steps, strict=True))
     return predictions, carried, {name: torch.cat(parts).unflatten(0, shape) for name, parts in cache.items()}
-
-
-def _save(parts: list[Tensor], activation: Tensor, hook: Any) -> None:
-    parts.append(activation.detach())

@@ -74,7 +74,9 @@ def rollout(
     if commit not in get_args(Commit):
         raise unknown_name("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
-    _refuse_beyond_machine(model, layout, len(episodes), episodes.n_rounds)
+    numbers = (4 * layout.n_positions + model.initial(1, layout).numel()) * len(episodes) * episodes.n_rounds
+    what = f"a rollout of {len(episodes)} episodes of {episodes.n_rounds} rounds"
+    refuse_beyond_machine(what, model.dtype.itemsize * numbers)
     encoded = model.prepare(layout.encode(episodes))
     available = encoded.tokens.shape[1]
     n_rounds = available if n_rounds is None else n_rounds
@@ -83,7 +85,9 @@ def rollout(
     chosen = select_rounds(rounds, n_rounds)
     cached = chosen if names_filter is not None else []
     names = model.hook_names(names_filter) if names_filter is not None else []
-    hooks = _hooks_by_round(fwd_hooks, n_rounds)
+    hooks: dict[int, Hooks] = dict.fromkeys(range(n_rounds), fwd_hooks) if fwd_hooks else {}  # type: ignore[arg-type]
+    if isinstance(fwd_hooks, Mapping):
+        hooks = {select_rounds(t, n_rounds)[0]: pairs for t, pairs in fwd_hooks.items() if pairs}
     for pairs in hooks.values():
         for name, _ in pairs:
             model.hook_names(name)
@@ -162,14 +166,8 @@ def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout:
     )
 
 
-def _refuse_beyond_machine(model: Machine, layout: RoundLayout, n_episodes: int, n_rounds: int) -> None:
-    numbers = 4 * layout.n_positions + model.initial(1, layout).numel()
-    what = f"a rollout of {n_episodes} episodes of {n_rounds} rounds"
-    refuse_beyond_machine(what, model.dtype.itemsize * numbers * n_episodes * n_rounds)
-
-
 @dataclass(frozen=True)
-class Step:
+class _Step:
     """One round run: what it predicted and chose, the latents that it leaves, and the round as it was fed."""
 
     prediction: Tensor
@@ -186,7 +184,7 @@ def run_round(
     commit: str,
     hooks: Hooks,
     step: Callable[[Tensor, EncodedRounds], Stepped] | None = None,
-) -> Step:
+) -> _Step:
     """One round: predict, commit the choice where the layout has one, and write the update.
 
     Callers that run many rounds without hooks give the model's ``stepper()`` as ``step``, which is then made once.
@@ -200,7 +198,7 @@ def run_round(
             if not torch.equal(committed, encoded.tokens):
                 encoded = replace(encoded, tokens=committed)
                 done = forward(latents, encoded)
-    return Step(done.prediction, choice, done.carried, encoded)
+    return _Step(done.prediction, choice, done.carried, encoded)
 
 
 def _sequential(
@@ -222,7 +220,7 @@ def _sequential(
         stepper = model.stepper()
         for t in range(n_rounds):
             if clean is not None and (t < first or (hold and t not in hooks)):
-                step = _taken_from(clean, t)
+                step = _Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], clean.fed.at(t))
             else:
                 pairs = counters[t].hooks if t in counters else ()
                 step = run_round(model, encoded.at(t), latents, layout, commit, pairs, stepper)
@@ -256,10 +254,6 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
     return once(settings, model, episodes, make=lambda: replace(run(), model=model, episodes=episodes))
 
 
-def _taken_from(clean: Rollout, t: int) -> Step:
-    return Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], clean.fed.at(t))
-
-
 class _Record:
     """What the rounds of a run gave, each written to its place in tensors that hold all of them.
 
@@ -272,7 +266,7 @@ class _Record:
         self.latents = self._all(initial, n_rounds + 1)
         self.latents[:, 0] = initial.detach()
 
-    def add(self, step: Step) -> None:
+    def add(self, step: _Step) -> None:
         """The next round."""
         given = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.n_done:
@@ -313,9 +307,3 @@ def _cached(
 
 def _settings(model: Machine, commit: str) -> dict[str, Any]:
     return provenance(model, **model.precision(), commit=commit)
-
-
-def _hooks_by_round(fwd_hooks: Hooks | Mapping[int, Hooks], n_rounds: int) -> dict[int, Hooks]:
-    if isinstance(fwd_hooks, Mapping):
-        return {select_rounds(t, n_rounds)[0]: pairs for t, pairs in fwd_hooks.items() if pairs}
-    return dict.fromkeys(range(n_rounds), fwd_hooks) if fwd_hooks else {}

@@ -14,7 +14,6 @@ in half the time.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import warnings
@@ -410,13 +409,7 @@ class HookedLatentTransformer(LensSurface):
         ``tools.analysis.interchange.reinitialized`` draws (a test compares them), without that import: it loads half of
         ``transformers``, three seconds for every command that probes.
         """
-        fresh = copy.deepcopy(self).cpu()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            for module in fresh.modules():
-                if reset := getattr(module, "reset_parameters", None):
-                    reset()
-        fresh = fresh.to(self.device).eval()
+        fresh = self.drawn_anew(seed)
         fresh.config = replace(self.config, name=f"{self.name}-untrained")
         fresh.state_map = torch.zeros(0, self.config.d_model, device=self.device)
         return fresh

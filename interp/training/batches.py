@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -145,39 +145,50 @@ class EpisodeSource:
 
 
 class RoundsLoss(nn.Module):
-    """Mean cross-entropy of the predictions of consecutive rounds; the latents are never supervised.
+    """Mean cross-entropy of the predictions of consecutive rounds; what is carried is never supervised.
 
     ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2). Where a real number
     is predicted, the target ``[episode, round, 1]`` is the number, and the loss the layout's.
 
     Args:
-        model: one whose output is "logits".
+        model: a transformer whose output is "logits", or any other machine, whose rounds run as its contract has them.
+            Of the latter predictions are seen, not logits, so a probability below float precision has no gradient.
         commit: which choice rounds hold, where they hold one: the model's "own", or the recorded "target".
-        compile: run the round through torch.compile, which does not see hooks that are added later.
+        compile: run a transformer's round through torch.compile, which does not see hooks that are added later.
     """
 
-    def __init__(self, model: HookedLatentTransformer, commit: str, compile: bool = False) -> None:
+    def __init__(self, model: Machine, commit: str, compile: bool = False) -> None:
         super().__init__()
-        self.model, self.commit = model, commit
+        self.model: Any = model
+        self.commit = commit
         self.round = torch.compile(self._round, mode="reduce-overhead") if compile else self._round
 
     def forward(
-        self, batch: Batch, latents: Float[Tensor, "episode latent d_model"] | None = None
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode latent d_model"]]:
-        """The loss, and the latents after the last round; those before the first are the initial ones when None."""
-        layout, targets = batch.layout, batch.targets
-        tokens, values, slots = batch.rounds.tokens, batch.rounds.values, batch.rounds.slots
-        if latents is None:
-            latents = self.model.initial_latents(len(tokens), layout.n_latents)
+        self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
+        """The loss, and what is carried after the last round; before the first it is the initial state when None."""
+        transformer, layout = isinstance(self.model, HookedLatentTransformer), batch.layout
+        fed = batch.rounds if transformer else self.model.prepare(batch.rounds)
+        if carried is None:
+            carried = self.model.initial(len(batch.targets), layout)
         losses = []
-        for t in range(tokens.shape[1]):
-            logits, update = self.round(tokens[:, t], values[:, t], latents, layout)
-            if layout.kind == "classes":
-                losses.append(-(targets[:, t] * logits.float().log_softmax(-1)).sum(-1).mean())
+        for t in range(batch.n_rounds):
+            now, targets = fed.at(t), batch.targets[:, t]
+            if transformer:
+                logits, update = self.round(now.tokens, now.values, carried, layout)
+                carried, scores = self.model.write(carried, update, now.slots), logits.float()
             else:
-                losses.append(layout.loss(layout.prediction(logits.float()), targets[:, t, 0]).mean())
-            latents = self.model.write(latents, update, slots[:, t])
-        return torch.stack(losses).mean(), latents
+                step = run_round(self.model, now, carried, layout, self.commit, ())
+                carried, scores = step.latents, step.prediction
+            if layout.kind != "classes":
+                missed = layout.loss(layout.prediction(scores) if transformer else scores, targets[:, 0])
+            elif transformer:
+                missed = -(targets * scores.log_softmax(-1)).sum(-1)
+            else:
+                told = layout.distribution(scores)
+                missed = -(targets * told.clamp_min(torch.finfo(told.dtype).eps).log()).sum(-1)
+            losses.append(missed.mean())
+        return torch.stack(losses).mean(), carried
 
     def _round(self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout) -> tuple[Tensor, Tensor]:
         """Outcome logits and update of one round; its choice is committed on the way, where it is the model's own."""
@@ -197,38 +208,6 @@ class RoundsLoss(nn.Module):
         return logits, model.update(read[:, -layout.n_after], layout.n_positions)
 
 
-class MachineLoss(nn.Module):
-    """The same loss for a machine that is no transformer: its rounds one after the other, as its contract has them.
-
-    It sees predictions where :class:`RoundsLoss` sees logits, so a probability below float precision has no gradient.
-    """
-
-    def __init__(self, model: Machine, commit: str) -> None:
-        super().__init__()
-        self.model, self.commit = model, commit
-
-    def forward(
-        self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
-        """The loss, and what is carried after the last round; before the first it is the initial state when None."""
-        fed, losses = self.model.prepare(batch.rounds), []
-        if carried is None:
-            carried = self.model.initial(len(batch.targets), batch.layout)
-        for t in range(batch.n_rounds):
-            step = run_round(self.model, fed.at(t), carried, batch.layout, self.commit, ())
-            losses.append(_missed(batch.layout, step.prediction, batch.targets[:, t]).mean())
-            carried = step.latents
-        return torch.stack(losses).mean(), carried
-
-
-def _missed(layout: RoundLayout, prediction: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of predictions from the targets ``[..., outcome]``; of a real number, the layout's loss."""
-    if layout.kind != "classes":
-        return layout.loss(prediction, targets[..., 0])
-    told = layout.distribution(prediction)
-    return -(targets * told.clamp_min(torch.finfo(told.dtype).eps).log()).sum(-1)
-
-
 def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
     """What the task's goal watches, averaged: ``excess``, the loss above the best that is possible, and more.
 
@@ -243,14 +222,14 @@ def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[st
         run = rollout(model, episodes, commit=commit)
         predictions = run.predictions.double()
         if goal.evaluate is None:
-            parts.append(_loss(run.layout, predictions.cpu(), goal.targets(episodes)))
+            parts.append(_excess(run.layout, predictions.cpu(), goal.targets(episodes)))
         else:
             parts.append(goal.evaluate(predictions.numpy(force=True), episodes))
     model.train(was_training)  # type: ignore[attr-defined]
     return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
 
 
-def _loss(layout: RoundLayout, predictions: Tensor, targets: np.ndarray) -> dict[str, float]:
+def _excess(layout: RoundLayout, predictions: Tensor, targets: np.ndarray) -> dict[str, float]:
     if layout.kind != "classes":
         loss = layout.loss(predictions, torch.from_numpy(np.asarray(targets))[..., 0]).mean()
         return {"loss": float(loss), "excess": float(loss)}

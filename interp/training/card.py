@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
-from interp.training.machine import this_machine
 from interp.training.runs import TrainedRun, called, load_run
+from interp.training.trainer import this_machine
 
 _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 
@@ -102,6 +101,8 @@ def card(
     optimizers = f"AdamW at {config.lr:g}"
     if config.muon_lr and not config.machine:
         optimizers += f", Muon at {config.muon_lr:g} for the matrices of the blocks"
+    because = run.about.get("precision_because", "named by the settings")
+    why = "" if because == "named by the settings" else f" ({because})"
     made = f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}"
     if config.machine:
         carried = ", ".join(f"{channel.name} {list(channel.shape)}" for channel in run.model.channels)
@@ -115,7 +116,7 @@ def card(
         "Optimisation": (
             f"{optimizers}, warm-up {config.warmup_steps}, {_DECAYS[config.decay]}, "
             f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
-            f"{config.precision}{_why(run)}, "
+            f"{config.precision}{why}, "
             + (f"a step every {config.window} rounds" if config.window else "no truncation through time")
         ),
         "Commit": f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
@@ -183,12 +184,6 @@ def command(config: TrainingConfig, name: str) -> str:
     return shlex.join(parts)
 
 
-def _why(run: TrainedRun) -> str:
-    """Why the run took its precision; nothing where its record does not say, or it was named."""
-    because = run.about.get("precision_because", "named by the settings")
-    return "" if because == "named by the settings" else f" ({because})"
-
-
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
@@ -199,17 +194,14 @@ def _toml(value: Any) -> str:
 
 def _stage_text(stage: Stage, task: str) -> str:
     bounds = [(stage.sizes.get(size.name), size.option) for size in catalog.get(task).sizes]
-    sizes = " and ".join(f"{_bound(bound)} {name}" for bound, name in bounds if bound)
+    said = [(f"up to {bound}" if isinstance(bound, int) else _span(*bound), name) for bound, name in bounds if bound]
+    sizes = " and ".join(f"{span} {name}" for span, name in said)
     until = " and ".join(f"{name} {least:g}" for name, least in stage.until.items())
     return (
         f"{'up to ' if until else ''}{stage.steps:,} batches of {stage.n_rounds} rounds"
         + (f" with {sizes}" if sizes else "")
         + (f", until {until}" if until else "")
     )
-
-
-def _bound(bound: int | Sequence[int]) -> str:
-    return f"up to {bound}" if isinstance(bound, int) else _span(*bound)
 
 
 def _span(low: int, high: int) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from interp import catalog
 from interp.checks import check_fields
@@ -29,13 +30,6 @@ _EVERY = ["eval_every", "checkpoint_every", "eval_episodes", "eval_rounds", "epo
 _POSITIVE = ["batch_size", "lr", "clip", *_EVERY, "d_model", "n_layers", "n_heads"]
 _PATIENCE = ["patience", "patience_from_stage", "min_gain"]
 _FROM_ZERO = ["muon_lr", "window", "d_mlp", "dataset_episodes", "warmup_steps", "weight_decay", *_PATIENCE, "init_std"]
-_CHOICES = {
-    "commit": Commit,
-    "precision": _Precision,
-    "decay": _Decay,
-    "latent_update": LatentUpdate,
-    "position_codes": PositionCodes,
-}
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ class TrainingConfig:
         epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of ``patience`` epochs in a
             row brought no gain of ``min_gain``, from the given stage on; patience 0 never stops early.
         precision: "bfloat16" runs the forward pass under autocast; "auto" takes bfloat16 where the
-            machine reports units for it, records it and why (:mod:`interp.training.machine`).
+            machine reports units for it, records it and why (:mod:`interp.training.trainer`).
         eval_every, checkpoint_every: in batches.
     """
 
@@ -116,9 +110,9 @@ class TrainingConfig:
     n_layers: int = 4
     n_heads: int = 4
     d_mlp: int = 256
-    latent_update: str = "add"
+    latent_update: LatentUpdate = "add"
     write_map: bool = False
-    position_codes: str = "index"
+    position_codes: PositionCodes = "index"
     init_std: float = 0.08
     machine: Mapping[str, Any] = field(default_factory=dict)
     start: str = ""
@@ -126,13 +120,13 @@ class TrainingConfig:
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     regimes: Sequence[str] = ()
     dataset_episodes: int = 0
-    commit: str = "own"
+    commit: Commit = "own"
     mix: float = 0.1
     batch_size: int = 64
     lr: float = 1e-3
     muon_lr: float = 0.0
     warmup_steps: int = 100
-    decay: str = "cosine"
+    decay: _Decay = "cosine"
     weight_decay: float = 1e-2
     betas: Sequence[float] = (0.9, 0.95)
     clip: float = 1.0
@@ -141,7 +135,7 @@ class TrainingConfig:
     patience: int = 0
     patience_from_stage: int = 0
     min_gain: float = 1e-3
-    precision: str = "float32"
+    precision: _Precision = "float32"
     compile: bool = False
     seed: int = 0
     eval_every: int = 250
@@ -155,8 +149,6 @@ class TrainingConfig:
             require(isinstance(value, list | tuple), f"{name} must be a list, got {value!r}")
             object.__setattr__(self, name, tuple(value))
         check_fields(self)
-        for name, literal in _CHOICES.items():
-            require_known(name, getattr(self, name), get_args(literal))
         if self.machine:
             object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
             named = set(self.machine) == {"builder", "arguments"} and isinstance(self.machine["builder"], str)
@@ -269,12 +261,6 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
         task == config.task,
         f"task cannot be set: the preset is one of {config.task!r}; start from a preset of {task!r}",
     )
-    for name, value in values.items():
-        current = getattr(config, name)
-        numbers = isinstance(current, int | float) and not isinstance(current, bool)
-        kind: Any = (int, float) if numbers else (list, tuple) if isinstance(current, tuple) else type(current)
-        if not isinstance(value, kind) or (isinstance(current, int) and isinstance(value, float)):
-            raise InputError(f"{name} must be like {current!r}, got {value!r}")
     for name, bounds in values.get("sizes", {}).items():
         require(isinstance(bounds, list | tuple), f"{name} must be [low, high], got {bounds!r}")
     return replace(config, **merge({"sizes": config.sizes}, values))
@@ -302,6 +288,20 @@ def parse_assignment(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {error}") from error
+
+
+@cache
+def read_presets(task: str) -> Mapping[str, TrainingConfig]:
+    """The presets that ship for a task: tables of a TOML file, of which one may be ``like`` an earlier one.
+
+    >>> sorted(read_presets("experts"))
+    ['laptop', 'laptop-wide', 'paper']
+    """
+    found: dict[str, TrainingConfig] = {}
+    for name, given in read_toml(Path(__file__).parent / "goals" / f"{task}.toml").items():
+        base = found[given.pop("like")].to_dict() if "like" in given else {}
+        found[name] = TrainingConfig.from_dict({**base, **given})
+    return found
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

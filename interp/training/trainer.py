@@ -4,13 +4,22 @@
 optimizer moments, step, curriculum, best loss) goes to one safetensors file by an atomic rename; data are a function
 of (seed, step), so a run that was killed gives the same losses as an unbroken one. Devices, mixed precision and
 several processes (torchrun) are accelerate's.
+
+The precision "auto" is settled once for a run by what the machine reports of itself, never by a stopwatch: one seed on
+one machine is one model, however busy the machine is. On a CPU without bfloat16 units a training step in bfloat16 took
+4 to 7 times one in float32; with such units it took .6 to .9 of it, most where the matrices are large. What was taken,
+and why, is recorded in the run's ``training.json``; a run that is resumed keeps its precision, wherever it goes on. Say
+``precision = "float32"`` to have the same numbers on every machine.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,21 +28,22 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.utils import broadcast_object_list
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from interp.checks import checked, folder_name, integer
 from interp.errors import InputError, require, unknown_name
-from interp.files import appending, file_to_write, locked, write_json, writing
+from interp.files import appending, file_to_write, locked, read_json, reading, write_json, writing
 from interp.library import load, models
 from interp.machine import Machine
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import display
 from interp.provenance import provenance
-from interp.training.batches import EpisodeSource, MachineLoss, RoundsLoss, watched
+from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
-from interp.training.machine import settled, this_machine
-from interp.training.muon import Muon, is_stack
 from interp.training.runs import (
     METRICS_FILE,
     RECORD_FILE,
@@ -110,7 +120,11 @@ class _Run:
     """One training run in one process."""
 
     def __init__(self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator) -> None:
-        config, self.precision_because = settled(config, folder, accelerator)
+        answer: list[Any] = [taken(config, folder, accelerator.device.type)] if accelerator.is_main_process else [None]
+        if accelerator.num_processes > 1:
+            broadcast_object_list(answer)  # one precision in every process
+        precision, self.precision_because = answer[0]
+        config = replace(config, precision=precision)
         self.config, self.folder, self.accelerator = config, folder, accelerator
         torch.manual_seed(config.seed)
         self.model = made(config, name)
@@ -118,17 +132,15 @@ class _Run:
         if config.start:
             _begin(self.model, config.start, self.source.goal)
         beta_1, beta_2 = config.betas
-        named = dict(self.model.named_parameters())
-        muon = config.muon_lr and not config.machine
-        stacks = [parameter for key, parameter in named.items() if muon and is_stack(key, parameter)]
-        rest = [parameter for key, parameter in named.items() if not (muon and is_stack(key, parameter))]
+        parts: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
+        for key, parameter in self.model.named_parameters():
+            parts[bool(config.muon_lr and not config.machine and is_stack(key, parameter))].append(parameter)
+        rest, stacks = parts
         adam = torch.optim.AdamW(rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay)
         optimizers: list[torch.optim.Optimizer] = [adam]
         if stacks:
             optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
-        loss: torch.nn.Module = RoundsLoss(self.model, config.commit, config.compile)
-        if config.machine:
-            loss = MachineLoss(self.model, config.commit)
+        loss = RoundsLoss(self.model, config.commit, config.compile)
         self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
         self.at, self.saved = Progression(), 0
         if any(stage.until for stage in config.curriculum):
@@ -194,16 +206,13 @@ class _Run:
     def _finished(self) -> bool:
         return self.at.stage >= len(self.config.curriculum)
 
-    @property
-    def _planned(self) -> int:
-        """The step of the plan: a stage that ended early counts in full, so that rates still reach their end."""
-        return sum(stage.steps for stage in self.config.curriculum[: self.at.stage]) + self.at.stage_step
-
     def step(self) -> float:
         """One batch of episodes, an optimizer step a window; learning rates follow :func:`_schedule`."""
         shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
-        fraction = _schedule(self._planned, self.config)
+        # The step of the plan: a stage that ended early counts in full, so that rates still reach their end.
+        planned = sum(stage.steps for stage in self.config.curriculum[: self.at.stage]) + self.at.stage_step
+        fraction = _schedule(planned, self.config)
         for optimizer, rate in zip(self.optimizers, (self.config.lr, self.config.muon_lr), strict=False):
             for group in optimizer.param_groups:
                 group["lr"] = rate * fraction
@@ -311,3 +320,117 @@ def _shape(model: Any) -> dict[str, Any]:
     """What two models must have in common for the weights of one to fit the other."""
     said: dict[str, Any] = model.config.to_dict() if isinstance(model, HookedLatentTransformer) else _how(model)
     return {key: value for key, value in said.items() if key not in _SAID}
+
+
+# What it runs on, and in which precision.
+
+
+def _units() -> list[str]:
+    """The bfloat16 units of the CPU that this process runs on, by the names that torch gives them."""
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
+    return sorted(name for name, has in found.items() if has is True and "bf16" in name)
+
+
+def this_machine() -> str:
+    """What this process can use, in words: architecture, CPU, its cores and vector units, GPU.
+
+    >>> this_machine().split(", ")[0] == platform.machine()
+    True
+    """
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    parts = [platform.machine(), found.get("cpu_name"), f"{os.cpu_count()} CPU cores"]
+    parts.append(torch.backends.cpu.get_cpu_capability())
+    if found:
+        parts.append(f"bfloat16 units: {' '.join(_units()) or 'none'}")
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+    return ", ".join(part for part in parts if part)
+
+
+def taken(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
+    """The precision that ``config`` is trained in on a ``kind`` of device ("cpu", "cuda", "mps"), and why."""
+    if config.precision != "auto":
+        return config.precision, "named by the settings"
+    if config.machine:
+        return "float32", "a machine that is no transformer is trained in its own"
+    record = folder / RECORD_FILE
+    about = read_json(record, "config") if record.is_file() else {}
+    state = read_state(folder)
+    begun = about.get("config") if state is None else state.config
+    if not begun:
+        return _precision_of(kind)
+    with reading(record):
+        return str(begun["precision"]), str(about.get("precision_because", "as this run began"))
+
+
+def kind_of(device: str) -> str:
+    """The kind of device that a run on ``device`` computes on; "auto" is this machine's accelerator, if it has one."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return (found.type if found else "cpu") if device == "auto" else device
+
+
+def _precision_of(kind: str) -> tuple[str, str]:
+    """The precision that a kind of device trains in, and the property of this machine that says so."""
+    if kind == "cuda":
+        whole = torch.cuda.is_bf16_supported(including_emulation=False)
+        return ("bfloat16" if whole else "float32"), f"the GPU has {'' if whole else 'no '}bfloat16 units"
+    if kind != "cpu":
+        return "float32", f"nothing says whether {kind!r} has bfloat16 units"
+    units = ", ".join(_units())
+    return ("bfloat16", f"the CPU has {units}") if units else ("float32", "the CPU reports no bfloat16 units")
+
+
+# Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; size of a step as in Liu et al. 2025).
+# torch.optim.Muon takes 2-D parameters only; attention weights here are stacks of matrices, one per head, and each
+# matrix of a stack is orthogonalised on its own.
+
+_MOMENTUM = 0.95
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the quintic iteration: singular values go to about 1 (.7 to 1.2) in five steps."""
+_ADAM_RMS = 0.2
+"""Root mean square of an entry of AdamW's usual update over the learning rate: one rate serves both optimizers."""
+
+
+def is_stack(name: str, parameter: Tensor) -> bool:
+    """Whether Muon trains the parameter: the weights of blocks, not their biases, embeddings or the unembedding."""
+    return name.startswith("blocks.") and name.rpartition(".")[2].startswith("W_") and parameter.ndim >= 2
+
+
+class Muon(torch.optim.Optimizer):
+    """``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``, ``O`` orthogonal.
+
+    Parameters are matrices, or stacks of them; the learning rate is on AdamW's scale, weight decay decoupled as there.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                momentum = state["momentum"].mul_(_MOMENTUM).add_(gradient)
+                update = _orthogonalise(gradient + _MOMENTUM * momentum)
+                rate = _ADAM_RMS * group["lr"] * max(parameter.shape[-2:]) ** 0.5
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
+
+
+def _orthogonalise(
+    matrix: Float[Tensor, "*stack rows columns"], steps: int = 5
+) -> Float[Tensor, "*stack rows columns"]:
+    """About ``U V^T`` of each matrix's singular value decomposition, by Newton-Schulz iterations."""
+    a, b, c = _NEWTON_SCHULZ
+    tall = matrix.shape[-2] > matrix.shape[-1]
+    x = matrix.mT if tall else matrix
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
+    for _ in range(steps):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    return x.mT if tall else x

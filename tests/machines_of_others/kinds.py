@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, HrmTextConfig, HrmTextForCausalLM
 
 from interp import machines
+from interp.machines import Said
 from interp.machines.learners import learner
-from interp.machines.said import Said
 from interp.tasks import experts, qlearning
 
 LAYOUT, MDP = experts.TASK.layout(n_experts=4), qlearning.TASK.layout(n_states=4, n_actions=3)

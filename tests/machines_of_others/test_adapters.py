@@ -13,11 +13,10 @@ from transformers import HrmTextForCausalLM
 import interp
 from interp import machines
 from interp.errors import InputError
-from interp.machines.hierarchy import refined
+from interp.machines import Said
 from interp.machines.learners import learner
-from interp.machines.said import Embedded, Said
-from interp.machines.spaces import mixed
-from interp.model.cells import OPEN
+from interp.machines.sequences import Embedded, mixed, refined
+from interp.model.adapted import OPEN
 from tests.machines_of_others.kinds import (
     KINDS,
     LAYOUT,
@@ -297,8 +296,9 @@ def test_an_agent_plays_in_our_worlds(tmp_path):
 
 
 def test_files_that_hold_no_agent_are_refused(tmp_path):
-    with pytest.raises(InputError, match=re.escape("with weights (features_extractor.cnn.0.weight)")):
-        machines.read_agent(agent_file(tmp_path, **{"features_extractor.cnn.0.weight": torch.zeros(1)}))
+    for beside in ("features_extractor.cnn.0.weight", "log_std"):  # the second: actions are numbers, not classes
+        with pytest.raises(InputError, match=re.escape(f"than a policy of discrete actions ({beside})")):
+            machines.read_agent(agent_file(tmp_path, **{beside: torch.zeros(1)}))
     (tmp_path / "text.zip").write_text("nothing")
     with pytest.raises(InputError, match="give the file that model"):
         machines.read_agent(tmp_path / "text.zip")

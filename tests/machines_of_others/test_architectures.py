@@ -17,7 +17,7 @@ import torch
 import interp
 import lab
 from circuits.compare.question import Effort
-from interp.machines.agents import Actor
+from interp.machines.recurrent import Actor
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "architectures"

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from interp.training import machine
 from interp.training.config import TrainingConfig
 from interp.training.runs import METRICS_FILE, RECORD_FILE, STATE_FILE, read_state
-from interp.training.trainer import train
+from interp.training.trainer import taken, this_machine, train
 
 WITH, WITHOUT = {"cpu_name": "x", "amx_bf16": True, "avx2": True}, {"cpu_name": "x", "amx_bf16": False, "avx2": True}
 
@@ -38,7 +37,7 @@ def test_auto_is_what_the_machine_reports_and_says_why(units, precision, tmp_pat
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units, raising=False)
     losses = run(tmp_path / "auto", "auto")
     record = json.loads((tmp_path / "auto" / RECORD_FILE).read_text())
-    assert record["config"]["precision"] == precision and record["machine"] == machine.this_machine()
+    assert record["config"]["precision"] == precision and record["machine"] == this_machine()
     assert record["precision_because"] == (
         "the CPU has amx_bf16" if units is WITH else "the CPU reports no bfloat16 units"
     )
@@ -52,7 +51,7 @@ def test_no_stopwatch_decides(tmp_path, monkeypatch):
     for clock in (lambda: 0.0, iter(range(10**6)).__next__, lambda: 1e9 - time.monotonic()):
         for name in ("perf_counter", "monotonic", "time", "process_time"):
             monkeypatch.setattr(time, name, clock)
-        answers.add(machine.taken(small("auto"), tmp_path, "cpu"))
+        answers.add(taken(small("auto"), tmp_path, "cpu"))
         monkeypatch.undo()
     assert len(answers) == 1
 
@@ -93,5 +92,5 @@ def test_two_runs_of_interp_train_give_equal_bytes(tmp_path):
         kept.append((named, (folder / RECORD_FILE).read_bytes(), tensors, state.progress, state.config, lines))
         said.append(next(line for line in done.stdout.splitlines() if line.startswith("precision: ")))
     assert kept[0] == kept[1] and len(kept[0][0]) >= 2
-    precision, why = machine.taken(small("auto"), tmp_path / "none", "cpu")
+    precision, why = taken(small("auto"), tmp_path / "none", "cpu")
     assert said == [f"precision: {precision} ({why})"] * 2

@@ -26,7 +26,7 @@ from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
 from interp.tasks import experts
-from interp.training.batches import EpisodeSource, MachineLoss, encode
+from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.card import card, command, ship
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
@@ -182,7 +182,7 @@ def test_the_loss_is_that_of_the_rollout_and_reaches_every_weight(machine, task,
     model, config = interp.load(machine), small(task)
     (episodes,) = EpisodeSource(config, model.layout).evaluation()[-1:]
     batch = encode(episodes, model.layout)
-    value, carried = MachineLoss(model, commit)(batch)
+    value, carried = RoundsLoss(model, commit)(batch)
     value.backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
     run = rollout(model, episodes, commit=commit)

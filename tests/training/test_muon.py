@@ -5,7 +5,7 @@ import torch
 
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.goal import preset
-from interp.training.muon import Muon, _orthogonalise, is_stack
+from interp.training.trainer import Muon, _orthogonalise, is_stack
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (3, 8, 4), (2, 4, 16)])

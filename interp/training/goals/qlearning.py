@@ -15,33 +15,8 @@ from numpy.typing import NDArray
 
 from interp.evaluation.qlearning.agreement import agreement
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.training.config import Stage, TrainingConfig
+from interp.training.config import read_presets
 from interp.training.goal import Bounds, TrainingGoal
-
-_SIZES = {"n_states": (2, 8), "n_actions": (2, 4)}
-# fmt: off
-_PRESETS = {
-    "laptop": TrainingConfig(
-        task="qlearning", sizes=_SIZES, regimes=("grid", "grid", "grid", "deterministic", "ladder"),
-        # Few states first: where every entry of the table is visited often, values matter from the first rounds.
-        stages=(
-            Stage(15, 80, {"n_states": 2, "n_actions": 2}),
-            Stage(15, 120, {"n_states": 4, "n_actions": 2}),
-            Stage(15, 200, {"n_actions": 3}),
-            *(Stage(20, 500), Stage(25, 1200), Stage(50, 600), Stage(100, 400)),
-        ),
-        d_model=128, d_mlp=512, write_map=True, position_codes="label",
-        muon_lr=2e-3, warmup_steps=50, window=25, precision="auto", eval_every=100, eval_rounds=50,
-    ),
-    "paper": TrainingConfig(
-        task="qlearning", sizes=_SIZES, regimes=("grid",), dataset_episodes=45_000,
-        # 28 epochs of 704 batches, a third of them a stage.
-        stages=tuple(Stage(50, 6571, {"n_actions": n}) for n in (2, 3, 4)), mix=0.0, commit="target",
-        d_model=256, n_heads=8, d_mlp=1024, init_std=0.02, latent_update="replace",
-        lr=1e-4, warmup_steps=500, window=10, precision="auto", eval_every=500, eval_rounds=50,
-    ),
-}
-# fmt: on
 
 
 def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
@@ -67,7 +42,7 @@ def goal() -> TrainingGoal:
     """What ``interp train qlearning`` learns."""
     return TrainingGoal(
         targets=_targets,
-        presets=_PRESETS,
+        presets=read_presets("qlearning"),
         drawn=("n_actions", "n_states"),
         held_out=_every_number_of_actions,
         evaluate=_evaluate,

@@ -22,7 +22,6 @@ Learning curves of them all are beside the shipped model (``interp/checkpoints/r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,47 +34,8 @@ from interp.errors import require
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.training.config import Stage, TrainingConfig
+from interp.training.config import read_presets
 from interp.training.goal import TrainingGoal
-
-_KNOWN = 0.95
-"""Accuracy at every depth so far that ends a stage."""
-
-
-def _deeper(steps: int, last: int, sizes: tuple[dict[str, int], ...] = ()) -> tuple[Stage, ...]:
-    """A curriculum of depths 1 to 4: up to ``steps`` batches for each depth but the last, ``last`` for that.
-
-    >>> [(stage.n_rounds, sorted(stage.until)) for stage in _deeper(100, 500)]
-    [(2, ['answered_1']), (3, ['answered_1', 'answered_2']), (4, ['answered_1', 'answered_2', 'answered_3']), (5, [])]
-    """
-    stages = []
-    for depth in range(1, 5):
-        until = {f"answered_{d}": _KNOWN for d in range(1, depth + 1)} if depth < 4 else {}
-        bounds = sizes[depth - 1] if depth <= len(sizes) else {}
-        stages.append(Stage(depth + 1, steps if depth < 4 else last, bounds, until))
-    return tuple(stages)
-
-
-# fmt: off
-_LAPTOP = TrainingConfig(
-    task="reachability", sizes={"n_nodes": (16, 16), "n_edges": (24, 24)}, regimes=("matched",), mix=0.2,
-    n_layers=2, latent_update="add", write_map=True, position_codes="label", start="matching, factored, apart, bound",
-    stages=_deeper(1000, 2500), batch_size=32, lr=2e-3, muon_lr=3e-3, warmup_steps=50, decay="linear",
-    eval_every=100, eval_episodes=128, eval_rounds=5,
-)
-_PRESETS = {
-    "laptop": _LAPTOP,
-    "prosqa": replace(
-        _LAPTOP, sizes={"n_nodes": (28, 28), "n_edges": (16, 54)}, d_model=128, lr=1e-3, muon_lr=2e-3,
-        stages=_deeper(1500, 5000, ({"n_edges": 24}, {"n_edges": 36})),
-    ),
-}
-# What an audit found that the shipped model lacks, taught in minutes: edges that are repeated say nothing.
-_PRESETS["repeats"] = replace(
-    _PRESETS["prosqa"], start="reachability-learned", regimes=("matched", "repeated"), mix=0.0,
-    stages=(Stage(5, 500),), lr=3e-4, muon_lr=6e-4,
-)
-# fmt: on
 
 
 def _targets(episodes: ReachabilityEpisodes, spread: float = SPREAD, first: int = 1) -> NDArray[Any]:
@@ -249,7 +209,7 @@ def goal() -> TrainingGoal:
             "answers": partial(_targets, spread=0.0),
             "final answers": partial(_targets, spread=0.0, first=-1),
         },
-        presets=_PRESETS,
+        presets=read_presets("reachability"),
         evaluate=_evaluate,
         starts=_STARTS,
         floor="breadth-first search",

@@ -1,0 +1,407 @@
+"""Machines of others that read a round as a sequence: Mamba, HRM-Text, and a GPT-2 that thinks in embeddings.
+
+:class:`Embedded` says how a round becomes the input embeddings of such a model, and where its prediction is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from interp.checks import checked, file_path, integer
+from interp.errors import require
+from interp.files import reading
+from interp.machine import Channel
+from interp.machines.recurrent import with_points
+from interp.model.adapted import AdaptedMachine, Point, adapt, layout_for
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.task import Task
+
+_PREFIX, _ALIAS = "base_causallm.", "embedding."
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """How a round becomes the input embeddings of a model that reads sequences.
+
+    Attributes:
+        embed: ``(model, fed)`` to ``[batch, n_pos, width]``.
+        at: the position where the prediction is read; later ones may hold the truth.
+        slot: the position that what is carried takes, or is added to; its embedding stands there in the first round.
+    """
+
+    embed: Callable[[Any, Any], Tensor]
+    n_pos: int
+    at: int
+    slot: int
+
+    @classmethod
+    def tokens(cls, layout: RoundLayout, table: str, ids: Sequence[int] | None = None) -> Embedded:
+        """The round's own tokens by the embedding called ``table`` of a model; ``ids`` are the model's own, in order.
+
+        >>> from interp.tasks import experts
+        >>> round = Embedded.tokens(experts.TASK.layout(n_experts=4), "transformer.wte")
+        >>> round.n_pos, round.at, round.slot
+        (13, 10, 1)
+        """
+        own = torch.arange(len(layout.vocabulary)) if ids is None else torch.tensor(list(ids))
+
+        def embed(model: Any, fed: EncodedRounds) -> Tensor:
+            embedded: Tensor = model.get_submodule(table)(own.to(fed.tokens.device)[fed.tokens])
+            return embedded
+
+        return cls(embed, layout.n_positions, layout.predict_position, layout.latent_positions[0])
+
+
+def _core_of(module: nn.Module, core: str, has: str, what: str) -> Any:
+    """The submodule called ``core``, which must be ``what``: it has an attribute ``has``."""
+    parts = dict(module.named_modules())
+    known = ", ".join(list(filter(None, parts))[:20])
+    require(
+        hasattr(parts.get(core), has),
+        f"core {core!r} must name a {what}, got {type(parts.get(core)).__name__}; the module has {known}",
+    )
+    return parts[core]
+
+
+def _redraw(module: nn.Module) -> None:
+    """Draw all weights anew: those of models of ``transformers`` by their own rule, those of other parts by theirs."""
+    for part in module.modules():
+        if reset := getattr(part, "reset_parameters", None):
+            reset()
+    for part in module.modules():
+        if begin := getattr(part, "_init_weights", None):
+            part.apply(begin)
+
+
+@checked
+def state_space(
+    module: nn.Module,
+    task: str | Task | RoundLayout,
+    *,
+    embedded: Embedded,
+    read: Callable[[Any, Tensor, Any], Tensor],
+    core: str = "core",
+    **options: Any,
+) -> AdaptedMachine:
+    """A machine of a module with a ``MambaModel`` in it.
+
+    The layer's own weights run here one input at a time, in plain PyTorch (Gu and Dao, 2023, section 3): with ``x``
+    after the projection, the convolution and its nonlinearity, ``dt``, ``B`` and ``C`` read from ``x``, and ``A``
+    fixed::
+
+        state' = exp(dt A) state + dt B x        y = C state' + D x
+
+    A round may be several inputs; the prediction is read after one of them, from the last layer's normed output::
+
+        >>> import interp
+        >>> from torch import nn
+        >>> from transformers import MambaConfig, MambaModel
+        >>> from interp.machines.sequences import Embedded
+        >>> from interp.tasks import experts
+        >>> class Learner(nn.Module):
+        ...     def __init__(self, n_words):
+        ...         super().__init__()
+        ...         sizes = {"hidden_size": 8, "state_size": 4, "num_hidden_layers": 2}
+        ...         self.core, self.read = MambaModel(MambaConfig(vocab_size=n_words, **sizes)), nn.Linear(8, 2)
+        >>> layout = experts.TASK.layout(n_experts=2)
+        >>> machine = state_space(Learner(len(layout.vocabulary)), layout, read=lambda m, y, fed: m.read(y),
+        ...                       embedded=Embedded.tokens(layout, "core.embeddings"), name="mamba")
+        >>> [(channel.name, channel.shape) for channel in machine.channels]
+        [('state', (2, 64)), ('conv', (2, 48))]
+        >>> interp.check_machine(machine)
+
+    Its points, for every layer and every input of a round: ``selected_1``, ``selected_2``, ... are what dt, B and C
+    are read from, ``gated_1``, ... what the layer's state gives, before the projection out.
+
+    Args:
+        task, options: as ``interp.adapt`` takes them.
+        embedded: how a round becomes inputs; its ``slot`` is not used.
+        read: ``(module, y, fed)`` to scores from the core's normed output ``[batch, width]`` at the prediction.
+        core: name of the ``MambaModel`` within ``module``; "" for itself.
+    """
+    model = _core_of(module, core, "norm_f", "MambaModel of transformers")
+    layers = model.layers
+    require(all(hasattr(layer.mixer, "A_log") for layer in layers), f"{core!r} has layers that are no Mamba mixers")
+    config = model.config
+    inner, kept = config.intermediate_size, config.conv_kernel - 1
+
+    def step(module: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        model: Any = module.get_submodule(core)
+        states, convs = (carried[name].unflatten(2, (inner, -1)).unbind(1) for name in ("state", "conv"))
+        scores = None
+        for i, x in enumerate(embedded.embed(module, fed).unbind(1)):
+            after = []
+            for layer, state, conv in zip(model.layers, states, convs, strict=True):
+                y, *held = mixed(layer.mixer, layer.norm(x), state, conv)
+                x = x + y
+                after.append(held)
+            states, convs = zip(*after, strict=True)
+            if i == embedded.at:
+                scores = read(module, model.norm_f(x), fed)
+        assert scores is not None
+        return scores, {name: torch.stack(part, 1).flatten(2) for name, part in (("state", states), ("conv", convs))}
+
+    points = {}
+    for i in range(len(layers)):
+        mixer = f"{core}.layers.{i}.mixer".lstrip(".")
+        points[f"selected_{i + 1}"] = Point(f"{mixer}.x_proj", of="input", times=embedded.n_pos)
+        points[f"gated_{i + 1}"] = Point(f"{mixer}.out_proj", of="input", times=embedded.n_pos)
+    options = {"reset": _redraw, **with_points(options, points)}
+    sizes = {"state": inner * config.state_size, "conv": inner * kept}
+    channels = [Channel(name, (len(layers), size)) for name, size in sizes.items()]
+    return adapt(module, task, step=step, channels=channels, **options)
+
+
+def mixed(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One input ``[batch, width]`` through a Mamba mixer: its output, and what it holds then.
+
+    Args:
+        state: ``[batch, inner, state]``.
+        conv: ``[batch, inner, kernel - 1]``, the last inputs of the convolution.
+    """
+    heard, gate = mixer.in_proj(x).chunk(2, -1)
+    window = torch.cat([conv, heard.unsqueeze(2)], 2)
+    total = (window * mixer.conv1d.weight.squeeze(1)).sum(2)
+    selected = mixer.act(total if mixer.conv1d.bias is None else total + mixer.conv1d.bias)
+    sizes = [mixer.time_step_rank, mixer.ssm_state_size, mixer.ssm_state_size]
+    time, B, C = mixer.x_proj(selected).split(sizes, -1)
+    dt = functional.softplus(mixer.dt_proj(time)).unsqueeze(2)
+    A = -mixer.A_log.exp()
+    state = (dt * A).exp() * state + dt * B.unsqueeze(1) * selected.unsqueeze(2)
+    y = (state * C.unsqueeze(1)).sum(2) + mixer.D * selected
+    return mixer.out_proj(y * mixer.act(gate)), state, window[:, :, 1:]
+
+
+@checked
+def hrm(
+    model: nn.Module,
+    task: str | Task | RoundLayout,
+    *,
+    outcomes: Sequence[int],
+    ids: Sequence[int] | None = None,
+    **options: Any,
+) -> AdaptedMachine:
+    """A machine of an ``HrmTextForCausalLM``; ``fast`` and ``slow`` are what the stacks give in each of their runs.
+
+    In every one of ``H_cycles`` the fast stack runs ``L_cycles`` times and the slow one once (Wang et al., 2025)::
+
+        z_L = L(z_L + z_H)        z_H = H(z_H + z_L)
+
+    HRM-Text begins ``z_H`` at the input and ``z_L`` at a constant in every pass, and passes nothing on but its cache.
+    Here both are carried: the state at the end of a round is added where the next one begins. With nothing carried, a
+    round is the model's own forward pass, bit for bit. No weights are published with ``transformers``: this is of a
+    configuration::
+
+        >>> import interp
+        >>> from transformers import HrmTextConfig, HrmTextForCausalLM
+        >>> from interp.tasks import experts
+        >>> layout = experts.TASK.layout(n_experts=4)
+        >>> config = HrmTextConfig(vocab_size=len(layout.vocabulary), hidden_size=16, intermediate_size=16,
+        ...                        pad_token_id=0, num_attention_heads=2, num_layers_per_stack=1,
+        ...                        H_cycles=2, L_cycles=3)
+        >>> ids = layout.token_ids
+        >>> machine = hrm(HrmTextForCausalLM(config), layout, outcomes=[ids["q0"], ids["q1"]], name="hrm")
+        >>> [channel.name for channel in machine.channels], [machine.points[key].n_layers for key in ("fast", "slow")]
+        (['z_H', 'z_L'], [6, 2])
+        >>> interp.check_machine(machine)
+
+    Args:
+        task, options: as ``interp.adapt`` takes them.
+        outcomes: the model's tokens that stand for the outcomes, in the layout's order.
+        ids: the model's token for each token of the layout's vocabulary; their own numbers when None.
+    """
+    inner: Any = getattr(model, "model", None)
+    config: Any = getattr(inner, "config", None)
+    require(hasattr(inner, "L_module"), f"expected an HrmTextForCausalLM of transformers, got {type(model).__name__}")
+    layout = layout_for(task, options.pop("sizes", None))
+    rounds = Embedded.tokens(layout, "model.embed_tokens", ids)
+
+    def step(model: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        z_H, z_L = refined(model.model, rounds.embed(model, fed), carried["z_H"], carried["z_L"])
+        scores = model.lm_head(z_H[:, rounds.at])[:, list(outcomes)]
+        return scores, {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
+
+    n_slow = config.H_cycles
+    points = {
+        "fast": Point("model.L_module", times=n_slow * config.L_cycles, axes="pos", labels=layout.labels),
+        "slow": Point("model.H_module", times=n_slow, axes="pos", labels=layout.labels),
+    }
+    options = {"reset": _redraw, **with_points(options, points)}
+    channels = [Channel(name, (config.hidden_size,)) for name in ("z_H", "z_L")]
+    return adapt(model.eval(), layout, step=step, channels=channels, **options)
+
+
+def refined(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
+    """The two states ``[batch, pos, width]`` after all cycles, from what is carried, ``[batch, width]`` each."""
+    from transformers.masking_utils import create_causal_mask
+
+    x = x * model.embedding_scale
+    where = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+    mask = create_causal_mask(
+        config=model.config, inputs_embeds=x, attention_mask=None, past_key_values=None, position_ids=where
+    )
+    given = {"attention_mask": mask, "position_embeddings": model.rotary_emb(x, where), "position_ids": where}
+    z_H = x + above.unsqueeze(1)
+    z_L = model.z_L_init.to(x).expand_as(x) + below.unsqueeze(1)
+    for _ in range(model.config.H_cycles):
+        for _ in range(model.config.L_cycles):
+            z_L = model.L_module(z_L + z_H, **given)
+        z_H = model.H_module(z_H + z_L, **given)
+    return z_H, z_L
+
+
+class _Thinker(nn.Module):
+    """A GPT-2 with places where the thought and the cache that enter a round can be seen."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.thought, self.cache = model, nn.Identity(), nn.Identity()
+
+
+@checked
+def thoughts(
+    model: nn.Module,
+    task: str | Task | RoundLayout,
+    *,
+    n_rounds: int,
+    outcomes: Sequence[int] | None = None,
+    read: Callable[[Any, Tensor, Any], Tensor] | None = None,
+    ids: Sequence[int] | None = None,
+    embedded: Embedded | None = None,
+    core: str = "transformer",
+    uses: Sequence[str] = ("thought", "cache"),
+    **options: Any,
+) -> AdaptedMachine:
+    """A machine of a GPT-2 of ``transformers``, or of a module that holds one.
+
+    Two things pass from round to round, each a channel: the *thought* and the growing *cache* of keys and values. A
+    probe of the thought cannot tell which of them is used; mediation can. The points ``thought`` and ``cache`` are
+    where each enters the round, so that the share of an effect that passes through either is one call::
+
+        mediation.mediate(machine, base, source, "latent", ["thought", "cache"])
+
+    A round of the model is the thought and then what the round says; the prediction is read on the way, and the thought
+    at the end. Here of a GPT-2 without weights that has the task's own vocabulary::
+
+        >>> import interp
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> from interp.tasks import experts
+        >>> layout = experts.TASK.layout(n_experts=4)
+        >>> config = GPT2Config(vocab_size=len(layout.vocabulary), n_positions=40, n_embd=16, n_layer=2, n_head=2)
+        >>> model, ids = GPT2LMHeadModel(config), layout.token_ids
+        >>> machine = thoughts(model, layout, n_rounds=3, outcomes=[ids["q0"], ids["q1"]], name="coconut")
+        >>> [(channel.name, channel.shape) for channel in machine.channels]
+        [('thought', (16,)), ('cache', (39, 64)), ('cache_length', (1,))]
+        >>> interp.check_machine(machine)
+
+    Args:
+        task, options: as ``interp.adapt`` takes them.
+        n_rounds: how many rounds the cache has room for; the model needs as many positions times those of a round.
+        outcomes: the model's tokens that stand for the outcomes, in the layout's order.
+        read: instead, ``(model, hidden, fed)`` to scores from the hidden state ``[batch, n_embd]`` at the prediction.
+        ids: the model's token for each token of the layout's vocabulary; their own numbers when None.
+        embedded: how a round becomes embeddings; when None, its tokens, with the thought in the place of the latent.
+        core: name of the ``GPT2Model`` within ``model``; "" for itself.
+        uses: what a round reads of "thought" and "cache": leave one out for a model that does without.
+    """
+    wrong = [name for name in uses if name not in ("thought", "cache")]
+    require(not wrong and len(uses) > 0, f"uses says which of 'thought', 'cache' a round reads, got {list(uses)}")
+    require((read is None) != (outcomes is None), "give either read=, or outcomes=, the tokens of the outcomes")
+    config = _core_of(model, core, "wte" if embedded is None else "wpe", "GPT2Model of transformers").config
+    layout = layout_for(task, options.pop("sizes", None))
+    rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
+    rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
+    require(
+        rows <= config.n_positions,
+        f"{n_rounds} rounds of {rounds.n_pos} take {rows} positions, and the model has {config.n_positions}: no more "
+        f"than {config.n_positions // rounds.n_pos} rounds fit",
+    )
+
+    def step(thinker: _Thinker, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        model: Any = thinker.model
+        thought, length = thinker.thought(carried["thought"]), carried["cache_length"]
+        cache = thinker.cache(carried["cache"])
+        x = rounds.embed(model, fed)
+        if "thought" in uses:  # the first round has none yet: what stands there is the embedding of its token
+            begun = (torch.arange(x.shape[1], device=x.device) == rounds.slot) & (length > 0).unsqueeze(1)
+            x = torch.where(begun.unsqueeze(2), thought.unsqueeze(1), x)
+        cache = cache[:, : int(length.max())]  # no row beyond is written
+        written = torch.arange(cache.shape[1], device=x.device) < length.unsqueeze(1)
+        seen = written if "cache" in uses else torch.zeros_like(written)
+        hidden, new = _run(model.get_submodule(core), x, cache, seen, length)
+        if read is not None:
+            scores = read(model, hidden[:, rounds.at], fed)
+        else:
+            scores = model.lm_head(hidden[:, rounds.at])[:, list(outcomes or ())]
+        return scores, {"thought": hidden[:, -1], "cache": new}
+
+    cached = Channel("cache", (rows, 2 * config.n_layer * config.n_embd), grows=rounds.n_pos)
+    points = {"thought": Point("thought"), "cache": Point("cache", axes="pos", labels=cached.labels)}
+    options = {"reset": _redraw, **with_points(options, points)}
+    channels = [Channel("thought", (config.n_embd,)), cached]
+    return adapt(_Thinker(model.eval()), layout, step=step, channels=channels, **options)
+
+
+def _run(core: Any, x: Tensor, cache: Tensor, seen: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Last hidden states ``[batch, pos, width]`` and what they add to the cache, ``[batch, pos, width of a row]``.
+
+    A row of the cache holds the keys and values of every layer at one position; ``seen`` says which rows are read.
+    """
+    from transformers import DynamicCache
+
+    n_layers, n_heads, n = core.config.n_layer, core.config.n_head, x.shape[1]
+    held = DynamicCache()
+    for layer, part in enumerate(cache.unflatten(2, (n_layers, 2, n_heads, -1)).unbind(2)):
+        keys, values = part.transpose(1, 3).unbind(2)  # [batch, head, row, d_head]
+        held.update(keys, values, layer)
+    # Beyond the last position the cache has no room either, which the machine then says.
+    position = (length.unsqueeze(1) + torch.arange(n, device=x.device)).clamp(max=core.config.n_positions - 1)
+    done = core(
+        inputs_embeds=x,
+        attention_mask=torch.cat([seen, seen.new_ones(len(x), n)], 1).long(),
+        position_ids=position,
+        past_key_values=held,
+        use_cache=True,
+    )
+    pairs = [torch.stack([layer.keys, layer.values], 2) for layer in done.past_key_values.layers]
+    new = torch.stack(pairs, 1)[..., -n:, :]  # [batch, layer, head, 2, pos, d_head]
+    return done.last_hidden_state, new.permute(0, 4, 1, 3, 2, 5).flatten(2)
+
+
+@checked
+def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
+    """The GPT-2 in a checkpoint of Coconut, a state dict whose keys begin with ``base_causallm.``.
+
+    Sizes are read off the weights; only the number of heads cannot be, which is GPT-2's own, one for 64 dimensions,
+    when None. Nothing but tensors is unpickled.
+    """
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    path = Path(file_path(path, "the checkpoint"))
+    with reading(path):
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    plain = {name.removeprefix("module."): value for name, value in held.items()}
+    weights = {name.removeprefix(_PREFIX): value for name, value in plain.items() if name.startswith(_PREFIX)}
+    unknown = [name for name in plain if not name.startswith((_PREFIX, _ALIAS))]
+    require(
+        "transformer.wte.weight" in weights and not unknown,
+        f"{str(path)!r} is no checkpoint of Coconut: its keys begin with {_PREFIX!r} and hold transformer.wte.weight, "
+        f"got {', '.join(list(unknown or plain)[:3])}",
+    )
+    n_words, width = weights["transformer.wte.weight"].shape
+    heads = max(1, width // 64) if n_head is None else integer("n_head", n_head, 1)
+    require(width % heads == 0, f"n_head {heads} does not divide the {width} dimensions; give n_head=")
+    layers = {name.split(".")[2] for name in weights if name.startswith("transformer.h.")}
+    sizes = {"n_positions": len(weights["transformer.wpe.weight"]), "n_embd": width, "n_layer": len(layers)}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=n_words, n_head=heads, **sizes))
+    with reading(path):
+        model.load_state_dict({k: v for k, v in weights.items() if not k.endswith((".attn.bias", ".masked_bias"))})
+    loaded: nn.Module = model.eval()
+    return loaded
