@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -28,7 +27,6 @@ from interp.checks import checked
 from interp.statistics import Interval
 from probes.values import N_FOLDS
 
-Kind = Literal["skill", "accuracy", "ratio"]
 _Mask = Bool[Array, "episode round k"] | None
 _PerGroup = Float[Array, "group k"]
 _PerRound = Shaped[Array, "episode round k"]
@@ -60,7 +58,7 @@ class ProbeScore(Difference):
 
     losses: Float[Array, " group"] = field(repr=False)
     references: Float[Array, " group"] = field(repr=False)
-    kind: Kind = "skill"
+    kind: refit.Score = "skill"
     constant: Float[Array, " group"] = field(default_factory=lambda: np.zeros(0), repr=False)
 
     @classmethod
@@ -69,15 +67,12 @@ class ProbeScore(Difference):
         cls,
         losses: Shaped[Array, " group"],
         references: Shaped[Array, " group"],
-        kind: Kind = "skill",
+        kind: refit.Score = "skill",
         constant: Shaped[Array, " group"] | None = None,
     ) -> ProbeScore:
         """From sums per independent group of episodes; the constant's losses are the references when None."""
         lost, scale = (np.asarray(part, np.float64) for part in (losses, references))
-        if kind == "accuracy":
-            own = refit.accuracy(scale - lost, scale, N_FOLDS)
-        else:
-            own = (refit.skill if kind == "skill" else refit.ratio)(lost, scale, N_FOLDS)
+        own = refit.interval(lost, scale, N_FOLDS, kind)
         return cls(own.estimate, own.low, own.high, lost, scale, kind, scale if constant is None else constant)
 
     @property
@@ -85,7 +80,7 @@ class ProbeScore(Difference):
         """One minus the losses over those of the best constant: R2 itself, or what an accuracy is above guessing."""
         if self.kind == "skill":
             return Interval(self.estimate, self.low, self.high)
-        return refit.skill(self.losses, self.constant, N_FOLDS, smallest=0.5)
+        return refit.interval(self.losses, self.constant, N_FOLDS, smallest=0.5)
 
     @checked
     def minus(self, other: ProbeScore) -> Difference:
@@ -93,11 +88,7 @@ class ProbeScore(Difference):
         lost, of_control, scale, references = self.losses, other.losses, self.references, other.references
         if len(lost) != len(of_control):
             return Difference(self.estimate - other.estimate, nan, nan)
-        if self.kind == "accuracy":
-            hits, control_hits = scale - lost, references - of_control
-            paired = refit.accuracy_difference(hits, control_hits, scale, N_FOLDS, control_steps=references)
-        else:
-            paired = refit.skill_difference(lost, of_control, scale, N_FOLDS, control_references=references)
+        paired = refit.difference(lost, of_control, scale, N_FOLDS, self.kind, control_references=references)
         return Difference(paired.estimate, paired.low, paired.high)
 
     @property
