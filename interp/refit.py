@@ -69,6 +69,9 @@ FEW_EPISODES = 16
 """Below this many episodes a result should warn: at 8, coverage fell to 88 % where rounds depend on each other (before
 effective episodes were counted, which widens intervals)."""
 
+PLATEAU = 256
+"""Episodes from which an untrained model is decoded, at least: of few, a fit to it reads less than can be read."""
+
 _FEWEST = 2.0
 """The least effective number of episodes: Student's t has one degree of freedom, and no bound is beyond all numbers."""
 
