@@ -20,8 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import Array, Trial, grows, remembered
+from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, grows, remembered
 from interp.interventions.sites import row_widths
 from interp.machine import Machine
 from interp.measure import Measure
@@ -252,22 +251,14 @@ def stretch(trial: Trial) -> pd.DataFrame:
 
 def settles(trial: Trial) -> Measure:
     """Does the state settle where the inputs are held? What it does instead stands in the phrase and in the note."""
-    claim = "It settles when inputs are held"
     if name := grows(trial.model.channels):
-        return Measure("settles", claim, lacking=f"the channel {name!r} grows with every round")
+        return claimed("settles", lacking=f"the channel {name!r} grows with every round")
     word, last, more = kind(orbit(trial))
-    return Measure(
+    return claimed(
         "settles",
-        claim,
         last,
-        THRESHOLDS["settled"].value,
-        side="below",
         unit=f"step after {trial.effort.held} rounds, of how far episodes lie apart",
-        is_share=False,
         controls=trial.untrained(lambda copy: kind(orbit(copy))[1], "below"),
-        yes="settles when inputs are held",
         no=f"{word or 'moves on'} when inputs are held",
-        rests_on=("ends", "stretch"),
         note=f"It {word}. {more}".strip() if word else more,
-        caution="what rests on the movement, which the other claims say",
     )
