@@ -90,7 +90,7 @@ def kind(estimator: Any) -> Kind:
     )
 
 
-class Rows(NamedTuple):
+class _Rows(NamedTuple):
     """Arrays for scikit-learn: activations, targets, and the episode of each row."""
 
     x: Float[Array, "row feature"]
@@ -99,7 +99,7 @@ class Rows(NamedTuple):
 
 
 @checked
-def to_sklearn(activations: Any, target: TargetValues | Any) -> Rows:
+def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
     """``activations`` ``[episode, round, ...]`` and a target ``[episode, round, output]`` as rows of rounds.
 
     Cross-validate by ``groups``: rounds of one episode say much of each other.
@@ -129,7 +129,7 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> Rows:
     )
     rows = x.shape[0] * x.shape[1]
     groups = np.repeat(np.arange(x.shape[0]), x.shape[1])
-    return Rows(x.reshape(rows, -1), values.reshape(rows, -1), groups)
+    return _Rows(x.reshape(rows, -1), values.reshape(rows, -1), groups)
 
 
 PENALTIES = (1e-2, 1.0, 1e2)

@@ -53,12 +53,12 @@ COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 _FORMAT = 5
 Window = tuple[int, int]
 _Row = dict[str, Any]
-_Done = tuple["Shared", Site, list[_Row]]
+_Done = tuple["_Shared", Site, list[_Row]]
 """A cell with its rows."""
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class _Shared:
     """What all cells of a window (first round, and the round after the last) share.
 
     Attributes:
@@ -73,7 +73,7 @@ class Shared:
 
 
 def cell(
-    shared: Shared,
+    shared: _Shared,
     site: Site,
     x: Float[Array, "episode round d"],
     *blanks: Array,
@@ -230,7 +230,7 @@ def of_windows(
     windows: Sequence[Window] | None,
     seed: int,
     elsewhere: Sequence[TargetValues] | None = None,
-) -> list[Shared]:
+) -> list[_Shared]:
     """What the cells of each window share; ``elsewhere``: targets of the untrained copies' episodes, if others."""
     n_rounds = episodes.n_rounds
     windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
@@ -256,12 +256,12 @@ def of_windows(
         there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
         digest.update(f"{len(there[0].values)}".encode())
         sample, blank = (Sample(each, np.arange(len(each[0].values)), seed) for each in (cut, there))
-        shared.append(Shared((start, stop), Problem.of(sample, RIDGE), digest.hexdigest(), blank))
+        shared.append(_Shared((start, stop), Problem.of(sample, RIDGE), digest.hexdigest(), blank))
     return shared
 
 
 def _run(
-    missing: Sequence[tuple[Shared, Site]], runs: Sequence[Rollout], n_jobs: int, scheduler: str
+    missing: Sequence[tuple[_Shared, Site]], runs: Sequence[Rollout], n_jobs: int, scheduler: str
 ) -> Iterator[_Done]:
     """The rows of the missing cells, as they are done, from runs of the model and of its untrained copies.
 
@@ -289,7 +289,7 @@ def _run(
 
 
 def _of_cell(
-    shared: tuple[dict[Window, Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
+    shared: tuple[dict[Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
 ) -> _Done:
     """One cell, from the activations of the model and of its untrained copies."""
     (ready, caches, layout), (window, site) = shared, one
@@ -298,7 +298,7 @@ def _of_cell(
 
 
 def _of_hook(
-    shared: tuple[dict[Window, Shared], Sequence[Rollout], RoundLayout],
+    shared: tuple[dict[Window, _Shared], Sequence[Rollout], RoundLayout],
     several: Sequence[tuple[Window, Site]],
 ) -> list[_Done]:
     """The cells of one hook, from the rounds that the models run again for it."""

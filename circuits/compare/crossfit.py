@@ -10,7 +10,7 @@ method over episodes, with the quantile of Student's t:
 The estimand is the score, on new episodes, of maps that are fitted to as many episodes as the folds leave. The best
 affine map scores more: on a noisy machine by a fifth of an interval, but on ``wma-learned`` by more than one (update
 .9974 at quick effort and .9981 with 7 times the episodes; the second lies above the interval in 59 of 60 small
-comparisons): intervals say nothing about maps of more episodes. The allowance a is :data:`ALLOWANCE`. Coverage is
+comparisons): intervals say nothing about maps of more episodes. The allowance a is :data:`_ALLOWANCE`. Coverage is
 measured: the table "deciding" of ``lab/deciding.py``.
 """
 
@@ -38,7 +38,7 @@ from interp.statistics import NO_NUMBER, Interval
 
 N_FOLDS = 5
 """As many as probes are fitted in (:mod:`interp.refit`)."""
-ALLOWANCE = sqrt(2)
+_ALLOWANCE = sqrt(2)
 """Widens intervals as though the luck of the fit were as large as that of the episodes scored. It covers .95 to 1 of 60
 small comparisons of ``wma-learned``, nominally .95, by number; sqrt(1.25), which was enough at quick effort, .83 to .98
 of those at full effort."""
@@ -59,7 +59,7 @@ def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
     """
     if not np.isfinite([np.sum(missed), np.sum(asked)]).all():
         return NO_NUMBER
-    return refit.interval(missed, asked, N_FOLDS, width=ALLOWANCE * float(stdtrit(len(np.asarray(missed)) - 1, 0.975)))
+    return refit.interval(missed, asked, N_FOLDS, width=_ALLOWANCE * float(stdtrit(len(np.asarray(missed)) - 1, 0.975)))
 
 
 def pooled(subject: Participant) -> Rollout:

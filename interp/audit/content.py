@@ -32,7 +32,7 @@ from interp.measure import FEW, Control, Measure, Word
 from interp.refit import PLATEAU
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 
-DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
+_DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
 _RANKS = (1, 2, 4, 8, 16, 32, 64, 10**9)
 """Numbers of directions; the last stands for all that there are."""
 _RANK = 1e-8
@@ -59,7 +59,7 @@ def _effects(
 
 
 @remembered
-def by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
+def _by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
     own = trial.read([t])[0]
     gap = (limited(trial, [t], DONOR, ALL)[0] - own).flatten(1).double()
@@ -77,7 +77,7 @@ def table(trial: Trial) -> pd.DataFrame:
     """The share of the effect by round and number of directions, principal and random."""
     rows = []
     for t in sorted({trial.writes[len(trial.writes) // 2], trial.writes[-1]}):
-        ranks, effects, random, whole = by_rank(trial, t)
+        ranks, effects, random, whole = _by_rank(trial, t)
         for k, part, control in zip(ranks, effects, random, strict=True):
             share, other = ratio_interval(part, whole), ratio_interval(control, whole)
             rows.append({"round": t, "directions": k, **share.columns("share"), "random": other.estimate})
@@ -88,11 +88,11 @@ def doses(trial: Trial) -> pd.DataFrame:
     """The effect of a part of the way to another episode's state, as a share of the effect of the whole way."""
     t = trial.writes[-1]
     own, other = trial.read([t])[0], limited(trial, [t], DONOR, ALL)[0]
-    effects = _effects(trial, t, [own + dose * (other - own) for dose in DOSES])
-    whole = effects[DOSES.index(1.0)]
+    effects = _effects(trial, t, [own + dose * (other - own) for dose in _DOSES])
+    whole = effects[_DOSES.index(1.0)]
     return pd.DataFrame(
         {"round": t, "dose": dose, **ratio_interval(part, whole).columns("share")}
-        for dose, part in zip(DOSES, effects, strict=True)
+        for dose, part in zip(_DOSES, effects, strict=True)
     )
 
 
@@ -103,7 +103,7 @@ def repeated(trial: Trial) -> pd.DataFrame:
     last round, of the round in which it is written; "in every round" writes on, over what the rounds before left.
     """
     first = trial.writes[0]
-    ranks, effects, _, whole = by_rank(trial, trial.writes[-1])
+    ranks, effects, _, whole = _by_rank(trial, trial.writes[-1])
     shares = [float(part.mean() / whole.mean()) if whole.any() else 0.0 for part in effects]
     enough = next((k for k, share in zip(ranks, shares, strict=True) if share > THRESHOLDS["kept"].value), ranks[-1])
     few = directions(trial.read([trial.writes[-1]])[0])[:enough]

@@ -6,7 +6,8 @@ in the last round and the algorithm is not; the model's loss is then nearer the 
 
 Right and wrong apart: :func:`groups` tells rounds in which the model answers as the algorithm from those in which it
 does not, and from *easy* ones, which need no state: every heuristic of the task that answers at all answers as the
-algorithm does. A mean over all rounds can hide that a state is used only where the model is wrong, or where nothing asks for it.
+algorithm does. A mean over all rounds can hide that a state is used only where the model is wrong, or where nothing
+asks for it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SURE = 0.05
 
 
 @dataclass(frozen=True)
-class Adversarial:
+class _Adversarial:
     """Episodes on which a heuristic loses clearly more than the algorithm in the last round.
 
     Attributes:
@@ -75,12 +76,12 @@ def answers(given: Float[np.ndarray, "*batch outcome"]) -> tuple[Int[np.ndarray,
     return given.argmax(-1), ordered[..., -1] - ordered[..., -2] > _SURE
 
 
-def adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
+def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
     """Episodes of every regime on which the heuristic is wrong and the algorithm is not; None where too few come."""
     known = trial.algorithm
     assert known is not None
     regimes = ["", *trial.regimes][:_REGIMES]
-    least = max(float(gaps(drawn_for(trial, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
+    least = max(float(gaps(_drawn_for(trial, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
     if least < _TIE:
         return None
     chosen: list[Trial] = []
@@ -89,7 +90,7 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
         for draw in range(_DRAWS):
             if found >= wanted:
                 break
-            more = drawn_for(trial, regime, draw)
+            more = _drawn_for(trial, regime, draw)
             drawn += len(more.episodes)
             rows = np.flatnonzero(gaps(more, known, heuristic) > least)[: wanted - found]
             if len(rows):
@@ -100,7 +101,7 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     if found < _FEW:
         return None
     losses = [np.concatenate([of_algorithm(part, of) for part in chosen]) for of in (known, heuristic)]
-    return Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
+    return _Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
 
 
 def gaps(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.ndarray, " episode"]:
@@ -109,13 +110,13 @@ def gaps(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.n
 
 
 @remembered
-def drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
+def _drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
     """A further draw of a regime, of as many episodes, for every heuristic."""
     return Trial.of(trial.model, trial.effort, regime, 1000 + draw, trial.shape[1])
 
 
 @remembered
-def found_for(trial: Trial) -> dict[str, Adversarial | None]:
+def found_for(trial: Trial) -> dict[str, _Adversarial | None]:
     """The adversarial episodes of every heuristic of the task."""
     return {} if trial.algorithm is None else {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
 
@@ -130,7 +131,7 @@ def table(trial: Trial) -> pd.DataFrame:
             "heuristic": heuristic.name,
             "its_loss": float(of_algorithm(trial, heuristic).mean()),
             "algorithm_loss": float(of_algorithm(trial, known).mean()),
-            "explains_more": explains_more(trial, known, heuristic),
+            "explains_more": _explains_more(trial, known, heuristic),
         }
         if found is not None:
             row |= {**mean_interval(found.sides()).columns("side"), "n": len(found.algorithm), "drawn": found.drawn}
@@ -138,7 +139,7 @@ def table(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
+def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
     """The share of the variation of predictions that a heuristic explains beside the algorithm, on other episodes."""
     parts = [trial.plain, trial.predicted_by(algorithm), trial.predicted_by(heuristic)]
     said, known, also = (part - part.mean((0, 1)) for part in parts)

@@ -31,7 +31,7 @@ _SPAN = 0.05
 _REST = 1e-9
 _LEAST = 8
 """Fewer episodes after rest say nothing."""
-INNER = ("cycle", "slow")
+_INNER = ("cycle", "slow")
 """Components that run several times in a round, each time on what it left."""
 
 
@@ -61,7 +61,7 @@ def cycles(trial: Trial) -> pd.DataFrame:
     round's own question, and ``next`` of that of the following round, which reads what was left; where a machine
     answers before its cycles, only ``next`` can change. "0" is a round that left what it had read.
     """
-    component = next((found for key, found in trial.model.points.items() if key in INNER and found.n_layers > 1), None)
+    component = next((found for key, found in trial.model.points.items() if key in _INNER and found.n_layers > 1), None)
     if component is None:
         return pd.DataFrame()
     run, n_cycles = trial.run, component.n_layers

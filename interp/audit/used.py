@@ -25,14 +25,14 @@ from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembere
 from interp.measure import Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
 
-OF_ALL, OF_EACH, CONTENT = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR), (DONOR, MEAN)
+_OF_ALL, OF_EACH, CONTENT = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR), (DONOR, MEAN)
 """Changes of everything that is carried, of single channels, and of what a state says alone."""
 _CHANCE = "the truths of other episodes"
 _OTHERS = 8
 """By the truths of so many other episodes chance is measured."""
 
 
-class Influence(NamedTuple):
+class _Influence(NamedTuple):
     """What one kind of change does, by the round written and so many rounds on; NaN where there is nothing to see.
 
     An episode has ended, or no other gives the same answer, where that is what is changed to.
@@ -43,7 +43,7 @@ class Influence(NamedTuple):
 
 
 @remembered
-def influence(trial: Trial, channel: str, change: str) -> Influence:
+def influence(trial: Trial, channel: str, change: str) -> _Influence:
     """What a change of a channel does."""
     starts, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
     if change == SAME:
@@ -58,7 +58,7 @@ def influence(trial: Trial, channel: str, change: str) -> Influence:
         for i, t in enumerate(starts):
             later[i, there[i], : of.shape[2] - t] = of[i, there[i], t:]
         parts.append(later)
-    return Influence(*parts)
+    return _Influence(*parts)
 
 
 def mean(values: Float[np.ndarray, "write episode"]) -> Interval:
@@ -70,7 +70,7 @@ def table(trial: Trial) -> pd.DataFrame:
     """Effect and cost of every change, by channel, at once and some rounds on."""
     rows = []
     for channel in trial.channels:
-        for change in OF_ALL if channel == ALL else OF_EACH:
+        for change in _OF_ALL if channel == ALL else OF_EACH:
             for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
                 effect, cost = (of[..., lag] for of in influence(trial, channel, change))
                 if n := int(np.isfinite(effect).sum()):
