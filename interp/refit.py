@@ -44,14 +44,15 @@ trains on n (K - 1) / K episodes, so the score leans low where n is small. Where
 features) the interval is up to 1.5 times wider than it need be and covers more than 99 %. Plain means of nothing fitted
 have no second square root: use :mod:`interp.statistics`.
 
-    >>> print(skill([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0], n_folds=2))
+    >>> print(interval([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0], n_folds=2))
     0.75 [-0.1207, 0.9442]
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import exp, expm1, isnan, nan, sqrt
+from dataclasses import dataclass
+from math import exp, expm1, inf, nan, sqrt
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -63,9 +64,13 @@ from interp.checks import checked
 from interp.errors import require
 from interp.statistics import Interval
 
+Score = Literal["skill", "accuracy", "ratio"]
 FEW_EPISODES = 16
 """Below this many episodes a result should warn: at 8, coverage fell to 88 % where rounds depend on each other (before
 effective episodes were counted, which widens intervals)."""
+
+PLATEAU = 256
+"""Episodes from which an untrained model is decoded, at least: of few, a fit to it reads less than can be read."""
 
 _FEWEST = 2.0
 """The least effective number of episodes: Student's t has one degree of freedom, and no bound is beyond all numbers."""
@@ -173,83 +178,70 @@ def in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) 
 
 
 @checked
-def ratio(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
-    """A positive ratio of sums, such as the mean log-loss or mean absolute error of a refitted probe.
+def interval(
+    losses: ArrayLike,
+    references: ArrayLike,
+    n_folds: int,
+    score: Score = "skill",
+    *,
+    level: float = 0.95,
+    smallest: float = 0.0,
+    width: float | None = None,
+) -> Interval:
+    """A score of refitted fits with its interval.
+
+    Where all references are 0 nothing varies and all three are NaN. Where all losses are 0 the fit is exact, and so are
+    the bounds of a skill (1). The lower bound of an accuracy is then that of half a miss in one episode: a rare miss
+    could not have been seen in so few episodes.
 
     Args:
         losses: out-of-fold, summed over the rounds of each episode: ``[episode]`` or ``[episode, output]``.
-        references: what they are divided by, in the same shape (counts of steps, or the losses of a baseline).
+        references: what they are divided by, in the same shape: :func:`totals` (R2), scored steps (accuracy, where the
+            losses are misses), the losses of a baseline.
         n_folds: K of the cross-validation; n for leaving one episode out.
+        score: "skill" (R2: one minus the ratio of the sums), "accuracy" (the same, within 0 and 1) or "ratio".
+        smallest: the loss to assume in one episode for a bound where all are 0; half a miss for an accuracy.
+        width: half width over the standard error of fixed errors; that of :func:`inflation` when None.
+
+    >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
+    1 [0.775, 1]
     """
-    part = _Part.of(losses, references, n_folds, level)
-    return Interval(part.ratio, part.low, part.high)
+    part = _Part.of(losses, references, n_folds, level, score, smallest, width)
+    found = Interval(part.ratio, part.low, part.high)
+    return found if score == "ratio" else found.complement
 
 
 @checked
-def skill(
-    losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95, smallest: float = 0.0
-) -> Interval:
-    """``1 - sum losses / sum references``: R2 from squared errors and :func:`totals`, or any skill score.
-
-    Where all losses are 0 the fit is exact and so are the bounds (1), but for a ``smallest`` loss that could have been
-    in one episode, such as half a miss; where all references are 0 nothing varies and everything is NaN. Arguments and
-    errors as in :func:`ratio`.
-    """
-    part = _Part.of(losses, references, n_folds, level, smallest)
-    return Interval(1 - part.ratio, 1 - part.high, 1 - part.low)
-
-
-@checked
-def skill_difference(
+def difference(
     losses: ArrayLike,
     control_losses: ArrayLike,
     references: ArrayLike,
     n_folds: int,
+    score: Score = "skill",
     *,
     control_references: ArrayLike | None = None,
     level: float = 0.95,
 ) -> Interval:
-    """How much more skill than a control fitted in the same folds of the same episodes; the interval is paired.
+    """How much higher a score is than a control's, fitted in the same folds of the same episodes; it is paired.
 
     Args:
         control_references: the control's own, where its target is another one (shuffled, say); else ``references``.
     """
-    own = _Part.of(losses, references, n_folds, level)
-    of_control = references if control_references is None else control_references
-    return _difference(own, _Part.of(control_losses, of_control, n_folds, level))
+    own = _Part.of(losses, references, n_folds, level, score)
+    given = references if control_references is None else control_references
+    control = _Part.of(control_losses, given, n_folds, level, score)
+    a, b = own.contributions, control.contributions
+    require(len(a) == len(b), "a fit and its control share their episodes")
+    spread = sqrt(float(a @ a) * float(b @ b))
+    r = min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
 
+    def distance(one: float, other: float) -> float:
+        return sqrt(max(one * one + other * other - 2 * r * one * other, 0.0))
 
-@checked
-def accuracy(hits: ArrayLike, steps: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
-    """Share of right steps of a refitted classifier, from hits and scored steps per episode; bounds stay in [0, 1].
-
-    Misses are the losses. Where there is none, the lower bound is that of half a miss in one episode: it says that a
-    rare miss could not have been seen in so few episodes.
-
-    >>> print(accuracy([16] * 8, [16] * 8, n_folds=5))
-    1 [0.775, 1]
-    """
-    part = _misses(hits, steps, n_folds, level)
-    return Interval(1 - part.ratio, 1 - part.high, 1 - part.low)
-
-
-@checked
-def accuracy_difference(
-    hits: ArrayLike,
-    control_hits: ArrayLike,
-    steps: ArrayLike,
-    n_folds: int,
-    *,
-    control_steps: ArrayLike | None = None,
-    level: float = 0.95,
-) -> Interval:
-    """How much more accurate than a control fitted in the same folds of the same episodes; the interval is paired.
-
-    Args:
-        control_steps: the control's own, where other steps of it are scored; else ``steps``.
-    """
-    of_control = steps if control_steps is None else control_steps
-    return _difference(_misses(hits, steps, n_folds, level), _misses(control_hits, of_control, n_folds, level))
+    gain = control.ratio - own.ratio
+    below = distance(own.high - own.ratio, control.ratio - control.low)
+    above = distance(own.ratio - own.low, control.high - control.ratio)
+    return Interval(gain, gain - below, gain + above)
 
 
 @checked
@@ -276,49 +268,32 @@ class _Part:
     contributions: Float[Array, " episode"]
 
     @classmethod
-    def of(cls, losses: ArrayLike, references: ArrayLike, n_folds: int, level: float, smallest: float = 0.0) -> _Part:
-        """``smallest``: the loss to assume in one episode, for the upper bound, where all losses are 0."""
+    def of(
+        cls,
+        losses: ArrayLike,
+        references: ArrayLike,
+        n_folds: int,
+        level: float,
+        score: Score = "skill",
+        smallest: float = 0.0,
+        width: float | None = None,
+    ) -> _Part:
         lost, given = (_per_episode(values) for values in (losses, references))
-        require(len(lost) == len(given), f"losses are of {len(lost)} episodes and references of {len(given)}")
-        n = len(lost)
-        factor = inflation(n, n_folds, level, effective(given))
+        n, is_share = len(lost), score == "accuracy"
+        require(n == len(given), f"losses are of {n} episodes and references of {len(given)}")
+        require(not is_share or bool((lost <= given).all()), "an episode has more misses than steps")
+        factor = inflation(n, n_folds, level, effective(given)) if width is None else width
         loss, reference = float(lost.sum()), float(given.sum())
         if reference == 0:
             return cls(nan, nan, nan, nan, np.zeros(n))
+        smallest, most = (0.5, 1.0) if is_share else (smallest, inf)
         if loss == 0:  # one episode with all of the loss has the standard error 1
-            return cls(
-                0.0, 0.0, smallest / reference * exp(min(factor, _WIDEST)), factor if smallest else 0.0, np.zeros(n)
-            )
+            high = smallest / reference * exp(min(factor, _WIDEST))
+            return cls(0.0, 0.0, min(high, most), factor if smallest else 0.0, np.zeros(n))
         contributions = n * (lost / loss - given / reference)
         half = factor * float(contributions.std(ddof=1)) / sqrt(n)
         value = loss / reference
-        return cls(value, value * exp(-half), value * exp(min(half, _WIDEST)), half, contributions)
-
-    def correlation(self, other: _Part) -> float:
-        """Of the contributions (whose mean is 0); 0 where one of both has none."""
-        a, b = self.contributions, other.contributions
-        spread = sqrt(float(a @ a) * float(b @ b))
-        return min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
-
-
-def _difference(own: _Part, control: _Part) -> Interval:
-    require(len(own.contributions) == len(control.contributions), "a fit and its control share their episodes")
-    difference, r = control.ratio - own.ratio, own.correlation(control)
-
-    def distance(a: float, b: float) -> float:
-        return sqrt(max(a * a + b * b - 2 * r * a * b, 0.0))
-
-    below = distance(own.high - own.ratio, control.ratio - control.low)
-    above = distance(own.ratio - own.low, control.high - control.ratio)
-    return Interval(difference, difference - below, difference + above)
-
-
-def _misses(hits: ArrayLike, steps: ArrayLike, n_folds: int, level: float) -> _Part:
-    right, scored = _per_episode(hits), _per_episode(steps)
-    require(len(right) == len(scored), f"hits are of {len(right)} episodes and steps of {len(scored)}")
-    require(bool((right <= scored).all()), "an episode has more hits than steps")
-    part = _Part.of(scored - right, scored, n_folds, level, smallest=0.5)
-    return replace(part, high=nan if isnan(part.ratio) else min(part.high, 1.0))
+        return cls(value, value * exp(-half), min(value * exp(min(half, _WIDEST)), most), half, contributions)
 
 
 def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:

@@ -279,18 +279,18 @@ def _intervals(
     hits = {name: steps - lost for name, lost in misses.items()}
     resampled = Interval.of_samples(fixed_hits["probe"], float(hits["probe"].sum() / steps.sum()))
     found = {
-        ("r2", "refit"): (refit.skill(squares["probe"], total, n_folds), r2["probe"]),
+        ("r2", "refit"): (refit.interval(squares["probe"], total, n_folds), r2["probe"]),
         ("r2", "resampled"): (Interval.of_samples(fixed["probe"], fixed_r2["probe"]), r2["probe"]),
-        ("accuracy", "refit"): (refit.accuracy(hits["probe"], steps, n_folds), accuracy["probe"]),
+        ("accuracy", "refit"): (refit.interval(misses["probe"], steps, n_folds, "accuracy"), accuracy["probe"]),
         ("accuracy", "resampled"): (resampled, accuracy["probe"]),
     }
     for key, (one, other) in _PAIRS.items():
         truth, score = r2[one] - r2[other], f"r2 - {key}"
-        found[score, "refit"] = refit.skill_difference(squares[one], squares[other], total, n_folds), truth
+        found[score, "refit"] = refit.difference(squares[one], squares[other], total, n_folds), truth
         differences, estimate = fixed[one] - fixed[other], fixed_r2[one] - fixed_r2[other]
         found[score, "resampled"] = Interval.of_samples(differences, estimate), truth
     truth = accuracy["probe"] - accuracy["first_half"]
-    gain = refit.accuracy_difference(hits["probe"], hits["first_half"], steps, n_folds)
+    gain = refit.difference(misses["probe"], misses["first_half"], steps, n_folds, "accuracy")
     found["accuracy - part", "refit"] = gain, truth
     differences = fixed_hits["probe"] - fixed_hits["first_half"]
     found["accuracy - part", "resampled"] = Interval.of_samples(differences, gain.estimate), truth

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 from numpy import ndarray as Array
 
 from interp.measure import UNTRAINED
-from probes.scores import Difference, ProbeScore
+from probes.scores import Difference, Fitted, ProbeScore
 from probes.values import N_FOLDS, TargetValues
 
 DESCRIPTIONS = {
@@ -83,14 +82,6 @@ def control_task(
 def assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
     """A fold for every episode: sizes differ by at most one."""
     return np.random.default_rng(seed).permutation(np.arange(n_episodes) % n_folds)
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """A cross-validated probe of one target: its score, and the other fields of a result, made when they are needed."""
-
-    score: ProbeScore
-    details: Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)

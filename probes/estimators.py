@@ -3,23 +3,34 @@
 What the estimator does to its inputs (scaling, choosing a penalty) it does inside the fold; a search over settings
 must split by episode itself. A pipeline is an estimator, too. :func:`to_sklearn` gives activations and targets as the
 arrays that scikit-learn takes, for fits of your own, without the controls that :func:`probes.fit` gives.
+
+Logistic regression of class targets, :data:`LOGISTIC`, has its scaling, its penalty and every split inside the folds.
+``Pipeline(StandardScaler, LogisticRegression)``; C is the one with the least log-loss when each of the other folds of
+episodes is held out in turn (a test holds this to ``GridSearchCV`` in ``GroupKFold``). Nested cross-validation leaves
+every pair of folds out twice: one fit serves both. Slower than the closed form: for single probes; sweeps fit the
+indicators of the classes by ridge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
+from scipy import special
 
 from interp.checks import checked
 from interp.errors import require
-from interp.statistics import Interval
-from probes.controls import Fitted, Kind
-from probes.scores import R2, accuracies, mean_scores, rank_correlation
+from probes.controls import Kind
+from probes.scores import Fitted, fitted
 from probes.values import TargetValues, as_array
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
 
 
 def _classifies(estimator: Any) -> bool:
@@ -37,20 +48,6 @@ def _classifies(estimator: Any) -> bool:
         f"method must be 'ridge', 'logistic' or a regressor or classifier of scikit-learn, got {estimator!r}",
     )
     return bool(is_classifier(estimator))
-
-
-def _cross_validate(
-    estimator: Any,
-    x: Float[Array, "episode round d"],
-    y: Shaped[Array, "episode round k"],
-    folds: Int[Array, " episode"],
-) -> Float[Array, "episode round k"]:
-    """Out-of-fold predictions."""
-    predictions = np.zeros(y.shape)
-    for fold in range(int(folds.max()) + 1):
-        test = folds == fold
-        predictions[test] = predict(fit(estimator, x[~test], y[~test]), x[test])
-    return predictions
 
 
 def predict(fitted: tuple[Any, ...], x: Float[Array, "episode round d"]) -> Float[Array, "episode round k"]:
@@ -74,44 +71,26 @@ def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "ep
 
 def kind(estimator: Any) -> Kind:
     """An estimator as a kind of probe, in the same folds and with the same controls as the others."""
-    of_classes = _classifies(estimator)
 
-    def fits(x: Array, targets: Sequence[TargetValues], folds: Array, groups: Array) -> list[Fitted]:
-        return [_fit_one(estimator, of_classes, x, target, folds, groups) for target in targets]
+    def refitted(x: Array, y: Array) -> dict[str, Any]:
+        made = {"estimators": fit(estimator, x, y), "settings": {"estimator": repr(estimator)}}
+        return {"weights": np.zeros((x.shape[-1], 0)), "intercept": np.zeros(0), **made}
 
-    return Kind(type(estimator).__name__, of_classes, fits)
+    def one(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
+        y, predictions = target.values, np.zeros(target.values.shape)
+        for fold in range(int(folds.max()) + 1):
+            test = folds == fold
+            predictions[test] = predict(fit(estimator, x[~test], y[~test]), x[test])
+        return fitted(target, predictions, groups, partial(refitted, x, y))
 
-
-def _fit_one(estimator: Any, of_classes: bool, x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
-    y, mask, columns = target.values, target.mask, slice(0, target.values.shape[-1])
-    predictions = _cross_validate(estimator, x, y, folds)
-    if of_classes:
-        *each, score = accuracies(y, predictions, mask, groups)
-    else:
-        r2 = R2.of(y, mask, groups)
-        errors = r2.errors(predictions)
-        each, score = r2.each(errors, columns), r2.overall(errors, columns)
-
-    def details() -> dict[str, Any]:
-        metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
-        if not of_classes:
-            metrics["rank_correlation"] = rank_correlation(y, predictions, mask)
-            metrics["mae"] = mean_scores(np.abs(y - predictions), mask, groups)[-1]
-        return {
-            "by_output": dict(zip(target.outputs, each, strict=True)),
-            "metrics": metrics,
-            "predictions": predictions,
-            "weights": np.zeros((x.shape[-1], 0)),
-            "intercept": np.zeros(0),
-            "columns": target.outputs,
-            "settings": {"estimator": repr(estimator)},
-            "estimators": fit(estimator, x, y),
-        }
-
-    return Fitted(score, details)
+    return Kind(
+        type(estimator).__name__,
+        _classifies(estimator),
+        lambda x, targets, folds, groups: [one(x, target, folds, groups) for target in targets],
+    )
 
 
-class Rows(NamedTuple):
+class _Rows(NamedTuple):
     """Arrays for scikit-learn: activations, targets, and the episode of each row."""
 
     x: Float[Array, "row feature"]
@@ -120,7 +99,7 @@ class Rows(NamedTuple):
 
 
 @checked
-def to_sklearn(activations: Any, target: TargetValues | Any) -> Rows:
+def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
     """``activations`` ``[episode, round, ...]`` and a target ``[episode, round, output]`` as rows of rounds.
 
     Cross-validate by ``groups``: rounds of one episode say much of each other.
@@ -150,4 +129,188 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> Rows:
     )
     rows = x.shape[0] * x.shape[1]
     groups = np.repeat(np.arange(x.shape[0]), x.shape[1])
-    return Rows(x.reshape(rows, -1), values.reshape(rows, -1), groups)
+    return _Rows(x.reshape(rows, -1), values.reshape(rows, -1), groups)
+
+
+PENALTIES = (1e-2, 1.0, 1e2)
+"""Values of C tried."""
+
+_MAX_ITER = 1000
+_NONE: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
+class _LogisticFit:
+    """Out-of-fold probabilities, C as each outer fold chose it, and the refit on all episodes, made when it is read."""
+
+    fits: _Fits
+    varying: Bool[Array, " d"]
+    probabilities: Float[Array, "episode round c"]
+    chosen: tuple[float, ...]
+
+    @cached_property
+    def penalties(self) -> tuple[float, ...]:
+        """C of each outer fold and, last, of the refit."""
+        return *self.chosen, self.fits.best_penalty(_NONE)
+
+    @cached_property
+    def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"]]:
+        """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1), else one a class."""
+        probe, n_classes = self.fits.probe(_NONE, self.penalties[-1]), self.fits.n_classes
+        assert probe is not None, "a target that is constant is refused before"
+        scaling, regression = probe
+        m = 1 if n_classes <= 2 else n_classes
+        weights, intercept = np.zeros((len(self.varying), m)), np.zeros(m)
+        raw = regression.coef_ / scaling.scale
+        classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
+        columns = classes if m > 1 else np.zeros(1, dtype=int)
+        weights[np.ix_(self.varying, columns)] = raw.T
+        intercept[columns] = regression.intercept_ - raw @ scaling.mean
+        return weights, intercept
+
+
+def cross_validate(
+    x: Float[Array, "episode round d"],
+    y: Int[Array, "episode round"],
+    folds: Int[Array, " episode"],
+    n_classes: int,
+) -> _LogisticFit:
+    """Nested cross-validation of one class target, and the refit on all episodes."""
+    n_episodes, n_rounds, d = x.shape
+    rows, labels, groups = x.reshape(-1, d).astype(np.float64), y.reshape(-1), np.repeat(folds, n_rounds)
+    # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
+    varying = (rows != rows[0]).any(0)
+    varying[0] |= not varying.any()  # scikit-learn fits no rows without columns
+    rows = rows[:, varying]
+    fits = _Fits(rows, labels, groups, n_classes)
+    probabilities, penalties = np.zeros((len(rows), n_classes)), []
+    for fold in range(folds.max() + 1):
+        left_out = frozenset([fold])
+        penalties.append(fits.best_penalty(left_out))
+        probabilities[groups == fold] = fits.probabilities(left_out, penalties[-1], fold)
+    return _LogisticFit(fits, varying, probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties))
+
+
+@dataclass(frozen=True, eq=False)
+class _Fits:
+    """Probes of one target, each fitted once: by the folds that it was not fitted on, and its penalty."""
+
+    rows: Float[Array, "row d"]
+    labels: Int[Array, " row"]
+    groups: Int[Array, " row"]
+    n_classes: int
+    _scalings: dict[frozenset[int], _Scaling] = field(default_factory=dict)
+    _fitted: dict[tuple[frozenset[int], float], LogisticRegression] = field(default_factory=dict)
+
+    def best_penalty(self, left_out: frozenset[int]) -> float:
+        """The penalty with the least log-loss when each of the folds that are not left out is held out in turn."""
+        losses = np.zeros(len(PENALTIES))
+        for fold in sorted({*self.groups.tolist()} - left_out):
+            truth = self.labels[self.groups == fold]
+            for i, penalty in enumerate(PENALTIES):
+                p = self.probabilities(left_out | {fold}, penalty, fold)
+                of_truth = np.maximum(p[np.arange(len(p)), truth], np.finfo(np.float64).eps)
+                losses[i] -= np.log(of_truth).mean()
+        return PENALTIES[int(losses.argmin())]
+
+    def probabilities(self, left_out: frozenset[int], penalty: float, fold: int) -> Float[Array, "row c"]:
+        """Probabilities of all classes in a fold: 0 for one that was not in training, 1 for the only one that was."""
+        test = self.groups == fold
+        result = np.zeros((int(test.sum()), self.n_classes))
+        if (probe := self.probe(left_out, penalty)) is None:
+            result[:, self.labels[self._training(left_out)][0]] = 1.0
+        else:
+            scaling, regression = probe
+            # As `predict_proba`, without its checks.
+            scores = scaling(self.rows[test]) @ regression.coef_.T + regression.intercept_
+            scores = np.concatenate([-scores / 2, scores / 2], 1) if scores.shape[1] == 1 else scores
+            result[:, regression.classes_] = special.softmax(scores, axis=1)
+        return result
+
+    def probe(self, left_out: frozenset[int], penalty: float) -> tuple[_Scaling, LogisticRegression] | None:
+        """The probe fitted on all other folds; None where only one class is there."""
+        train = self._training(left_out)
+        labels = self.labels[train]
+        if (labels == labels[0]).all():
+            return None
+        if (left_out, penalty) not in self._fitted:
+            if left_out not in self._scalings:
+                self._scalings[left_out] = _Scaling.of(self.rows[train])
+            scaled = self._scalings[left_out](self.rows[train])
+            self._fitted[left_out, penalty] = _regression(scaled, labels, penalty)
+        return self._scalings[left_out], self._fitted[left_out, penalty]
+
+    def _training(self, left_out: frozenset[int]) -> Bool[Array, " row"]:
+        return ~np.isin(self.groups, list(left_out))
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaling:
+    """What ``StandardScaler`` does, without its checks, which take as long as a fit of few rows."""
+
+    mean: Float[Array, " d"]
+    scale: Float[Array, " d"]
+
+    @classmethod
+    def of(cls, rows: Float[Array, "row d"]) -> _Scaling:
+        """To mean 0 and standard deviation 1; a constant column to 0."""
+        mean, scale = rows.mean(0), rows.std(0)
+        rounding = len(rows) * np.finfo(np.float64).eps * np.abs(mean)
+        return cls(mean, np.where(scale <= rounding, 1.0, scale))
+
+    def __call__(self, rows: Float[Array, "row d"]) -> Float[Array, "row d"]:
+        return (rows - self.mean) / self.scale
+
+
+def _regression(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float) -> LogisticRegression:
+    """Logistic regression on scaled rows of several classes."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of the number of classes.
+    solver = "newton-cholesky" if len(np.unique(y)) == 2 else "lbfgs"
+    with warnings.catch_warnings():
+        # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return LogisticRegression(C=penalty, max_iter=_MAX_ITER, solver=solver).fit(x, y)
+
+
+def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
+    import sklearn
+
+    y, n_classes = target.values, int(target.values.max()) + 1
+    # Inputs are finite, so that scikit-learn, which would look at every fit, need not.
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        fits = [cross_validate(x, y[..., k], folds, n_classes) for k in range(y.shape[-1])]
+
+    def refitted() -> dict[str, Any]:
+        names = [(name, c) for name in target.outputs for c in range(n_classes)]
+        return {
+            "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
+            "intercept": np.concatenate([one.refit[1] for one in fits]),
+            "columns": target.outputs if n_classes <= 2 else tuple(f"{name}={c}" for name, c in names),
+            "settings": {"penalties": [one.penalties for one in fits]},
+        }
+
+    probabilities = [one.probabilities for one in fits]
+    likeliest = np.stack([p.argmax(-1) for p in probabilities], axis=-1)
+    return fitted(target, likeliest, groups, refitted, probabilities)
+
+
+def _check(target: TargetValues) -> None:
+    """Refuse classes that no logistic probe can tell apart because an output has one of them only."""
+    rows = target.values.reshape(-1, target.values.shape[-1])
+    constant = [name for name, values in zip(target.outputs, rows.T, strict=True) if (values == values[0]).all()]
+    require(
+        not constant,
+        f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} rounds, "
+        "so there is nothing to decode; sample more episodes or rounds",
+    )
+
+
+LOGISTIC = Kind(
+    "logistic",
+    of_classes=True,
+    fit=lambda x, targets, folds, groups: [_logistic(x, one, folds, groups) for one in targets],
+    check=_check,
+)

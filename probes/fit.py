@@ -28,12 +28,13 @@ from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine
 from interp.model.run import Rollout
 from interp.provenance import provenance
+from interp.refit import PLATEAU
 from interp.session import session
 from probes import estimators
 from probes.activations import Place, place, places, read, run_with_sites, without_rounding
 from probes.controls import Copy, Kind, Problem, Sample
+from probes.estimators import LOGISTIC
 from probes.linear import RIDGE
-from probes.logistic import LOGISTIC
 from probes.result import ProbeResult, measure_of
 from probes.targets import compute, parse, round_inputs
 from probes.values import (
@@ -52,8 +53,6 @@ from probes.values import (
 KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
 
-PLATEAU = 256
-"""Episodes that an untrained copy is run over, at least."""
 N_UNTRAINED = 3
 """Untrained copies by default, of which the best counts. One is not enough: of eight copies of ``wma-learned`` the odds
 of R2 lay between 17 and 124, so that the luckiest would have been clear of most single others."""
@@ -215,7 +214,11 @@ def untrained_runs(
         own = _again(targets, episodes, n_rounds)
         if own and all(np.array_equal(one.values, target.values) for one, target in zip(own, targets, strict=True)):
             samples.append(more)
-            elsewhere = [_joined(*both) for both in zip(own, _again(targets, more, n_rounds), strict=True)]
+            elsewhere = []
+            for one, other in zip(own, _again(targets, more, n_rounds), strict=True):
+                parts = [(one.values, other.values), (one.mask, other.mask)]
+                values, mask = (None if pair[1] is None else np.concatenate(pair) for pair in parts)
+                elsewhere.append(replace(one, values=values, mask=mask, inputs=(), types=None))
     blanks = []
     for i in range(n):
         fresh = model.fresh(seed + i)
@@ -245,13 +248,6 @@ def _again(targets: Sequence[TargetValues], episodes: Episodes, n_rounds: int) -
         return []
     every = zip(found, targets, strict=True)
     return [of(episodes, moment, **target.parameters).rounds(0, n_rounds) for (of, moment), target in every]
-
-
-def _joined(one: TargetValues, other: TargetValues) -> TargetValues:
-    """The values of both, for a fit without controls of its own."""
-    masks = [part.mask for part in (one, other) if part.mask is not None]
-    mask = np.concatenate(masks) if len(masks) == 2 else None
-    return replace(one, values=np.concatenate([one.values, other.values]), mask=mask, inputs=(), types=None)
 
 
 @checked

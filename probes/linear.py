@@ -23,8 +23,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from probes.controls import Fitted, Kind
-from probes.scores import R2, mean_scores, rank_correlation
+from probes.controls import Kind
+from probes.scores import Fitted, fitted
 from probes.values import TargetValues
 
 ALPHAS = tuple(float(a) for a in np.logspace(-4, 6, 11))
@@ -178,33 +178,17 @@ def _fit(
 ) -> list[Fitted]:
     """Probes of several targets, from one factorisation."""
     y = np.concatenate([target.values for target in targets], axis=-1, dtype=np.float64)
-    mask = None
-    if any(target.mask is not None for target in targets):
-        masks = [np.ones(t.values.shape, dtype=bool) if t.mask is None else t.mask for t in targets]
-        mask = np.concatenate(masks, axis=-1)
     widths = [target.values.shape[-1] for target in targets]
-    ends = np.cumsum(widths)
-    r2 = R2.of(y, mask, groups)
     fit = cross_validate(x, y, folds, np.repeat(np.arange(len(targets)), widths))
-    errors = r2.errors(fit.predictions)
+    ends = np.cumsum(widths).tolist()
 
-    def details(target: TargetValues, columns: slice, i: int) -> dict[str, Any]:
-        predictions, score = fit.predictions[..., columns], r2.overall(errors, columns)
-        absolute = mean_scores(np.abs(target.values - predictions), target.mask, groups)
-        ranks = rank_correlation(target.values, predictions, target.mask)
-        return {
-            "by_output": dict(zip(target.outputs, r2.each(errors, columns), strict=True)),
-            "metrics": {"r2": score, "rank_correlation": ranks, "mae": absolute[-1]},
-            "predictions": predictions,
-            "weights": fit.weights[:, columns],
-            "intercept": fit.intercept[columns],
-            "columns": target.outputs,
-            "settings": {"alphas": ALPHAS, "alpha": float(fit.alpha[i])},
-        }
+    def refitted(i: int, columns: slice) -> dict[str, Any]:
+        settings = {"alphas": ALPHAS, "alpha": float(fit.alpha[i])}
+        return {"weights": fit.weights[:, columns], "intercept": fit.intercept[columns], "settings": settings}
 
-    parts = [slice(int(end - width), int(end)) for end, width in zip(ends, widths, strict=True)]
+    parts = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
     return [
-        Fitted(r2.overall(errors, columns), partial(details, target, columns, i))
+        fitted(target, fit.predictions[..., columns], groups, partial(refitted, i, columns))
         for i, (target, columns) in enumerate(zip(targets, parts, strict=True))
     ]
 

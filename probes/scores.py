@@ -14,10 +14,10 @@ a mask count nowhere. A rank correlation is no ratio of sums and has no interval
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -26,11 +26,10 @@ from numpy import ndarray as Array
 from interp import refit
 from interp.checks import checked
 from interp.statistics import Interval
-from probes.values import N_FOLDS
+from probes.values import N_FOLDS, TargetValues
 
-Kind = Literal["skill", "accuracy", "ratio"]
 _Mask = Bool[Array, "episode round k"] | None
-_PerGroup = Float[Array, "group k"]
+_PerGroupSum = Float[Array, " group"]
 _PerRound = Shaped[Array, "episode round k"]
 
 
@@ -60,7 +59,7 @@ class ProbeScore(Difference):
 
     losses: Float[Array, " group"] = field(repr=False)
     references: Float[Array, " group"] = field(repr=False)
-    kind: Kind = "skill"
+    kind: refit.Score = "skill"
     constant: Float[Array, " group"] = field(default_factory=lambda: np.zeros(0), repr=False)
 
     @classmethod
@@ -69,15 +68,12 @@ class ProbeScore(Difference):
         cls,
         losses: Shaped[Array, " group"],
         references: Shaped[Array, " group"],
-        kind: Kind = "skill",
+        kind: refit.Score = "skill",
         constant: Shaped[Array, " group"] | None = None,
     ) -> ProbeScore:
         """From sums per independent group of episodes; the constant's losses are the references when None."""
         lost, scale = (np.asarray(part, np.float64) for part in (losses, references))
-        if kind == "accuracy":
-            own = refit.accuracy(scale - lost, scale, N_FOLDS)
-        else:
-            own = (refit.skill if kind == "skill" else refit.ratio)(lost, scale, N_FOLDS)
+        own = refit.interval(lost, scale, N_FOLDS, kind)
         return cls(own.estimate, own.low, own.high, lost, scale, kind, scale if constant is None else constant)
 
     @property
@@ -85,7 +81,7 @@ class ProbeScore(Difference):
         """One minus the losses over those of the best constant: R2 itself, or what an accuracy is above guessing."""
         if self.kind == "skill":
             return Interval(self.estimate, self.low, self.high)
-        return refit.skill(self.losses, self.constant, N_FOLDS, smallest=0.5)
+        return refit.interval(self.losses, self.constant, N_FOLDS, smallest=0.5)
 
     @checked
     def minus(self, other: ProbeScore) -> Difference:
@@ -93,11 +89,7 @@ class ProbeScore(Difference):
         lost, of_control, scale, references = self.losses, other.losses, self.references, other.references
         if len(lost) != len(of_control):
             return Difference(self.estimate - other.estimate, nan, nan)
-        if self.kind == "accuracy":
-            hits, control_hits = scale - lost, references - of_control
-            paired = refit.accuracy_difference(hits, control_hits, scale, N_FOLDS, control_steps=references)
-        else:
-            paired = refit.skill_difference(lost, of_control, scale, N_FOLDS, control_references=references)
+        paired = refit.difference(lost, of_control, scale, N_FOLDS, self.kind, control_references=references)
         return Difference(paired.estimate, paired.low, paired.high)
 
     @property
@@ -107,34 +99,54 @@ class ProbeScore(Difference):
 
 
 @dataclass(frozen=True, eq=False)
-class R2:
-    """R2 of any predictions of some columns; what depends on the targets alone is summed once."""
+class Fitted:
+    """A cross-validated probe of one target: its score, and the other fields of a result, made when they are needed."""
 
-    y: _PerRound
-    mask: _Mask
-    groups: Int[Array, " episode"]
-    total: _PerGroup
+    score: ProbeScore
+    details: Callable[[], dict[str, Any]]
 
-    @classmethod
-    def of(cls, y: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> R2:
-        """The score of targets ``[episode, round, output]`` whose folds and intervals keep groups together."""
-        return cls(y, mask, groups, refit.totals(y, mask, groups))
 
-    def errors(self, predictions: Float[Array, "episode round m"]) -> Float[Array, "group m"]:
-        """Sums of squared errors of the first m columns."""
-        m = predictions.shape[-1]
-        wrong = self.y[..., :m] - predictions
-        if self.mask is not None:
-            wrong *= self.mask[..., :m]
-        return refit.in_groups(np.einsum("etk,etk->ek", wrong, wrong), self.groups)
+def fitted(
+    target: TargetValues,
+    predictions: _PerRound,
+    groups: Int[Array, " episode"],
+    refitted: Callable[[], dict[str, Any]],
+    probabilities: Sequence[Float[Array, "episode round c"]] = (),
+) -> Fitted:
+    """A probe of one target from its out-of-fold predictions: R2 of numbers, the accuracy of classes.
 
-    def overall(self, errors: Float[Array, "group m"], columns: slice) -> ProbeScore:
-        """R2 of some columns together; NaN where nothing varies."""
-        return ProbeScore.of(errors[:, columns].sum(1), self.total[:, columns].sum(1))
+    ``refitted`` gives what belongs to the probe that was fitted on all episodes.
+    """
+    y, mask, of_classes = target.values, target.mask, target.kind == "class"
+    if of_classes:
+        *each, score = accuracies(y, predictions, mask, groups)
+    else:
+        *sums, together = squares(y, predictions, mask, groups)
+        score = ProbeScore.of(*together)
 
-    def each(self, errors: Float[Array, "group m"], columns: slice) -> list[ProbeScore]:
-        """R2 of each of some columns."""
-        return [self.overall(errors, slice(i, i + 1)) for i in range(columns.start, columns.stop)]
+    def details() -> dict[str, Any]:
+        by_output = each if of_classes else [ProbeScore.of(*of) for of in sums]
+        metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
+        if not of_classes:
+            metrics["rank_correlation"] = rank_correlation(y, predictions, mask)
+            metrics["mae"] = mean_scores(np.abs(y - predictions), mask, groups)[-1]
+        if probabilities:
+            of_truth = [np.take_along_axis(p, y[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
+            losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
+            metrics["log_loss"] = mean_scores(np.maximum(losses, 0.0), mask, groups)[-1]
+        found = {"by_output": dict(zip(target.outputs, by_output, strict=True)), "metrics": metrics}
+        return {**found, "predictions": predictions.astype(np.float64), "columns": target.outputs, **refitted()}
+
+    return Fitted(score, details)
+
+
+def squares(
+    y: _PerRound, predictions: Float[Array, "episode round k"], mask: _Mask, groups: Int[Array, " episode"]
+) -> list[tuple[_PerGroupSum, ...]]:
+    """Squared errors and totals by group, whose :meth:`ProbeScore.of` is R2: each output and, last, all together."""
+    wrong = y - predictions if mask is None else (y - predictions) * mask
+    errors = refit.in_groups(np.einsum("etk,etk->ek", wrong, wrong), groups)
+    return _each(errors, refit.totals(y, mask, groups))
 
 
 def mean_scores(values: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> list[ProbeScore]:
@@ -152,11 +164,15 @@ def accuracies(
     return [ProbeScore.of(misses, steps, "accuracy", constant) for misses, constant, steps in sums]
 
 
-def _summed(mask: _Mask, groups: Int[Array, " episode"], *values: _PerRound) -> list[tuple[Array, ...]]:
-    """Sums of values and, last, of scored entries by group: of each output and, last, of all together."""
+def _summed(mask: _Mask, groups: Int[Array, " episode"], *values: _PerRound) -> list[tuple[_PerGroupSum, ...]]:
+    """Sums of values and, last, of scored entries by group."""
     used = np.ones(values[0].shape) if mask is None else mask.astype(np.float64)
-    parts = [refit.in_groups((part * used).sum(1), groups) for part in (*values, np.ones(used.shape))]
-    return [tuple(p[:, k] for p in parts) for k in range(used.shape[-1])] + [tuple(p.sum(1) for p in parts)]
+    return _each(*(refit.in_groups((part * used).sum(1), groups) for part in (*values, np.ones(used.shape))))
+
+
+def _each(*parts: Float[Array, "group k"]) -> list[tuple[_PerGroupSum, ...]]:
+    """Sums ``[group, output]`` of each output and, last, of all together."""
+    return [tuple(p[:, k] for p in parts) for k in range(parts[0].shape[1])] + [tuple(p.sum(1) for p in parts)]
 
 
 def rank_correlation(y: _PerRound, predictions: Float[Array, "episode round k"], mask: _Mask) -> Difference:
@@ -181,16 +197,3 @@ def _ranks(values: Float[Array, " entry"]) -> Float[Array, " entry"]:
     _, which, counts = np.unique(rounded, return_inverse=True, return_counts=True)
     ranks = (counts.cumsum() - (counts - 1) / 2)[which]
     return np.asarray(ranks - ranks.mean())
-
-
-def class_scores(
-    y: Int[Array, "episode round k"],
-    probabilities: Sequence[Float[Array, "episode round c"]],
-    mask: _Mask,
-    groups: Int[Array, " episode"],
-) -> tuple[list[ProbeScore], list[ProbeScore]]:
-    """Accuracy and log-loss (nats) of class probabilities: each output and, last, all together."""
-    of_truth = [np.take_along_axis(p, y[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
-    losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
-    likeliest = np.stack([p.argmax(-1) for p in probabilities], axis=-1)
-    return accuracies(y, likeliest, mask, groups), mean_scores(np.maximum(losses, 0.0), mask, groups)

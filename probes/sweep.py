@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
 from joblib.parallel import get_active_backend
 from numpy import ndarray as Array
@@ -33,7 +32,7 @@ from interp.finished import Finished
 from interp.interventions.sites import Site, sites
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
-from interp.model.replay import REPLAY_BATCH, replay
+from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.progress import bar
@@ -54,12 +53,12 @@ COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 _FORMAT = 5
 Window = tuple[int, int]
 _Row = dict[str, Any]
-_Done = tuple["Shared", Site, list[_Row]]
+_Done = tuple["_Shared", Site, list[_Row]]
 """A cell with its rows."""
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class _Shared:
     """What all cells of a window (first round, and the round after the last) share.
 
     Attributes:
@@ -74,7 +73,7 @@ class Shared:
 
 
 def cell(
-    shared: Shared,
+    shared: _Shared,
     site: Site,
     x: Float[Array, "episode round d"],
     *blanks: Array,
@@ -130,7 +129,10 @@ class SweepResult(Tabled):
         window = windows[0] if window is None else window
         require(window in windows, f"window {window} was not swept; these were: {', '.join(map(str, windows))}")
         rows = frame[(frame["target"] == target) & (frame["start"] == window[0]) & (frame["stop"] == window[1])]
-        rows = rows.assign(position=rows["position"].fillna(""), layer=[_row_name(layer) for layer in rows["layer"]])
+        rows = rows.assign(
+            position=rows["position"].fillna(""),
+            layer=["" if pd.isna(layer) else f"layer {int(layer)}" for layer in rows["layer"]],
+        )
         panels = dict(list(rows.groupby("component", sort=False)))
         positions = list(dict.fromkeys(rows["position"]))
         grids = {
@@ -147,10 +149,6 @@ class SweepResult(Tabled):
                 axes.plot(*at, "o", color="black", ms=3)
         figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: yes)")
         return figure
-
-
-def _row_name(layer: float | None) -> str:
-    return "" if layer is None or np.isnan(layer) else f"layer {int(layer)}"
 
 
 @checked
@@ -232,7 +230,7 @@ def of_windows(
     windows: Sequence[Window] | None,
     seed: int,
     elsewhere: Sequence[TargetValues] | None = None,
-) -> list[Shared]:
+) -> list[_Shared]:
     """What the cells of each window share; ``elsewhere``: targets of the untrained copies' episodes, if others."""
     n_rounds = episodes.n_rounds
     windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
@@ -258,12 +256,12 @@ def of_windows(
         there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
         digest.update(f"{len(there[0].values)}".encode())
         sample, blank = (Sample(each, np.arange(len(each[0].values)), seed) for each in (cut, there))
-        shared.append(Shared((start, stop), Problem.of(sample, RIDGE), digest.hexdigest(), blank))
+        shared.append(_Shared((start, stop), Problem.of(sample, RIDGE), digest.hexdigest(), blank))
     return shared
 
 
 def _run(
-    missing: Sequence[tuple[Shared, Site]], runs: Sequence[Rollout], n_jobs: int, scheduler: str
+    missing: Sequence[tuple[_Shared, Site]], runs: Sequence[Rollout], n_jobs: int, scheduler: str
 ) -> Iterator[_Done]:
     """The rows of the missing cells, as they are done, from runs of the model and of its untrained copies.
 
@@ -282,8 +280,8 @@ def _run(
         return
     layers = sorted({site.layer for _, site in cells}, key=lambda layer: -1 if layer is None else layer)
     hooks = {layer: sorted({site.hook for _, site in cells if site.layer == layer}) for layer in layers}
-    streams = [_by_layer(run.model, run, hooks) for run in runs]
-    for layer, *caches in zip(layers, *streams, strict=True):
+    for layer in layers:
+        caches = [replay(run.model, run, names_filter=hooks[layer])[2] for run in runs]
         of_layer = [cell for cell in cells if cell[1].layer == layer]
         # One thread per worker: the products are small, and workers share the cores.
         with one_thread():
@@ -291,15 +289,16 @@ def _run(
 
 
 def _of_cell(
-    shared: tuple[dict[Window, Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
+    shared: tuple[dict[Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
 ) -> _Done:
     """One cell, from the activations of the model and of its untrained copies."""
     (ready, caches, layout), (window, site) = shared, one
-    return cell(ready[window], site, *(_read(cache, site, layout, window) for cache in caches))
+    place = (slice(None), slice(*window), *site.index(layout)[1:])
+    return cell(ready[window], site, *(cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches))
 
 
 def _of_hook(
-    shared: tuple[dict[Window, Shared], Sequence[Rollout], RoundLayout],
+    shared: tuple[dict[Window, _Shared], Sequence[Rollout], RoundLayout],
     several: Sequence[tuple[Window, Site]],
 ) -> list[_Done]:
     """The cells of one hook, from the rounds that the models run again for it."""
@@ -308,35 +307,3 @@ def _of_hook(
         hooks = [several[0][1].hook]
         caches = [replay(run.model, run, names_filter=hooks)[2] for run in runs]
         return [_of_cell((ready, caches, layout), one) for one in several]
-
-
-def _by_layer(model: Machine, run: Rollout, hooks: dict[int | None, list[str]]) -> Iterator[dict[str, Tensor]]:
-    """Activations at the hooks of each layer or cycle in turn.
-
-    A block of a transformer is run again from its cached input; of other machines the whole round is.
-    """
-    if not hasattr(model, "run_from"):
-        yield from (replay(model, run, names_filter=names)[2] for names in hooks.values())
-        return
-    inputs = {layer: f"blocks.{layer}.hook_resid_pre" for layer in hooks if layer is not None}
-    _, _, cache = replay(model, run, names_filter=[*hooks.get(None, ()), *inputs.values()])
-    for layer, names in hooks.items():
-        yield cache if layer is None else _block(model, layer, cache.pop(inputs[layer]), names)
-
-
-def _block(model: Any, layer: int, resid: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-    """Activations ``[episode, round, ...]`` inside one block of a transformer, from its input."""
-    parts: dict[str, list[Tensor]] = {name: [] for name in names}
-
-    def keep(activation: Tensor, hook: Any) -> None:
-        parts[hook.name].append(activation)
-
-    with torch.no_grad(), model.hooks(fwd_hooks=[(name, keep) for name in names]):
-        for rows in resid.flatten(0, 1).split(REPLAY_BATCH):
-            model.run_from(rows, layer, layer + 1)
-    return {name: torch.cat(rows).unflatten(0, resid.shape[:2]) for name, rows in parts.items()}
-
-
-def _read(cache: dict[str, Tensor], site: Site, layout: RoundLayout, window: Window) -> Float[Array, "episode round d"]:
-    activation = cache[site.hook][(slice(None), *site.index(layout))]
-    return activation[:, slice(*window)].flatten(2).numpy(force=True)

@@ -124,8 +124,8 @@ TARGETS = {
             "(_Part.of(losses, references, n_folds, level), 1.0, 0.0, 1.0)": "it multiplies the 0 before it",
             **dict.fromkeys(
                 (
-                    "_Part.correlation: -1.0 -> -1.1",
-                    "_Part.correlation: min(max(float(a @ b) / spread, -1.0), 1.0) -> "
+                    "difference: -1.0 -> -1.1",
+                    "difference: min(max(float(a @ b) / spread, -1.0), 1.0) -> "
                     "min(max(float(a @ b) / spread, -1.0), 1.1)",
                 ),
                 "a correlation lies beyond 1 by rounding alone",

@@ -21,6 +21,20 @@ def bounds(interval):
     return interval.estimate, interval.low, interval.high
 
 
+def ratio(losses, references, n_folds, **options):
+    return refit.interval(losses, references, n_folds, "ratio", **options)
+
+
+def accuracy(hits, steps, n_folds, **options):
+    return refit.interval(np.subtract(steps, hits), steps, n_folds, "accuracy", **options)
+
+
+def accuracy_difference(hits, control_hits, steps, n_folds, control_steps=None, **options):
+    given = steps if control_steps is None else control_steps
+    lost = np.subtract(steps, hits), np.subtract(given, control_hits)
+    return refit.difference(*lost, steps, n_folds, "accuracy", control_references=given, **options)
+
+
 def ridge(x, y, folds):
     """Ridge of one fixed penalty, out of fold and refitted."""
 
@@ -41,9 +55,9 @@ def ridge(x, y, folds):
 def test_the_interval_of_four_episodes_by_hand():
     # q = 8 / 32; contributions 4 (1/8 - 1/4) = -.5, 0, .5, 0: variance .5 / 3. Two folds: sqrt(1 + 2). 4 / 3.
     half = stats.t.ppf(0.975, 3) * math.sqrt(0.5 / 3 / 4) * math.sqrt(3) * 4 / 3
-    interval = refit.skill([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2)
+    interval = refit.interval([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2)
     assert bounds(interval) == pytest.approx((0.75, 1 - 0.25 * math.exp(half), 1 - 0.25 * math.exp(-half)))
-    left = refit.ratio([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2)
+    left = ratio([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2)
     assert bounds(left) == pytest.approx((0.25, 0.25 * math.exp(-half), 0.25 * math.exp(half)))
 
 
@@ -55,26 +69,26 @@ def test_the_inflation_is_that_of_five_folds_and_of_leaving_one_out():
 
 def test_a_difference_keeps_the_skew_of_a_control_without_error():
     # The control's losses are its references: R2 0, contributions 0. What is left is the interval of the fit itself.
-    own, difference = refit.skill(LOSSES, TOTALS, 4), refit.skill_difference(LOSSES, TOTALS, TOTALS, 4)
+    own, difference = refit.interval(LOSSES, TOTALS, 4), refit.difference(LOSSES, TOTALS, TOTALS, 4)
     assert bounds(difference) == pytest.approx(bounds(own))
 
 
 def test_a_control_equal_to_the_fit_leaves_no_doubt_and_one_unlike_it_does():
     # Same contributions, r = 1: only the skew of the two logs, u - l, is left, far below the width of either.
-    same = refit.skill_difference(LOSSES, LOSSES, TOTALS, 4)
-    own = refit.skill(LOSSES, TOTALS, 4)
+    same = refit.difference(LOSSES, LOSSES, TOTALS, 4)
+    own = refit.interval(LOSSES, TOTALS, 4)
     assert same.estimate == 0 and same.low == pytest.approx(-same.high)
     assert same.high == pytest.approx((own.estimate - own.low) - (own.high - own.estimate))
-    other = refit.skill_difference(LOSSES, CONTROL, TOTALS, 4)
-    shuffled = refit.skill_difference(LOSSES, CONTROL, TOTALS, 4, control_references=TOTALS[::-1])
+    other = refit.difference(LOSSES, CONTROL, TOTALS, 4)
+    shuffled = refit.difference(LOSSES, CONTROL, TOTALS, 4, control_references=TOTALS[::-1])
     assert other.estimate == pytest.approx(shuffled.estimate) and other.low != shuffled.low
-    back = refit.skill_difference(CONTROL, LOSSES, TOTALS, 4)
+    back = refit.difference(CONTROL, LOSSES, TOTALS, 4)
     assert bounds(back) == pytest.approx((-other.estimate, -other.high, -other.low))
 
 
 def test_detectable_is_where_the_lower_bound_is_zero():
     alone = refit.detectable(LOSSES, TOTALS, 4)
-    at_edge = refit.skill(LOSSES * (1 - alone) * TOTALS.sum() / LOSSES.sum(), TOTALS, 4)
+    at_edge = refit.interval(LOSSES * (1 - alone) * TOTALS.sum() / LOSSES.sum(), TOTALS, 4)
     assert (at_edge.estimate, at_edge.low) == pytest.approx((alone, 0.0))
 
 
@@ -85,52 +99,52 @@ def test_detectable_falls_with_episodes_and_stays_below_what_is_left():
 
 @pytest.mark.parametrize("scale", [1e-6, 3.0, 1e6])
 def test_the_scale_of_the_target_changes_nothing(scale):
-    assert bounds(refit.skill(scale * LOSSES, scale * TOTALS, 4)) == pytest.approx(
-        bounds(refit.skill(LOSSES, TOTALS, 4))
+    assert bounds(refit.interval(scale * LOSSES, scale * TOTALS, 4)) == pytest.approx(
+        bounds(refit.interval(LOSSES, TOTALS, 4))
     )
-    scaled = refit.skill_difference(scale * LOSSES, scale * CONTROL, scale * TOTALS, 4)
-    assert bounds(scaled) == pytest.approx(bounds(refit.skill_difference(LOSSES, CONTROL, TOTALS, 4)))
+    scaled = refit.difference(scale * LOSSES, scale * CONTROL, scale * TOTALS, 4)
+    assert bounds(scaled) == pytest.approx(bounds(refit.difference(LOSSES, CONTROL, TOTALS, 4)))
 
 
 @pytest.mark.parametrize("n_folds", [2, 12])
 def test_the_order_of_episodes_changes_nothing(n_folds):
     order = np.random.default_rng(1).permutation(12)
-    moved = refit.skill_difference(LOSSES[order], CONTROL[order], TOTALS[order], n_folds)
-    assert bounds(moved) == pytest.approx(bounds(refit.skill_difference(LOSSES, CONTROL, TOTALS, n_folds)))
+    moved = refit.difference(LOSSES[order], CONTROL[order], TOTALS[order], n_folds)
+    assert bounds(moved) == pytest.approx(bounds(refit.difference(LOSSES, CONTROL, TOTALS, n_folds)))
 
 
 def test_outputs_are_summed():
     halves = np.stack([LOSSES / 4, LOSSES * 3 / 4], axis=1)
-    assert bounds(refit.skill(halves, TOTALS, 4)) == pytest.approx(bounds(refit.skill(LOSSES, TOTALS, 4)))
+    assert bounds(refit.interval(halves, TOTALS, 4)) == pytest.approx(bounds(refit.interval(LOSSES, TOTALS, 4)))
 
 
 def test_an_exact_fit_is_exact_and_a_nearly_exact_one_has_a_narrow_interval_below_one():
-    assert bounds(refit.skill(np.zeros(12), TOTALS, 4)) == (1.0, 1.0, 1.0)
-    near = refit.skill(1e-12 * LOSSES, TOTALS, 4)
+    assert bounds(refit.interval(np.zeros(12), TOTALS, 4)) == (1.0, 1.0, 1.0)
+    near = refit.interval(1e-12 * LOSSES, TOTALS, 4)
     assert 1 - 1e-11 < near.low < near.estimate < near.high < 1
-    gain = refit.skill_difference(np.zeros(12), CONTROL, TOTALS, 4)
+    gain = refit.difference(np.zeros(12), CONTROL, TOTALS, 4)
     assert 0 < gain.low < gain.estimate == pytest.approx(CONTROL.sum() / TOTALS.sum())
 
 
 def test_where_nothing_varies_there_is_no_score():
-    for interval in (refit.skill(LOSSES, np.zeros(12), 4), refit.skill_difference(LOSSES, CONTROL, np.zeros(12), 4)):
+    for interval in (refit.interval(LOSSES, np.zeros(12), 4), refit.difference(LOSSES, CONTROL, np.zeros(12), 4)):
         assert all(math.isnan(value) for value in bounds(interval))
-    assert all(math.isnan(value) for value in bounds(refit.accuracy(np.zeros(12), np.zeros(12), 4)))
+    assert all(math.isnan(value) for value in bounds(accuracy(np.zeros(12), np.zeros(12), 4)))
     assert math.isnan(refit.detectable(LOSSES, np.zeros(12), 4))
 
 
 def test_no_miss_in_few_episodes_is_no_proof_of_none():
-    few, many = refit.accuracy([16] * 8, [16] * 8, 5), refit.accuracy([16] * 64, [16] * 64, 5)
+    few, many = accuracy([16] * 8, [16] * 8, 5), accuracy([16] * 64, [16] * 64, 5)
     assert few.estimate == few.high == many.high == 1
     assert few.low < 0.9 < 0.98 < many.low
-    one_miss = refit.accuracy([15] + [16] * 7, [16] * 8, 5)
+    one_miss = accuracy([15] + [16] * 7, [16] * 8, 5)
     assert one_miss.low < few.low
-    tie = refit.accuracy_difference([16] * 8, [16] * 8, [16] * 8, 5)
+    tie = accuracy_difference([16] * 8, [16] * 8, [16] * 8, 5)
     assert tie.estimate == 0 and tie.low < 0 < tie.high
 
 
 def test_an_accuracy_stays_between_0_and_1():
-    wild = refit.accuracy([0, 0, 16, 16], [16] * 4, 2)
+    wild = accuracy([0, 0, 16, 16], [16] * 4, 2)
     assert (wild.estimate, wild.low) == (0.5, 0.0) and wild.high < 1
 
 
@@ -154,15 +168,15 @@ def test_totals_count_nothing_outside_the_mask():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: refit.skill([1.0], [2.0], 2), "at least 2 episodes, got 1"),
-        (lambda: refit.skill(LOSSES, TOTALS, 13), "folds of 12 episodes are 2 to 12, got 13"),
-        (lambda: refit.skill(LOSSES, TOTALS, 1), "got 1"),
-        (lambda: refit.skill(LOSSES, TOTALS[:3], 2), "losses are of 12 episodes and references of 3"),
-        (lambda: refit.skill(-LOSSES, TOTALS, 2), "finite and not negative"),
-        (lambda: refit.skill(LOSSES * np.nan, TOTALS, 2), "finite and not negative"),
-        (lambda: refit.skill(3.0, 4.0, 2), "got one number"),
-        (lambda: refit.skill_difference(LOSSES, CONTROL[:3], TOTALS, 2, control_references=TOTALS[:3]), "share"),
-        (lambda: refit.accuracy([3, 5], [4, 4], 2), "more hits than steps"),
+        (lambda: refit.interval([1.0], [2.0], 2), "at least 2 episodes, got 1"),
+        (lambda: refit.interval(LOSSES, TOTALS, 13), "folds of 12 episodes are 2 to 12, got 13"),
+        (lambda: refit.interval(LOSSES, TOTALS, 1), "got 1"),
+        (lambda: refit.interval(LOSSES, TOTALS[:3], 2), "losses are of 12 episodes and references of 3"),
+        (lambda: refit.interval(-LOSSES, TOTALS, 2), "finite and not negative"),
+        (lambda: refit.interval(LOSSES * np.nan, TOTALS, 2), "finite and not negative"),
+        (lambda: refit.interval(3.0, 4.0, 2), "got one number"),
+        (lambda: refit.difference(LOSSES, CONTROL[:3], TOTALS, 2, control_references=TOTALS[:3]), "share"),
+        (lambda: refit.interval([3, 5], [4, 4], 2, "accuracy"), "more misses than steps"),
         (lambda: refit.inflation(8, 4, level=95), "level is between 0 and 1"),
         (lambda: draw("random", 3, RNG), "random_walk"),
     ],
@@ -176,7 +190,7 @@ def test_an_interval_takes_less_than_a_millisecond():
     losses, references = np.random.default_rng(5).uniform(1, 2, size=(2, 64))
     start = time.process_time()
     for _ in range(200):
-        refit.skill(losses, references, 5)
+        refit.interval(losses, references, 5)
     assert (time.process_time() - start) / 200 < 1e-3
 
 

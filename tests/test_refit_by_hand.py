@@ -14,15 +14,12 @@ from scipy import stats
 
 from interp import refit
 from interp.errors import InputError
+from tests.test_refit import accuracy, accuracy_difference, bounds, ratio
 
 TAME = np.array([[9.0, 10, 11, 10, 8], [14, 17, 15, 16, 15], [20, 22, 18, 20, 19], [19, 18, 21, 22, 23]])
 WILD = np.array([[1.0, 2, 3, 6, 4], [9, 3, 2, 2, 8], [8, 4, 2, 6, 9], [3, 9, 8, 1, 9]])
 DATA = pytest.mark.parametrize("data", [TAME, WILD], ids=["tame", "wild"])
 """By row: losses, those of a control, references, and those of the control; by column: episodes."""
-
-
-def bounds(interval):
-    return interval.estimate, interval.low, interval.high
 
 
 def part(losses, references, n_folds, level):
@@ -71,7 +68,7 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     # One episode of four holds all that varies: h is that of two.
     losses, references = np.array([1.0, 0, 0, 1]), np.array([4.0, 0, 0, 0])
     h = 12.7062047 * sqrt(3) * 2 * np.std([2 - 4, 0, 0, 2], ddof=1) / 2
-    assert bounds(refit.skill(losses, references, 2)) == pytest.approx((0.5, 1 - exp(h) / 2, 1 - exp(-h) / 2))
+    assert bounds(refit.interval(losses, references, 2)) == pytest.approx((0.5, 1 - exp(h) / 2, 1 - exp(-h) / 2))
 
 
 def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
@@ -128,11 +125,11 @@ def test_scores_have_the_interval_of_the_docstring(data, n_folds, level):
     losses, _, references, _ = data
     q, low, high, _, _ = part(losses, references, n_folds, level)
     options = {} if level == 0.95 else {"level": level}
-    assert bounds(refit.ratio(losses, references, n_folds, **options)) == pytest.approx((q, low, high))
-    assert bounds(refit.skill(losses, references, n_folds, **options)) == pytest.approx((1 - q, 1 - high, 1 - low))
+    assert bounds(ratio(losses, references, n_folds, **options)) == pytest.approx((q, low, high))
+    assert bounds(refit.interval(losses, references, n_folds, **options)) == pytest.approx((1 - q, 1 - high, 1 - low))
     hits, steps = 40 - losses, np.full(5, 40.0)
     q, low, high, _, _ = part(losses, steps, n_folds, level)
-    found = refit.accuracy(hits, steps, n_folds, **options)
+    found = accuracy(hits, steps, n_folds, **options)
     assert bounds(found) == pytest.approx((1 - q, 1 - min(high, 1), 1 - low))
 
 
@@ -143,13 +140,13 @@ def test_differences_join_both_intervals_and_their_correlation(data, n_folds, le
     options = {} if level == 0.95 else {"level": level}
     for given, theirs in ((None, references), (own, own)):
         fit, control = part(losses, references, n_folds, level), part(of_control, theirs, n_folds, level)
-        made = refit.skill_difference(losses, of_control, references, n_folds, control_references=given, **options)
+        made = refit.difference(losses, of_control, references, n_folds, control_references=given, **options)
         assert bounds(made) == pytest.approx(difference(fit, control))
     few, more = np.full(5, 300.0), np.array([300.0, 320, 310, 305, 315])
     for given, theirs in ((None, few), (more, more)):
         fit, control = part(losses, few, n_folds, level), part(of_control, theirs, n_folds, level)
         hits = (few - losses, theirs - of_control)
-        made = refit.accuracy_difference(*hits, few, n_folds, control_steps=given, **options)
+        made = accuracy_difference(*hits, few, n_folds, control_steps=given, **options)
         assert fit[2] < 1 > control[2] and bounds(made) == pytest.approx(difference(fit, control))
 
 
@@ -171,44 +168,44 @@ def test_what_shows_where_there_is_no_doubt_and_where_there_is_nothing_to_show()
 def test_two_episodes_by_hand():
     """Shares of the losses -.25 and .25 off those of the references: z = -.5, .5, whose mean has the error .5."""
     h = 12.7062047 * sqrt(3) * 2 / 2
-    assert bounds(refit.ratio([0.25, 0.75], [0.5, 0.5], 2)) == pytest.approx((1, exp(-h), exp(h)))
-    assert bounds(refit.skill([0.25, 0.75], [2, 2], 2)) == pytest.approx((0.75, 1 - exp(h) / 4, 1 - exp(-h) / 4))
+    assert bounds(ratio([0.25, 0.75], [0.5, 0.5], 2)) == pytest.approx((1, exp(-h), exp(h)))
+    assert bounds(refit.interval([0.25, 0.75], [2, 2], 2)) == pytest.approx((0.75, 1 - exp(h) / 4, 1 - exp(-h) / 4))
 
 
 def test_half_widths_of_more_than_a_hundred_are_cut():
     """z = -1, 1 of two episodes: 636.6 sqrt(3) 2 half widths at 99.9 %, whose exponential is no float any more."""
-    assert bounds(refit.ratio([0, 2], [1, 1], 2, level=0.999)) == pytest.approx((1, 0, exp(100)))
+    assert bounds(ratio([0, 2], [1, 1], 2, level=0.999)) == pytest.approx((1, 0, exp(100)))
     assert refit.detectable([0, 2], [1, 1], 2, level=0.999) == pytest.approx(1)
-    assert bounds(refit.accuracy([4, 4], [4, 4], 2, level=0.999)) == (1, 0, 1)
+    assert bounds(accuracy([4, 4], [4, 4], 2, level=0.999)) == (1, 0, 1)
 
 
 def test_scores_of_nothing_and_of_perfection():
     zeros, some = np.zeros(4), np.arange(1.0, 5)
     for made in (
-        refit.skill(some, zeros, 2),
-        refit.ratio(some, zeros, 2),
-        refit.accuracy(zeros, zeros, 2),
-        refit.skill_difference(some, some, zeros, 2),
-        refit.accuracy_difference(zeros, zeros, zeros, 2),
+        refit.interval(some, zeros, 2),
+        ratio(some, zeros, 2),
+        accuracy(zeros, zeros, 2),
+        refit.difference(some, some, zeros, 2),
+        accuracy_difference(zeros, zeros, zeros, 2),
     ):
         assert all(map(isnan, bounds(made)))
-    assert bounds(refit.skill(zeros, some, 2)) == (1, 1, 1) and bounds(refit.ratio(zeros, some, 2)) == (0, 0, 0)
-    assert bounds(refit.accuracy(zeros, some, 2)) == (0, 0, 0)
+    assert bounds(refit.interval(zeros, some, 2)) == (1, 1, 1) and bounds(ratio(zeros, some, 2)) == (0, 0, 0)
+    assert bounds(accuracy(zeros, some, 2)) == (0, 0, 0)
 
 
 def test_no_miss_is_half_a_miss_in_one_episode_for_its_bound():
     """Of 4 episodes of 100 steps: h = 3.1824463 sqrt(3) 4 / 3 of a share .5 / 400; it goes with no other misses."""
     steps, h = np.full(4, 100.0), 3.1824463 * sqrt(3) * 4 / 3
     low = 0.5 / 400 * exp(h)
-    assert bounds(refit.accuracy(steps, steps, 2)) == pytest.approx((1, 1 - min(low, 1), 1))
+    assert bounds(accuracy(steps, steps, 2)) == pytest.approx((1, 1 - min(low, 1), 1))
     many = np.full(4, 1e6)
     low = 0.5 / 4e6 * exp(h)
-    assert bounds(refit.accuracy(many, many, 2)) == pytest.approx((1, 1 - low, 1)) and low < 0.01
-    assert bounds(refit.skill(np.zeros(4), many, 2, smallest=0.5)) == pytest.approx((1, 1 - low, 1))
+    assert bounds(accuracy(many, many, 2)) == pytest.approx((1, 1 - low, 1)) and low < 0.01
+    assert bounds(refit.interval(np.zeros(4), many, 2, smallest=0.5)) == pytest.approx((1, 1 - low, 1))
     q, under, over, _, _ = part(np.arange(1.0, 5) * 1e3, many, 2, 0.95)
-    gain = refit.accuracy_difference(many, many - np.arange(1.0, 5) * 1e3, many, 2)
+    gain = accuracy_difference(many, many - np.arange(1.0, 5) * 1e3, many, 2)
     assert bounds(gain) == pytest.approx((q, q - sqrt(low**2 + (q - under) ** 2), over))
-    loss = refit.accuracy_difference(many - np.arange(1.0, 5) * 1e3, many, many, 2)
+    loss = accuracy_difference(many - np.arange(1.0, 5) * 1e3, many, many, 2)
     assert bounds(loss) == pytest.approx((-q, -over, -q + sqrt(low**2 + (q - under) ** 2)))
 
 
@@ -216,23 +213,21 @@ def test_no_miss_is_half_a_miss_in_one_episode_for_its_bound():
 def test_sums_are_finite_and_not_negative_and_zero_is_allowed(bad):
     for values in ((bad, [4, 4]), ([4, 4], bad)):
         with pytest.raises(InputError, match="must be finite and not negative"):
-            refit.ratio(*values, 2)
-    assert refit.ratio([0, 0.5], [4, 4], 2).estimate == 0.5 / 8
+            ratio(*values, 2)
+    assert ratio([0, 0.5], [4, 4], 2).estimate == 0.5 / 8
 
 
 def test_sums_are_per_episode_of_the_same_episodes():
     with pytest.raises(InputError, match="got one number"):
-        refit.ratio(2.0, [4, 4], 2)
+        ratio(2.0, [4, 4], 2)
     with pytest.raises(InputError, match="losses are of 2 episodes and references of 3"):
-        refit.ratio([1, 2], [4, 4, 4], 2)
-    with pytest.raises(InputError, match="hits are of 2 episodes and steps of 3"):
-        refit.accuracy([1, 2], [4, 4, 4], 2)
-    with pytest.raises(InputError, match="more hits than steps"):
-        refit.accuracy([1, 5], [4, 4], 2)
+        ratio([1, 2], [4, 4, 4], 2)
+    with pytest.raises(InputError, match="more misses than steps"):
+        refit.interval([1, 5], [4, 4], 2, "accuracy")
     with pytest.raises(InputError, match="a fit and its control share their episodes"):
-        refit.skill_difference([1, 2], [1, 2, 3], [4, 4], 2, control_references=[4, 4, 4])
+        refit.difference([1, 2], [1, 2, 3], [4, 4], 2, control_references=[4, 4, 4])
     outputs = np.arange(1.0, 9).reshape(2, 2, 2)
-    assert bounds(refit.ratio(outputs, [20, 20], 2)) == bounds(refit.ratio([10, 26], [20, 20], 2))
+    assert bounds(ratio(outputs, [20, 20], 2)) == bounds(ratio([10, 26], [20, 20], 2))
 
 
 def test_fewer_than_sixteen_episodes_are_few():

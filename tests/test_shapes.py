@@ -9,7 +9,7 @@ from jaxtyping import TypeCheckError
 
 import tests
 from interp.tasks.qlearning import bellman
-from probes import linear, logistic
+from probes import estimators, linear
 from tests.shapes import Shaped, shape_names
 
 
@@ -19,7 +19,7 @@ from tests.shapes import Shaped, shape_names
 def test_another_shape_or_kind_is_refused(y, folds):
     """A number of rounds or of episodes that differs between arguments, and floats where classes are expected."""
     with pytest.raises(TypeCheckError):
-        logistic.cross_validate(np.zeros((4, 3, 2)), y, np.zeros(folds, int), 2)
+        estimators.cross_validate(np.zeros((4, 3, 2)), y, np.zeros(folds, int), 2)
 
 
 def test_a_loop_checks_its_first_calls():
@@ -38,8 +38,8 @@ def test_every_test_checks_again():
         bellman.rows_at(np.zeros((2, 3, 4)), np.zeros(2))
     for _ in range(tests.N_CHECKED):
         with pytest.raises(TypeCheckError):
-            logistic._LogisticFit(*([np.zeros((2, 2, 2, 2))] * len(fields(logistic._LogisticFit))))
-    logistic._LogisticFit(*([np.zeros((2, 2, 2, 2))] * len(fields(logistic._LogisticFit))))
+            estimators._LogisticFit(*([np.zeros((2, 2, 2, 2))] * len(fields(estimators._LogisticFit))))
+    estimators._LogisticFit(*([np.zeros((2, 2, 2, 2))] * len(fields(estimators._LogisticFit))))
 
 
 def test_what_says_shapes_is_wrapped_and_nothing_else():

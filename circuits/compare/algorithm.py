@@ -11,8 +11,8 @@ the task asks about (``Task.data.first_asked``); predictions of real numbers by 
 Kullback-Leibler is of no use here: Weighted Majority says exactly 0 and 1. The best family, its runner-up and the best
 that keeps no memory are chosen where families are fitted, and scored where they are not; the sets of episodes pull the
 families apart (the battery of a task) and count alike. A family *explains* the model where, by 95 % intervals over
-episodes, it explains at least :data:`EXPLAINED` and leaves at most :data:`RATIO` of what its runner-up leaves. Else the
-answer is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it where
+episodes, it explains at least :data:`_EXPLAINED` and leaves at most :data:`RATIO` of what its runner-up leaves. Else
+the answer is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it where
 it leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not, unless that one
 explains :data:`NEARLY_ALL`; the two are no rivals.
 
@@ -56,7 +56,7 @@ from interp.session import once
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 from interp.task import Task
 
-EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
+_EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
 """The rule: at least so much explained, at most so much left of the runner-up's divergence, and of a simpler family's
 by its extension. ``python -m tests.compare.calibrate_algorithm`` prints what these decide. The closest calls: a 50 : 50
 mixture of Weighted Majority and the Bayes predictor must be none, and the Bayes predictor explains .92 to .93 of it; a
@@ -77,7 +77,7 @@ _EVENLY = "evenly"
 """The name of the guess that gives every outcome the same probability, or of a real number that is the same at every
 round; it needs no memory and serves every task."""
 Array = NDArray[np.float64]
-Divergences = Mapping[str, Array]
+_Divergences = Mapping[str, Array]
 """Nats a round by set, ``[episode]`` each."""
 
 
@@ -100,7 +100,7 @@ class FamilyScore:
     family: Family | None
     searched: Mapping[str, float]
     fitted: float
-    divergences: Divergences = field(repr=False)
+    divergences: _Divergences = field(repr=False)
 
     @cached_property
     def algorithm(self) -> Algorithm | None:
@@ -248,11 +248,11 @@ def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPar
     return replace(part, response=worst, family=part.family if worst.alike.low >= RESPONDS else None)
 
 
-def memoryless_divergences(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> Divergences:
+def memoryless_divergences(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> _Divergences:
     """How far predictions are from those of the best algorithm without a memory, which is chosen on other episodes."""
     task = tasks.get(task_of(sets))
 
-    def scored() -> Divergences:
+    def scored() -> _Divergences:
         families = [family for family in task.rivals().values() if family.memoryless]
         return min(_scores(subject, task, sets, families), key=lambda score: score.fitted).divergences
 
@@ -324,7 +324,7 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
 
     def explains(score: FamilyScore) -> bool:
         explained, ratio = judged(score)
-        return not score.memoryless and explained.low >= EXPLAINED and ratio.high <= RATIO
+        return not score.memoryless and explained.low >= _EXPLAINED and ratio.high <= RATIO
 
     closest = next((score for score in group if score.key == score.group), group[0])
     extended = next((score for score in group if score.key != score.group), None)
@@ -346,7 +346,7 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     )
 
 
-def pooled_ratio(over: Divergences, under: Divergences, seed: int, name: str | None = None) -> Interval:
+def pooled_ratio(over: _Divergences, under: _Divergences, seed: int, name: str | None = None) -> Interval:
     """The ratio of two mean divergences, of one set or of all alike; both from the same draws of episodes.
 
     Sets are drawn with one seed, and their i-th episodes share the luck of it: they are drawn together.

@@ -52,9 +52,9 @@ from interp.algorithm import Algorithm, Predicted
 from interp.measure import UNTRAINED, Control, Measure, best_of, decisive
 from interp.statistics import NO_NUMBER, Interval
 
-ALIKE = 0.95
+_ALIKE = 0.95
 """Average. Handwired against itself 1; Weighted Majority against the Bayes predictor .3 to .7."""
-RESPONSE = 0.9
+_RESPONSE = 0.9
 """Response, worst cell. Seeds of ``wma-learned`` .97 and more; Weighted Majority of gain .35 against .5 .94, of gain .2
 .7; 0 where an input, a lag or a round is ignored."""
 _LARGE = 1e2
@@ -95,8 +95,8 @@ class Agreement:
 
     def measure(self, control: Control | None = None) -> Measure:
         """That two predict the same: on average beside a control, in almost every round, and in every response."""
-        free = Measure("behaviour", "", threshold=RESPONSE, unit="likeness of responses", needs_control=False)
-        average = replace(free, about="predictions alike", number=self.alike, threshold=ALIKE, unit="share of memory")
+        free = Measure("behaviour", "", threshold=_RESPONSE, unit="likeness of responses", needs_control=False)
+        average = replace(free, about="predictions alike", number=self.alike, threshold=_ALIKE, unit="share of memory")
         if control is not None:
             average = replace(average, controls={UNTRAINED: control}, needs_control=True)
         rounds = replace(free, about="rounds apart", number=self.apart, threshold=RARE, refuted=OFTEN, side="below")

@@ -7,8 +7,8 @@ the probability of a choice by a temperature and a lapse rate::
     q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
 
 Rounds in which all outcomes are alike go by how often each was chosen in such rounds. Lapse (by maximum likelihood),
-temperature (of :data:`TEMPERATURES`) and the family's parameters are fitted on every other episode, and scored on those
-left, then the other way round: every loss is *held out*, in nats a round. A player may also *switch* at a round from
+temperature (of :data:`_TEMPERATURES`) and the family's parameters are fitted on every other episode, and scored on
+those left, then the other way round: every loss is *held out*, in nats a round. A player may also *switch* at a round from
 one family to another, which is asked of the best few.
 
 That a family explains the choices needs all of these, each by its 95 % interval over episodes:
@@ -52,7 +52,7 @@ from interp.measure import AS_WELL, NOT_RUN, Measure, decisive
 from interp.statistics import NO_NUMBER, Interval, ratio_interval
 
 Array = NDArray[np.float64]
-TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0)
+_TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Those that are tried: 0 takes the likeliest outcome, 1 draws from the distribution."""
 AGREES = 0.85
 """Least agreement in telling rounds: between a player that departs in one round of ten (named) and one that departs in
@@ -66,12 +66,12 @@ undecided: half of what Weighted Majority (eta .5) saves over follow the leader 
 least (.05 and more without noise, .03 to .04 with one round of ten wrong)."""
 LEFT = 0.02
 """Nats a round that a family might save beyond a machine."""
-REFINED = 2
+_REFINED = 2
 """How many families are refined between the points of their grids, with those that they extend."""
 _LEAST, _CERTAIN, _TIED, _BISECTIONS = 1e-2, 1e-12, 1e-12, 14
 _SWITCH_SAVES = 0.004
 """Nats a round that a switch must save, fitted to all choices, to be asked at all."""
-SWITCHES = "switches"
+_SWITCHES = "switches"
 _ANYTHING = 1e-9
 """Nats a round from which on something is saved: less is rounding."""
 
@@ -214,11 +214,13 @@ class ChoicePart:
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each family, the best first."""
+        closest = self.scores[self.closest]
+        n_rounds = float(closest.losses.sum() / self.nats.estimate) if self.nats.estimate else 1.0
         rows = [
             {
                 "family": one.key,
                 "name": one.name,
-                "nats": one.losses.sum() / self._n_rounds,
+                "nats": one.losses.sum() / n_rounds,
                 "memoryless": one.memoryless,
                 "lapse": one.link.lapse,
                 "temperature": one.link.temperature,
@@ -227,10 +229,6 @@ class ChoicePart:
             for one in self.scores.values()
         ]
         return pd.DataFrame(rows)
-
-    @property
-    def _n_rounds(self) -> float:
-        return float(self.scores[self.closest].losses.sum() / self.nats.estimate) if self.nats.estimate else 1.0
 
 
 @checked
@@ -277,7 +275,7 @@ def explain_choices(
     scores = [_constant(game)]
     grids = {family.key: _best_of_grid(game, family, game.known) for family in asked.values()}
     ranked = sorted(asked.values(), key=lambda family: grids[family.key][0])
-    refined = {family.extends or family.key for family in ranked[:REFINED]} | {one.key for one in ranked[:REFINED]}
+    refined = {family.extends or family.key for family in ranked[:_REFINED]} | {one.key for one in ranked[:_REFINED]}
     # Those far behind keep, in both halves, what fits all choices best: it can only flatter them.
     kept = {key: point for key, (_, point) in grids.items() if key not in refined}
     scores += [_scored(game, family, kept.get(family.key)) for family in asked.values()]
@@ -351,12 +349,12 @@ def _linked(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tup
     tied = _is_tied(given)
     alike = (np.bincount(chosen[tied], minlength=n) + 1.0) / (tied.sum() + n)
     asked, rows = given[~tied], np.arange((~tied).sum())
-    made = np.stack([_tempered(asked, temperature)[rows, chosen[~tied]] for temperature in TEMPERATURES])
+    made = np.stack([_tempered(asked, temperature)[rows, chosen[~tied]] for temperature in _TEMPERATURES])
     lapses = _lapses(made, n)
     nats = -np.log(lapses[:, None] / n + (1 - lapses[:, None]) * made).sum(1)
     best = int(nats.argmin())
     least = (nats[best] - np.log(alike[chosen[tied]]).sum()) / len(chosen)
-    return float(least), Link(float(lapses[best]), TEMPERATURES[best], alike)
+    return float(least), Link(float(lapses[best]), _TEMPERATURES[best], alike)
 
 
 def _lapses(made: Array, n: int) -> Array:
@@ -391,14 +389,9 @@ def _preferred(p: Array, link: Link) -> NDArray[np.int64]:
 
 
 def _best_of_grid(game: _Game, family: Family, use: NDArray[np.bool_]) -> tuple[float, dict[str, float]]:
-    loss = game.loss(family, use)
-    return min(((loss(point), point) for point in _points(family)), key=lambda one: one[0])
-
-
-def _points(family: Family) -> list[dict[str, float]]:
-    order = sorted(family.searched, key=lambda s: bool(s.enters))
-    names = [s.name for s in order]
-    return [dict(zip(names, point, strict=True)) for point in product(*(s.grid for s in order))]
+    loss, order = game.loss(family, use), sorted(family.searched, key=lambda s: bool(s.enters))
+    points = [dict(zip([s.name for s in order], point, strict=True)) for point in product(*(s.grid for s in order))]
+    return min(((loss(point), point) for point in points), key=lambda one: one[0])
 
 
 def _fitted(game: _Game, family: Family, use: NDArray[np.bool_]) -> dict[str, float]:
@@ -478,7 +471,7 @@ def _switched(
     name = f"{first.name}, then {second.name}"
     size, lost = 3 + len(before) + len(after), (losses * game.known).sum(1)
     group = first.extends or first.key
-    return [ChoiceScore(SWITCHES, name, group, False, size, searched, link, lost, prefers)]
+    return [ChoiceScore(_SWITCHES, name, group, False, size, searched, link, lost, prefers)]
 
 
 def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:

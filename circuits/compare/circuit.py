@@ -10,7 +10,7 @@ Four things are measured in both models on the same episodes, each beside untrai
   state, on the state that is left, through the patterns where the update is read;
 * **edges**: those that each model needs for its prediction. The edges of a round
   (:class:`interp.interventions.edge_graph.EdgeGraph`) are scored by EAP-IG between a run and one with the task's
-  default corruption; the fewest best-scored ones whose faithfulness is within :data:`TOLERANCE` of 1 are *needed*. An
+  default corruption; the fewest best-scored ones whose faithfulness is within :data:`_TOLERANCE` of 1 are *needed*. An
   edge is shared where its two ends, and the port, are matched by role and both models need it; beside it stands the
   same count under random matchings of heads;
 * **look-alikes**: heads whose attention follows the algorithm's state, with what they carry
@@ -60,7 +60,7 @@ _ROLES = 0.5
 or noisy, bounds of what is read alike begin at .80, and handed on at 1; to a memory of 5 rounds at .62 and 1. To R
 those of P end at .85 and .01, of ``wma-learned`` at .29 and .004; to its other seeds at .31 and .36, to untrained ones
 at .16 and .40. A head in two halves is undecided: .6 of what is handed on, a third for its outcome."""
-TOLERANCE = 0.1
+_TOLERANCE = 0.1
 """How far from 1 the faithfulness of the edges that are needed may be."""
 _N_EPISODES, _N_RANDOM = 16, 200
 """Episodes that edges are scored on; random matchings of heads."""
@@ -209,7 +209,9 @@ def circuits(compared: Compared) -> CircuitPart:
     """Paths, roles, edges and look-alikes of two models, beside fresh models of both shapes with the same samples."""
     (subject, reference), effort = compared.pair, compared.effort
     fresh = compared.untrained, compared.reference_untrained
-    algorithm = _algorithm(reference)
+    task = reference.task
+    has_algorithm = task.algorithms.hypothesis or task.algorithms.records()
+    algorithm = task.explains(reference.model) if has_algorithm else None
     state = _state(reference, algorithm)
     every = (subject, reference, *fresh[0])
     decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
@@ -222,20 +224,16 @@ def circuits(compared: Compared) -> CircuitPart:
     controls = [[_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh]
     layout = subject.run(subject.samples.test).layout
     ends = layout.predict_position, *[layout.update_position] * len(inputs)
-    found = [
-        _path(layout.labels[end], [m[i] for m in measured], [[m[i] for m in several] for several in controls])
-        for i, end in enumerate(ends)
-    ]
+    found = []
+    for i, end in enumerate(ends):
+        mine, theirs = (m[i] for m in measured)
+        shares = mine.blocked(), mine.carried(), theirs.blocked(), theirs.carried()
+        blocked = (tuple(m[i].blocked().estimate for m in several) for several in controls)
+        found.append(Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], *shares, *blocked))
     edges = needed(subject, effort), needed(reference, effort)
     seen = tuple(tuple(looks(s, algorithm, m[0], effort)) for s, m in zip(compared.pair, measured, strict=True))
     both, names = shared(*edges, matched.roles, profiles[1].heads, effort.seed), (subject.name, reference.name)
     return CircuitPart(*names, tuple(found), matched, tuple(null), edges, both, seen)
-
-
-def _algorithm(reference: Participant) -> Algorithm | None:
-    """The algorithm that the reference is held against; None where the task registers none."""
-    task = reference.task
-    return task.explains(reference.model) if task.algorithms.hypothesis or task.algorithms.records() else None
 
 
 def _state(subject: Participant, algorithm: Algorithm | None) -> str:
@@ -267,14 +265,6 @@ def _mediated(
     return found + [mediate(*pair, cause, written, outcome=left, rounds=at, split=joint) for cause in inputs]
 
 
-def _path(at: str, pair: Sequence[MediationResult], fresh: Sequence[Sequence[MediationResult]]) -> Path:
-    """One path, from its results in the two models and in the fresh models of each shape."""
-    mine, theirs = pair
-    shares = mine.blocked(), mine.carried(), theirs.blocked(), theirs.carried()
-    untrained, reference_untrained = (tuple(result.blocked().estimate for result in several) for several in fresh)
-    return Path(" + ".join(mine.cause), mine.outcome, at, *shares, untrained, reference_untrained)
-
-
 def _range(values: Sequence[float], prefix: str = "") -> dict[str, float]:
     """The smallest and the largest of the untrained as columns; a control without a number is neither."""
     known = [value for value in values if np.isfinite(value)] or [nan]
@@ -292,7 +282,7 @@ def needed(subject: Participant, effort: Effort) -> Needed:
             task.sample(_N_EPISODES, t + 1, seed=3 * effort.seed + 1003, **options), round=t
         )
         scorer = CircuitScorer(prepare(model, clean, corrupted, t))
-        keep = smallest(scorer, attribute(scorer.pair, scorer.measure).edges, TOLERANCE)
+        keep = smallest(scorer, attribute(scorer.pair, scorer.measure).edges, _TOLERANCE)
     except InputError as error:
         return Needed(subject.name, 0, 0, reason=str(error))
     graph = scorer.graph

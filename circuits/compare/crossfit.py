@@ -10,7 +10,7 @@ method over episodes, with the quantile of Student's t:
 The estimand is the score, on new episodes, of maps that are fitted to as many episodes as the folds leave. The best
 affine map scores more: on a noisy machine by a fifth of an interval, but on ``wma-learned`` by more than one (update
 .9974 at quick effort and .9981 with 7 times the episodes; the second lies above the interval in 59 of 60 small
-comparisons): intervals say nothing about maps of more episodes. The allowance a is :data:`ALLOWANCE`. Coverage is
+comparisons): intervals say nothing about maps of more episodes. The allowance a is :data:`_ALLOWANCE`. Coverage is
 measured: the table "deciding" of ``lab/deciding.py``.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import exp, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from circuits.compare.question import Participant, Samples
+from interp import refit
 from interp.algorithm import Algorithm
 from interp.decoder import RIDGE, Decoder
 from interp.interventions.moves import Writer
@@ -37,7 +38,7 @@ from interp.statistics import NO_NUMBER, Interval
 
 N_FOLDS = 5
 """As many as probes are fitted in (:mod:`interp.refit`)."""
-ALLOWANCE = sqrt(2)
+_ALLOWANCE = sqrt(2)
 """Widens intervals as though the luck of the fit were as large as that of the episodes scored. It covers .95 to 1 of 60
 small comparisons of ``wma-learned``, nominally .95, by number; sqrt(1.25), which was enough at quick effort, .83 to .98
 of those at full effort."""
@@ -56,16 +57,9 @@ def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
     >>> print(scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0]))
     0.75 [0.3735, 0.9002]
     """
-    lost, given = np.asarray(missed, dtype=np.float64), np.asarray(asked, dtype=np.float64)
-    n, loss, reference = len(lost), float(lost.sum()), float(given.sum())
-    if not np.isfinite(loss) or not np.isfinite(reference) or reference == 0:
+    if not np.isfinite([np.sum(missed), np.sum(asked)]).all():
         return NO_NUMBER
-    if loss == 0:
-        return Interval(1.0, 1.0, 1.0)
-    contributions = n * (lost / loss - given / reference)
-    half = ALLOWANCE * float(stdtrit(n - 1, 0.975)) * float(contributions.std(ddof=1)) / sqrt(n)
-    ratio = loss / reference
-    return Interval(1 - ratio, 1 - ratio * exp(half), 1 - ratio * exp(-half))
+    return refit.interval(missed, asked, N_FOLDS, width=_ALLOWANCE * float(stdtrit(len(np.asarray(missed)) - 1, 0.975)))
 
 
 def pooled(subject: Participant) -> Rollout:

@@ -47,7 +47,7 @@ _GROWN = 1e4
 """Latents beyond this have squares that drown everything else, or overflow."""
 _HALVINGS = 12
 """How often the weights of an untrained copy are halved before it is given up."""
-FORMAT = 2
+_FORMAT = 2
 """Version of the JSON."""
 
 
@@ -100,7 +100,7 @@ class Comparison(Measured):
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that do not exist are None."""
         told = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "model": self.model,
             "reference": self.reference,
             "sentence": self.sentence,

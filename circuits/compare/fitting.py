@@ -36,10 +36,10 @@ Predict = Callable[[Any], Array]
 """Episodes to the predicted distribution over outcomes, ``[episode, round, outcome]``; of every round.
 
 Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
-STEPS_PER_PARAMETER, STARTS = 30, 2
+_STEPS_PER_PARAMETER, _STARTS = 30, 2
 """Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined, and
 how many of the others when the real parameters are known better."""
-ROUNDING = 1e-14
+_ROUNDING = 1e-14
 """A divergence below this is rounding, and counts as 0."""
 
 
@@ -97,10 +97,10 @@ def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
     if kind == "normal":
         missed, wider = np.square(p[..., 0] - q[..., 0]), np.sinh((p[..., 1] - q[..., 1]) / 2)
         nats = (np.square(wider) + missed * (np.exp(-p[..., 1]) + np.exp(-q[..., 1])) / 4).mean(1)
-        return np.asarray(np.where(nats < ROUNDING, 0.0, nats))
+        return np.asarray(np.where(nats < _ROUNDING, 0.0, nats))
     between = special.entr((p + q) / 2) - (special.entr(p) + special.entr(q)) / 2
     nats = between.sum(-1).mean(1)
-    return np.asarray(np.where(nats < ROUNDING, 0.0, nats))
+    return np.asarray(np.where(nats < _ROUNDING, 0.0, nats))
 
 
 def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
@@ -181,7 +181,10 @@ class Distributions:
     def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
         stale = self._stale(algorithm, parameters)
         if stale is None:
-            start, inputs = (_joined([of(batch) for batch in self.batches]) for of in (algorithm.start, algorithm.read))
+            start, inputs = (
+                {key: np.concatenate([batch[key] for batch in values]) for key in values[0]}
+                for values in ([of(batch) for batch in self.batches] for of in (algorithm.start, algorithm.read))
+            )
             size = sum(map(len, self.batches)), self.batches[0].n_rounds
             self._values = {**algorithm.unrolled(start, inputs, *size), **inputs}
         else:
@@ -198,11 +201,6 @@ class Distributions:
             return None
         stale = algorithm.downstream(key for s in changed for key in s.enters)
         return None if stale & {NEXT + key for key in algorithm.state} else stale
-
-
-def _joined(values: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Batches of values as one."""
-    return {key: np.concatenate([batch[key] for batch in values]) for key in values[0]}
 
 
 @dataclass(frozen=True)
@@ -250,7 +248,7 @@ def search(
     leaders: dict[tuple[float, ...], tuple[float, ...]] = {}
     for point in sorted(tried, key=tried.__getitem__):
         leaders.setdefault(tuple(x for x, s in zip(point, searched, strict=True) if s.kind == "choice"), point)
-    found = [(tried[point], point) for point in list(leaders.values())[:STARTS]]
+    found = [(tried[point], point) for point in list(leaders.values())[:_STARTS]]
     if found[0][0] > 0:
 
         def at(point: tuple[float, ...]) -> float:
@@ -261,9 +259,9 @@ def search(
         best = min(found)[1]
         others = [
             tuple(choice if s.kind == "choice" else x for choice, x, s in zip(leader, best, searched, strict=True))
-            for leader in list(leaders.values())[STARTS:]
+            for leader in list(leaders.values())[_STARTS:]
         ]
-        found += [_refined(at, searched, point) for point in sorted(others, key=at)[:STARTS]]
+        found += [_refined(at, searched, point) for point in sorted(others, key=at)[:_STARTS]]
     least, best = min(found)
     return least, _named(searched, best)
 
@@ -290,7 +288,7 @@ def _refined(
     for size in (0.5, 0.25) if moved else ():
         corners = np.tile(best, (len(moved) + 1, 1))
         corners[1:] += np.diag(np.where(best + size <= last, size, -size))
-        limits = {"maxfev": STEPS_PER_PARAMETER * len(moved), "xatol": 1e-3, "fatol": 1e-9}
+        limits = {"maxfev": _STEPS_PER_PARAMETER * len(moved), "xatol": 1e-3, "fatol": 1e-9}
         options, bounds = {"initial_simplex": corners, **limits}, [(0, end) for end in last]
         result = optimize.minimize(
             lambda steps: loss(at(steps)), best, method="Nelder-Mead", bounds=bounds, options=options

@@ -32,7 +32,7 @@ from interp.session import once
 from interp.statistics import Interval
 from interp.task import Task
 
-CERTAIN = Interval(1.0, 1.0, 1.0)
+_CERTAIN = Interval(1.0, 1.0, 1.0)
 _ONE = "the two are one machine: their digests are the same"
 
 
@@ -302,5 +302,5 @@ class Question:
         lacking, claim = self.lacking(compared), self.claim.format(compared.against)
         found = Measure(self.key, "", lacking=lacking) if lacking else self.judge(compared)
         if compared.is_one and not lacking:
-            found = Measure(self.key, "", CERTAIN, found.threshold, unit=found.unit, needs_control=False, note=_ONE)
+            found = Measure(self.key, "", _CERTAIN, found.threshold, unit=found.unit, needs_control=False, note=_ONE)
         return replace(found, key=self.key, claim=claim, yes=self.yes, no=self.no, rests_on=(self.key,))

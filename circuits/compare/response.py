@@ -13,7 +13,7 @@ alike. It is symmetric; 1 is the same response, 0 none, or an unrelated one, 2 g
 large, and below 0 is the opposite. The cell that is least alike decides: a machine that ignores one input, one lag or
 one round is not the same, however rarely that matters.
 
-The same is asked about the *update* (:func:`mediated`): a model that updates its state as an algorithm does, and
+The same is asked about the *update* (:func:`_mediated`): a model that updates its state as an algorithm does, and
 predicts from this state, responds to an input as if its state had been moved, just before the prediction, by what the
 algorithm makes of the changed input. Here a is the response, and b the effect of the move, both in the same model.
 
@@ -142,7 +142,7 @@ def _of_machine(model: Machine, edits: Edits) -> Array:
     return np.concatenate(made)
 
 
-def mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
+def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
     """The change of every later prediction when the decoded state is moved as the algorithm's changes with each edit.
 
     Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere. The latents of the clean run
@@ -275,7 +275,7 @@ class ResponsePart:
         return pd.DataFrame([{"name": "response through the state", **cell.row()} for cell in self.cells])
 
 
-def through_state(compared: Compared) -> ResponsePart:
+def _through_state(compared: Compared) -> ResponsePart:
     """The responses of the model against moves of its state under the algorithm that it is held against."""
     algorithm, subject = list(compared.candidates.values())[-1], compared.model
     edits = edits_of(subject.task, subject.samples.test, compared.effort.edits)
@@ -284,11 +284,11 @@ def through_state(compared: Compared) -> ResponsePart:
     writer = subject.writer(algorithm)
 
     def found(of: Participant, moves: Writer) -> tuple[Cell, ...]:
-        return cells(edits, responses(of.model, edits), mediated(of, algorithm, moves, edits), _THERE)
+        return cells(edits, responses(of.model, edits), _mediated(of, algorithm, moves, edits), _THERE)
 
     fresh = [found(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
     worst = min((cell.alike.estimate for some in fresh for cell in some), default=float("nan"))
     return ResponsePart(algorithm.key, found(subject, writer), worst)
 
 
-RESPONSE = Question("response", ResponsePart, through_state)
+RESPONSE = Question("response", ResponsePart, _through_state)

@@ -63,10 +63,10 @@ from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import NO_NUMBER, Interval, resample_weights
 
-Decode = Callable[[Tensor], Tensor]
-LOOKS, LITTLE = 0.5, 0.15
+_Decode = Callable[[Tensor], Tensor]
+_LOOKS, _LITTLE = 0.5, 0.15
 """A look-alike has at least the first number as R2, and at most the second as upper bound of the share it carries."""
-READ, HAND_ON, OUTCOMES = "read alike", "hand on alike", ("prediction", "update")
+READ, HAND_ON, _OUTCOMES = "read alike", "hand on alike", ("prediction", "update")
 """In words what of heads is alike, and the outcomes by which they are judged."""
 _N_RESAMPLES = 200
 """Draws of the bootstrap; the heads are matched anew in each."""
@@ -162,7 +162,7 @@ def transformer(subject: Participant) -> HookedLatentTransformer:
     return cast(HookedLatentTransformer, subject.model)
 
 
-def profile(subject: Participant, decode: Decode | None, effort: Effort) -> Profile:
+def profile(subject: Participant, decode: _Decode | None, effort: Effort) -> Profile:
     """The profile of a model on the test episodes.
 
     ``decode`` reads the carried state from the latents; None stands for the latents themselves.
@@ -259,7 +259,7 @@ def match(one: Profile, other: Profile, seed: int = 0) -> Matched:
     by_outcome = {
         f"{name} for the {outcome}": _alike(sums, [side])
         for name, sums in ((READ, read), (HAND_ON, hung))
-        for side, outcome in enumerate(OUTCOMES)
+        for side, outcome in enumerate(_OUTCOMES)
         if sums[0][1][side] > 0
     }
     composed = _alike(hung) if hung[0][1].any() else NO_NUMBER
@@ -291,12 +291,12 @@ class _Round:
     model: HookedLatentTransformer
     layout: RoundLayout
     rows: Rows
-    decode: Decode | None
+    decode: _Decode | None
     kept: dict[tuple[str, int], Tensor]  # whole activations by component and layer
     factors: list[Float[Tensor, "head d_head d_head"]]  # of each layer, see _factors
 
     @classmethod
-    def of(cls, model: HookedLatentTransformer, layout: RoundLayout, rows: Rows, decode: Decode | None) -> _Round:
+    def of(cls, model: HookedLatentTransformer, layout: RoundLayout, rows: Rows, decode: _Decode | None) -> _Round:
         stream = "resid_mid" if "resid_mid" in model.points else "resid_post"
         names, layers = {"resid_post", stream, "k", "v", "pattern", "z"}, range(model.config.n_layers)
         watched = {(kind, layer): Site(kind, layer) for kind in sorted(names) for layer in layers}
@@ -379,12 +379,9 @@ class _Round:
             prediction = self.model.read_prediction(self.model.unembed(read), n_positions)
             return self.layout.distribution(prediction).double()
         # As many rows at a time as there are: a hook that draws noise for them draws the same.
-        return torch.cat([self._left(part, n_positions) for part in read.split(len(self.rows.latents))])
-
-    def _left(self, read: Float[Tensor, "row d_model"], n_positions: int) -> Float[Tensor, "row value"]:
-        """The state that a round leaves, from the normalised residual stream where the update is read."""
-        update = self.model.update(read, n_positions)
-        return self.state(self.model.write(self.rows.latents, update, self.rows.fed.slots))
+        updates = [self.model.update(part, n_positions) for part in read.split(len(self.rows.latents))]
+        written = (self.model.write(self.rows.latents, update, self.rows.fed.slots) for update in updates)
+        return torch.cat([self.state(latents) for latents in written])
 
     def state(self, latents: Tensor | None = None) -> Float[Tensor, "row value"]:
         """What the slot that is written to holds of the carried state, in these latents or in those that are read."""
@@ -447,7 +444,7 @@ class Look:
     @property
     def is_look_alike(self) -> bool:
         """Whether it follows the variable and carries little."""
-        return self.r2.estimate >= LOOKS and self.carried.high <= LITTLE
+        return self.r2.estimate >= _LOOKS and self.carried.high <= _LITTLE
 
 
 def looks(subject: Participant, algorithm: Algorithm | None, mediated: MediationResult, effort: Effort) -> list[Look]:

@@ -32,7 +32,7 @@ from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, said, search
-from circuits.compare.question import Compared, Effort, Participant, Question
+from circuits.compare.question import Effort, Participant, Question
 from circuits.compare.response import ResponsePart
 from interp.algorithm import Algorithm, Family, Values
 from interp.interventions.moves import Writer
@@ -40,12 +40,12 @@ from interp.interventions.steps import StepResult, Transition, transition
 from interp.measure import AS_WELL, SPANS, UNTRAINED, Control, Measure, Word, best_of, decisive
 from interp.statistics import Interval, ratio_interval
 
-ON, OFF = "on", "off"
+_ON, _OFF = "on", "off"
 _STEPPED = 0.95
 """Step R2. Learned .997 and .98; a memory that forgets 2 % a round .87, a window of 10 rounds below 0."""
 _GRADED = 0.9
 """Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
-RESPONDS = 0.5
+_RESPONDS = 0.5
 """Response, worst cell: 0 where an input is not heard in time; ``wma-learned`` .9 and more, noise of .1 in the latents
 .2; a memory that fades by .9 a round .55 after 17 rounds."""
 _CHANGED = 0.1
@@ -113,7 +113,7 @@ class UpdatePart:
             rows.append({**row, **held, **step, "untrained": best_of(u.untrained).number})
         for rule in self.rules:
             row = {"name": "fitted update", "algorithm": rule.key, "parameters": said(rule.parameters)}
-            held = {"state": " + ".join(rule.state), "manifold": ON, "horizon": 1}
+            held = {"state": " + ".join(rule.state), "manifold": _ON, "horizon": 1}
             rows.append({**row, **held, **rule.r2.columns("number"), **rule.left.columns("left")})
         return pd.DataFrame(rows)
 
@@ -174,9 +174,9 @@ def _updates(
     keys, decoded = tuple(own.shapes), _decoded(own, subject, algorithm)
     missing = tuple(key for key in algorithm.state if key not in keys)
     values = pooled_values(algorithm, subject.samples)
-    for manifold in (ON, OFF):
+    for manifold in (_ON, _OFF):
         for horizon in (1, effort.horizon):
-            by = None if manifold == ON else strange(values, keys, effort, horizon)
+            by = None if manifold == _ON else strange(values, keys, effort, horizon)
             r2 = scored(*missed_steps(subject, algorithm, keys, effort, horizon, by))
             fresh = (scored(*missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
             controls = tuple(score.estimate for score in fresh)
@@ -262,10 +262,10 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
     if response.cells:
         cell = min(response.cells, key=lambda cell: cell.alike.low)
         sure = min(response.cells, key=lambda cell: cell.alike.high)
-        cell = sure if sure.alike.high < RESPONDS else cell
+        cell = sure if sure.alike.high < _RESPONDS else cell
         about = f"response to {cell.where}, against the move of the state"
         controls = {UNTRAINED: Control(response.untrained, counts=False)}
-        claim = Measure("update", "", cell.alike, RESPONDS, unit="likeness of responses", controls=controls)
+        claim = Measure("update", "", cell.alike, _RESPONDS, unit="likeness of responses", controls=controls)
         claims.append(replace(claim, about=about, needs_control=False))
     return decisive(claims)
 
@@ -273,9 +273,9 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
 def _of_steps(part: UpdatePart, steps: Sequence[Update]) -> Measure:
     """By the worst step; each untrained copy's number is that of its own worst step."""
     worst = min(steps, key=lambda u: u.r2.low)
-    plain = next(u for u in steps if u.manifold == ON and u.horizon == 1)
+    plain = next(u for u in steps if u.manifold == _ON and u.horizon == 1)
     unless: dict[Word, str] = {}
-    if all(u.r2.low >= _STEPPED for u in steps if u.manifold == ON):
+    if all(u.r2.low >= _STEPPED for u in steps if u.manifold == _ON):
         unless["no"] = f"{SPANS}: only states that no episode reaches are updated otherwise"
     if part.rules and plain.r2.estimate < NEARLY_ALL and (rival := part.rules[0]).left.high <= RATIO:
         unless["yes"] = f"{rival.name} ({said(rival.parameters)}) {AS_WELL}: it leaves {rival.left} of the steps' rest"
@@ -287,20 +287,17 @@ def _of_steps(part: UpdatePart, steps: Sequence[Update]) -> Measure:
         _STEPPED,
         unit="step R2",
         controls={UNTRAINED: best_of(np.fmin.reduce([u.untrained for u in steps]))},
-        about=f"{state}, {far}, from states that {'occur' if worst.manifold == ON else 'no episode reaches'}",
+        about=f"{state}, {far}, from states that {'occur' if worst.manifold == _ON else 'no episode reaches'}",
         unless=unless,
     )
-
-
-def _judged(compared: Compared) -> Measure:
-    parts = compared.parts
-    return judge(parts["update"], parts["effects"], list(compared.candidates)[-1], parts["response"])
 
 
 UPDATE = Question(
     "update",
     UpdatePart,
     lambda compared: updates(compared.model, compared.candidates, compared.untrained, compared.effort),
-    _judged,
+    lambda compared: judge(
+        compared.parts["update"], compared.parts["effects"], list(compared.candidates)[-1], compared.parts["response"]
+    ),
     *("It updates its state as {} does", "updates its state alike", "updates its state otherwise"),
 )

@@ -2,14 +2,14 @@
 
     >>> from interp.audit import THRESHOLDS, audit
     >>> sorted(THRESHOLDS)
-    ['common', 'decoded', 'effect', 'in time', 'kept', 'longer', 'settled', 'side', 'stays', 'unseen', 'worth']
+    ['common', 'decoded', 'in time', 'kept', 'longer', 'settled', 'side', 'stays', 'unseen', 'worth']
 
 * ``battery``: all claims about one machine; ``trial``: the machine, its run and what predictions are compared by;
-* ``changes``: what is put in the place of a state; ``used``: whether it is used, and carried on; ``decoded``: whether
-  the algorithm's memory can be read; ``content``: how few directions carry the effect;
+* ``changes``: what is put in the place of a state; ``used``: whether it is used, and carried on; ``content``: how few
+  directions carry the effect, and whether the algorithm's memory can be read;
 * ``timing``: when the answer is there, and after more rounds; ``dynamics``: where states go under held inputs;
-* ``groups``: right and wrong apart; ``shortcuts``: heuristics, and episodes on which each is wrong;
-* ``thresholds``: all thresholds, with their reasons.
+* ``shortcuts``: heuristics, episodes on which each is wrong, and right and wrong rounds apart;
+* ``claims.json``: what is fixed of every claim, and all thresholds with their reasons.
 
 Not here: pictures (``reports``), shares of an effect by component (``interp.interventions.mediation``), whether two
 machines are the same (``circuits.compare``).
@@ -23,7 +23,6 @@ __getattr__, __dir__ = facade(
     __name__,
     {
         "interp.audit.battery": "AuditResult audit",
-        "interp.audit.trial": "FULL QUICK Scope",
-        "interp.audit.thresholds": "THRESHOLDS",
+        "interp.audit.trial": "FULL QUICK THRESHOLDS Scope",
     },
 )

@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from interp.audit import content, decoded, dynamics, groups, shortcuts, timing, used
-from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import ALL, FULL, Scope, Trial, grows
+from interp.audit import content, dynamics, shortcuts, timing, used
+from interp.audit.trial import ALL, FULL, THRESHOLDS, Scope, Trial, grows
 from interp.checks import checked
 from interp.library import load
 from interp.machine import Machine
@@ -65,7 +64,7 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         trial = Trial.of(model, effort)
         whole = used.used(trial, ALL)
         is_used = whole.word == "yes"
-        measures = [whole, used.content(trial), used.lasts(trial), decoded.decoded(trial)]
+        measures = [whole, used.content(trial), used.lasts(trial), content.decoded(trial)]
         done(1)
         longer = {name: timing.twice(trial, regime, _AWAY_SEED + i) for i, (name, regime) in enumerate(_regimes(trial))}
         at_home = next(iter(longer.values()))
@@ -90,7 +89,7 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
             "rest": timing.rest_table(longer),
             "ends": pd.DataFrame() if grows(model.channels) else dynamics.ends(trial),
             "stretch": dynamics.stretch(trial),
-            "groups": groups.table(trial),
+            "groups": shortcuts.group_table(trial),
             "shortcuts": shortcuts.table(trial),
         }
         done(1)

@@ -1,11 +1,22 @@
-"""What of the state is used? How few directions carry the effect, whether they turn, and how the effect grows.
+"""What of the state is used, and can the algorithm's memory be read from it?
+
+How few directions carry the effect, whether these turn, and how the effect grows.
 
 A direction is one of the principal ones of the states that a round reads. The part of another episode's state that lies
 in the first k of them is put in the own state's place; the share of the whole effect that this has, beside that of k
-directions drawn at random. NOT evidence that these directions mean anything: they are those in which states vary most.
+directions drawn at random.
+
+What can be read need not be used: :func:`decoded` fits a ridge map from everything that is carried to the algorithm's
+memory on some episodes and scores it on others. Its controls are memories of other episodes and untrained copies, read
+alike from as many episodes as these need (:data:`interp.refit.PLATEAU`). Few episodes fit a poor map: a memory is
+called unread only where twice as many episodes, by what they gain over half as many, would not read it either.
+
+NOT evidence that these directions mean anything: they are those in which states vary most.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,19 +24,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.changes import DONOR, limited
-from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import ALL, Array, Trial, remembered
+from interp.audit.changes import DONOR, donors, limited
+from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
 from interp.audit.used import CONTENT, replaced, worth
-from interp.measure import Control, Measure
+from interp.decoder import N_FOLDS, RIDGE, cross_fitted
+from interp.measure import FEW, Control, Measure, Word
+from interp.refit import PLATEAU
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 
-DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
+_DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
 _RANKS = (1, 2, 4, 8, 16, 32, 64, 10**9)
 """Numbers of directions; the last stands for all that there are."""
 _RANK = 1e-8
 """Directions that vary less than this share of the widest one do not vary."""
 _RESAMPLES = 40
+_MORE_SEED = 40
 _FEW = 4
 """So many directions are few, or as many as the memory of the algorithm has numbers."""
 
@@ -46,7 +59,7 @@ def _effects(
 
 
 @remembered
-def by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
+def _by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
     own = trial.read([t])[0]
     gap = (limited(trial, [t], DONOR, ALL)[0] - own).flatten(1).double()
@@ -63,8 +76,8 @@ def by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
 def table(trial: Trial) -> pd.DataFrame:
     """The share of the effect by round and number of directions, principal and random."""
     rows = []
-    for t in _rounds(trial):
-        ranks, effects, random, whole = by_rank(trial, t)
+    for t in sorted({trial.writes[len(trial.writes) // 2], trial.writes[-1]}):
+        ranks, effects, random, whole = _by_rank(trial, t)
         for k, part, control in zip(ranks, effects, random, strict=True):
             share, other = ratio_interval(part, whole), ratio_interval(control, whole)
             rows.append({"round": t, "directions": k, **share.columns("share"), "random": other.estimate})
@@ -75,11 +88,11 @@ def doses(trial: Trial) -> pd.DataFrame:
     """The effect of a part of the way to another episode's state, as a share of the effect of the whole way."""
     t = trial.writes[-1]
     own, other = trial.read([t])[0], limited(trial, [t], DONOR, ALL)[0]
-    effects = _effects(trial, t, [own + dose * (other - own) for dose in DOSES])
-    whole = effects[DOSES.index(1.0)]
+    effects = _effects(trial, t, [own + dose * (other - own) for dose in _DOSES])
+    whole = effects[_DOSES.index(1.0)]
     return pd.DataFrame(
         {"round": t, "dose": dose, **ratio_interval(part, whole).columns("share")}
-        for dose, part in zip(DOSES, effects, strict=True)
+        for dose, part in zip(_DOSES, effects, strict=True)
     )
 
 
@@ -90,7 +103,7 @@ def repeated(trial: Trial) -> pd.DataFrame:
     last round, of the round in which it is written; "in every round" writes on, over what the rounds before left.
     """
     first = trial.writes[0]
-    ranks, effects, _, whole = by_rank(trial, trial.writes[-1])
+    ranks, effects, _, whole = _by_rank(trial, trial.writes[-1])
     shares = [float(part.mean() / whole.mean()) if whole.any() else 0.0 for part in effects]
     enough = next((k for k, share in zip(ranks, shares, strict=True) if share > THRESHOLDS["kept"].value), ranks[-1])
     few = directions(trial.read([trial.writes[-1]])[0])[:enough]
@@ -149,26 +162,20 @@ def few(trial: Trial, is_used: bool) -> Measure:
 
     All of the state but these directions is another episode's, in the round that is read: what of the worth is left?
     """
-    claim, n, algorithm = "Few directions carry what counts", _FEW, trial.algorithm
+    n, algorithm = _FEW, trial.algorithm
     if not is_used:
-        return Measure("directions", claim, lacking="no use of what its state says, as far as this audit shows")
+        return claimed("directions", lacking="no use of what its state says, as far as this audit shows")
     if algorithm is not None and algorithm.memory:
         n = int(np.prod(np.shape(algorithm.run(trial.episodes)[algorithm.memory])[2:]))
     own, other, kept, random = _with_few(trial, n)
-    return Measure(
+    return claimed(
         "directions",
-        claim,
         ratio_interval(other - kept, other - own),
-        THRESHOLDS["kept"].value,
         unit=f"share of the worth of a state that {n} of its directions have",
         controls={
             **trial.untrained(lambda copy: _kept(copy, n)),
             f"{n} random ones": Control(float((other - random).sum() / (other - own).sum())),
         },
-        yes="has what counts in few directions",
-        no="spreads what counts over many directions",
-        rests_on=("directions", "doses", "repeated", "turning"),
-        caution="what the directions mean: they are those in which states vary most",
     )
 
 
@@ -199,5 +206,57 @@ def _kept(copy: Trial, n: int) -> Interval | None:
     return ratio_interval(other - kept, other - own)
 
 
-def _rounds(trial: Trial) -> list[int]:
-    return sorted({trial.writes[len(trial.writes) // 2], trial.writes[-1]})
+def decoded(trial: Trial) -> Measure:
+    """R2 of the algorithm's memory, decoded from the state of every round but the first."""
+    algorithm = trial.algorithm
+    if algorithm is None or not algorithm.memory:
+        return claimed("decoded", lacking="no algorithm with a memory to look for")
+    if not _varies(trial):
+        return claimed("decoded", lacking="no state that differs between episodes")
+    n, n_rounds = trial.shape
+    wide = trial
+    if n < PLATEAU:
+        wide = Trial.of(trial.model, replace(trial.effort, episodes=PLATEAU), seed=_MORE_SEED, n_rounds=n_rounds)
+    runs = (np.asarray(algorithm.run(of.episodes)[algorithm.memory], np.float64)[:, 1:] for of in (trial, wide))
+    memory, more = (held.reshape(*held.shape[:2], -1) for held in runs)
+    number = _r2(trial, memory)
+    half = _r2(trial, memory[: n // 2]).estimate if n >= 2 * N_FOLDS else np.nan
+    unless: dict[Word, str] = {}
+    if not 2 * number.estimate - half <= THRESHOLDS["decoded"].value:
+        unless = {"no": f"{FEW}: from half of them R2 is {half:.2f}; more of them might read it"}
+    return claimed(
+        "decoded",
+        number,
+        unit=f"R2 of {algorithm.memory}",
+        controls={
+            **wide.untrained(lambda copy: _r2(copy, more) if _varies(copy) else None),
+            "memories of other episodes": Control(_r2(trial, memory[donors(n, trial.effort.seed)]).estimate),
+        },
+        unless=unless,
+    )
+
+
+def _varies(trial: Trial) -> bool:
+    return bool(trial.run.latents[:, 1:].std(0).any())
+
+
+def _r2(trial: Trial, memory: Float[np.ndarray, "episode round k"]) -> Interval:
+    features, ridge = spanned(trial.run.latents[: len(memory), 1:-1].flatten(2).double(), RIDGE)
+    read = cross_fitted(features.unsqueeze(2), memory, ridge=ridge, seed=trial.effort.seed).numpy(force=True)
+    missed, varied = (((of - memory) ** 2).sum((1, 2)) for of in (read, memory.mean(0)))
+    return ratio_interval(missed, varied).complement
+
+
+def spanned(
+    features: Float[Tensor, "episode round feature"], ridge: float
+) -> tuple[Float[Tensor, "episode round coordinate"], float]:
+    """Features in coordinates of the space that they span, and the penalty there: no map of ridge reads them otherwise.
+
+    A cache of all rounds has ten thousand features of two hundred samples; a map of all of them takes minutes to fit.
+    """
+    flat = features.flatten(0, 1)
+    if flat.shape[0] >= flat.shape[1]:
+        return features, ridge
+    coordinates = torch.linalg.qr(flat.T).R.T
+    # The penalty is in units of the mean variance of a feature, and there are fewer features now.
+    return coordinates.unflatten(0, features.shape[:2]), ridge * coordinates.shape[1] / flat.shape[1]

@@ -20,8 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import Array, Trial, grows, remembered
+from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, grows, remembered
 from interp.interventions.sites import row_widths
 from interp.machine import Machine
 from interp.measure import Measure
@@ -43,7 +42,7 @@ _WIDEST = 1024
 
 
 @dataclass(frozen=True)
-class Orbit:
+class _Orbit:
     """States ``[round, episode, number]`` under held inputs, in units of how far states of episodes lie apart."""
 
     states: Float[np.ndarray, "round episode number"]
@@ -61,7 +60,7 @@ class Orbit:
 
 
 @remembered
-def orbit(trial: Trial, inputs_of: int | None = None) -> Orbit:
+def orbit(trial: Trial, inputs_of: int | None = None) -> _Orbit:
     """Where the state goes from the one that a round half-way reads, with that round's inputs held.
 
     Of the first :data:`_ORBITS` episodes. ``inputs_of`` gives every one of them the inputs of one.
@@ -83,10 +82,10 @@ def orbit(trial: Trial, inputs_of: int | None = None) -> Orbit:
     with np.errstate(over="ignore"):  # untrained copies of handwired machines can grow without bound
         units = [np.sqrt(2 * ((every - every.mean(0)) ** 2).sum(-1).mean()), np.sqrt((every**2).sum(-1).mean()), 1.0]
     unit = next(float(unit) for unit in units if 0 < unit < np.inf)
-    return Orbit(flat / unit, unit)
+    return _Orbit(flat / unit, unit)
 
 
-def kind(found: Orbit) -> tuple[str, Interval, str]:
+def kind(found: _Orbit) -> tuple[str, Interval, str]:
     """What an orbit does ("settles", "cycles", "drifts", "expands", "wanders", or ""), its last step, and more."""
     bound = THRESHOLDS["settled"].value
     if not np.isfinite(found.states).all():
@@ -136,7 +135,7 @@ def ends(trial: Trial) -> pd.DataFrame:
         word, last, _ = kind(found)
         row: dict[str, Any] = {"inputs_of_episode": e, "kind": word, "last_step": last.estimate}
         if word == "settles":
-            points = clusters(found.states[-1], 10 * THRESHOLDS["settled"].value)
+            points = _clusters(found.states[-1], 10 * THRESHOLDS["settled"].value)
             far = np.abs(found.states[-1][:, None] - found.states[-1][None]).max()
             row |= {
                 "ends": len(np.unique(points)),
@@ -148,7 +147,7 @@ def ends(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _answers(trial: Trial, e: int, found: Orbit) -> int:
+def _answers(trial: Trial, e: int, found: _Orbit) -> int:
     run, t = trial.run, trial.shape[1] // 2
     fed = run.fed.at(t).each(itemgetter([e] * found.states.shape[1]))
     state = torch.from_numpy(found.states[-1] * found.unit).to(run.latents).unflatten(1, run.latents.shape[2:])
@@ -159,10 +158,10 @@ def _answers(trial: Trial, e: int, found: Orbit) -> int:
     return len(set(said.choice.tolist()))
 
 
-def clusters(points: Float[np.ndarray, "point number"], radius: float) -> Array:
+def _clusters(points: Float[np.ndarray, "point number"], radius: float) -> Array:
     """Which cluster each point is in, Int[point]: a point farther than ``radius`` from all centres is a new centre.
 
-    >>> clusters(np.array([[0.0], [1.0], [0.001]]), 0.01).tolist()
+    >>> _clusters(np.array([[0.0], [1.0], [0.001]]), 0.01).tolist()
     [0, 1, 0]
     """
     centres: list[Array] = []
@@ -186,7 +185,7 @@ def live(model: Machine) -> Tensor:
     return torch.stack([torch.arange(width) < n for n in row_widths(model)]).flatten()
 
 
-def jacobian(model: Machine, state: Float[Tensor, "row width"], fed: Any, delta: float) -> Float[Tensor, "out into"]:
+def _jacobian(model: Machine, state: Float[Tensor, "row width"], fed: Any, delta: float) -> Float[Tensor, "out into"]:
     """What a round makes of a small change of its state, in double precision: by central differences of size ``delta``.
 
     The rows of a batch are independent, so that all directions run at once; differences need no gradient, which neither
@@ -228,7 +227,7 @@ def stretch(trial: Trial) -> pd.DataFrame:
         state = trial.run.latents[e, t].to(precise.dtype)
         frame, sums = None, torch.zeros(int(live(precise).sum()), dtype=precise.dtype)
         for k in range(_BURN + along):
-            local = jacobian(precise, state, fed, delta)
+            local = _jacobian(precise, state, fed, delta)
             if not local.isfinite().all():
                 return pd.DataFrame()
             if frame is None:
@@ -252,22 +251,14 @@ def stretch(trial: Trial) -> pd.DataFrame:
 
 def settles(trial: Trial) -> Measure:
     """Does the state settle where the inputs are held? What it does instead stands in the phrase and in the note."""
-    claim = "It settles when inputs are held"
     if name := grows(trial.model.channels):
-        return Measure("settles", claim, lacking=f"the channel {name!r} grows with every round")
+        return claimed("settles", lacking=f"the channel {name!r} grows with every round")
     word, last, more = kind(orbit(trial))
-    return Measure(
+    return claimed(
         "settles",
-        claim,
         last,
-        THRESHOLDS["settled"].value,
-        side="below",
         unit=f"step after {trial.effort.held} rounds, of how far episodes lie apart",
-        is_share=False,
         controls=trial.untrained(lambda copy: kind(orbit(copy))[1], "below"),
-        yes="settles when inputs are held",
         no=f"{word or 'moves on'} when inputs are held",
-        rests_on=("ends", "stretch"),
         note=f"It {word}. {more}".strip() if word else more,
-        caution="what rests on the movement, which the other claims say",
     )

@@ -3,6 +3,11 @@
 A heuristic is an algorithm of the task that carries nothing. On most episodes it may answer as the algorithm does, so
 that right answers say nothing. Here episodes are drawn, from every regime, until there are enough on which it is wrong
 in the last round and the algorithm is not; the model's loss is then nearer the one's or the other's.
+
+Right and wrong apart: :func:`groups` tells rounds in which the model answers as the algorithm from those in which it
+does not, and from *easy* ones, which need no state: every heuristic of the task that answers at all answers as the
+algorithm does. A mean over all rounds can hide that a state is used only where the model is wrong, or where nothing
+asks for it.
 """
 
 from __future__ import annotations
@@ -15,8 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from interp.algorithm import Algorithm
-from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import Array, Trial, remembered
+from interp.audit.changes import DONOR, INITIAL
+from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
+from interp.audit.used import influence, mean
 from interp.machine import Machine
 from interp.measure import Measure
 from interp.statistics import mean_interval
@@ -33,7 +39,7 @@ _SURE = 0.05
 
 
 @dataclass(frozen=True)
-class Adversarial:
+class _Adversarial:
     """Episodes on which a heuristic loses clearly more than the algorithm in the last round.
 
     Attributes:
@@ -70,12 +76,12 @@ def answers(given: Float[np.ndarray, "*batch outcome"]) -> tuple[Int[np.ndarray,
     return given.argmax(-1), ordered[..., -1] - ordered[..., -2] > _SURE
 
 
-def adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
+def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
     """Episodes of every regime on which the heuristic is wrong and the algorithm is not; None where too few come."""
     known = trial.algorithm
     assert known is not None
     regimes = ["", *trial.regimes][:_REGIMES]
-    least = max(float(gaps(drawn_for(trial, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
+    least = max(float(gaps(_drawn_for(trial, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
     if least < _TIE:
         return None
     chosen: list[Trial] = []
@@ -84,7 +90,7 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
         for draw in range(_DRAWS):
             if found >= wanted:
                 break
-            more = drawn_for(trial, regime, draw)
+            more = _drawn_for(trial, regime, draw)
             drawn += len(more.episodes)
             rows = np.flatnonzero(gaps(more, known, heuristic) > least)[: wanted - found]
             if len(rows):
@@ -95,7 +101,7 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> Adversarial | None:
     if found < _FEW:
         return None
     losses = [np.concatenate([of_algorithm(part, of) for part in chosen]) for of in (known, heuristic)]
-    return Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
+    return _Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
 
 
 def gaps(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.ndarray, " episode"]:
@@ -104,13 +110,13 @@ def gaps(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.n
 
 
 @remembered
-def drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
+def _drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
     """A further draw of a regime, of as many episodes, for every heuristic."""
     return Trial.of(trial.model, trial.effort, regime, 1000 + draw, trial.shape[1])
 
 
 @remembered
-def found_for(trial: Trial) -> dict[str, Adversarial | None]:
+def found_for(trial: Trial) -> dict[str, _Adversarial | None]:
     """The adversarial episodes of every heuristic of the task."""
     return {} if trial.algorithm is None else {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
 
@@ -125,7 +131,7 @@ def table(trial: Trial) -> pd.DataFrame:
             "heuristic": heuristic.name,
             "its_loss": float(of_algorithm(trial, heuristic).mean()),
             "algorithm_loss": float(of_algorithm(trial, known).mean()),
-            "explains_more": explains_more(trial, known, heuristic),
+            "explains_more": _explains_more(trial, known, heuristic),
         }
         if found is not None:
             row |= {**mean_interval(found.sides()).columns("side"), "n": len(found.algorithm), "drawn": found.drawn}
@@ -133,7 +139,7 @@ def table(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
+def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> float:
     """The share of the variation of predictions that a heuristic explains beside the algorithm, on other episodes."""
     parts = [trial.plain, trial.predicted_by(algorithm), trial.predicted_by(heuristic)]
     said, known, also = (part - part.mean((0, 1)) for part in parts)
@@ -150,10 +156,10 @@ def explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> f
 
 def side(trial: Trial, is_used: bool) -> Measure:
     """Whose side does the model take? By the heuristic that it follows most, on episodes on which that one is wrong."""
-    claim, bound = "It takes the algorithm's side where a heuristic disagrees", THRESHOLDS["side"].value
+    bound = THRESHOLDS["side"].value
     known = {key: found for key, found in found_for(trial).items() if found is not None}
     if not known:
-        return Measure("side", claim, lacking="no heuristic of its task whose answers differ from the algorithm's")
+        return claimed("side", lacking="no heuristic of its task whose answers differ from the algorithm's")
     numbers = {key: mean_interval(found.sides()) for key, found in known.items()}
     key = min(numbers, key=lambda name: numbers[name].estimate)
     worst = known[key]
@@ -161,16 +167,40 @@ def side(trial: Trial, is_used: bool) -> Measure:
     if not is_used and numbers[key].low >= bound:
         note += " No use of what is carried shows: it finds another way through the inputs."
     others = "; ".join(f"{known[name].name} {value}" for name, value in numbers.items() if name != key)
-    return Measure(
+    return claimed(
         "side",
-        claim,
         numbers[key],
-        bound,
         refuted=1 - bound,
-        unit="share of episodes on the algorithm's side",
         controls=trial.untrained(lambda copy: mean_interval(worst.sides(copy.model))),
-        yes="sides with the algorithm where heuristics fail",
         no=f"answers like {worst.name}",
-        rests_on=("shortcuts", "groups"),
         note=note + (f" Others: {others}." if others else ""),
     )
+
+
+def groups(trial: Trial) -> dict[str, Array]:
+    """Bool[episode, round] by name; empty where there is no algorithm to be right by, or no outcomes."""
+    if trial.algorithm is None or trial.run.layout.kind != "classes":
+        return {}
+    right, sure = answers(trial.predicted_by(trial.algorithm))
+    said, _ = answers(trial.plain)
+    found = {"right": sure & (said == right), "wrong": sure & (said != right), "open": ~sure}
+    agree, any_sure = np.ones_like(sure), np.zeros_like(sure)
+    for heuristic in trial.heuristics.values():
+        given, also = answers(trial.predicted_by(heuristic))
+        agree &= ~also | (given == right)
+        any_sure |= also
+    if trial.heuristics:
+        found |= {"easy": sure & agree & any_sure, "not easy": sure & ~(agree & any_sure)}
+    return found
+
+
+def group_table(trial: Trial) -> pd.DataFrame:
+    """Effect and cost of two changes on the prediction of the same round, by group of rounds."""
+    rows = []
+    for name, mask in groups(trial).items():
+        at = mask[:, list(trial.writes)].T
+        for change in (DONOR, INITIAL) if at.any() else ():
+            effect, cost = (mean(np.where(at, of[..., 0], np.nan)) for of in influence(trial, ALL, change))
+            numbers = {**effect.columns("effect"), **cost.columns("cost")}
+            rows.append({"group": name, "change": change, **numbers, "n": int(at.sum())})
+    return pd.DataFrame(rows)

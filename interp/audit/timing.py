@@ -21,8 +21,7 @@ from torch import Tensor
 
 from interp.algorithm import NEXT, Algorithm, Values
 from interp.audit.changes import donors
-from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import Array, Trial, rounds_for
+from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, rounds_for
 from interp.measure import AS_WELL, UNTRAINED, Control, Measure, Word
 from interp.model.rollout import run_round
 from interp.statistics import Interval, mean_interval, ratio_interval
@@ -32,7 +31,7 @@ _SPAN = 0.05
 _REST = 1e-9
 _LEAST = 8
 """Fewer episodes after rest say nothing."""
-INNER = ("cycle", "slow")
+_INNER = ("cycle", "slow")
 """Components that run several times in a round, each time on what it left."""
 
 
@@ -62,7 +61,7 @@ def cycles(trial: Trial) -> pd.DataFrame:
     round's own question, and ``next`` of that of the following round, which reads what was left; where a machine
     answers before its cycles, only ``next`` can change. "0" is a round that left what it had read.
     """
-    component = next((found for key, found in trial.model.points.items() if key in INNER and found.n_layers > 1), None)
+    component = next((found for key, found in trial.model.points.items() if key in _INNER and found.n_layers > 1), None)
     if component is None:
         return pd.DataFrame()
     run, n_cycles = trial.run, component.n_layers
@@ -109,28 +108,21 @@ def table(trial: Trial) -> pd.DataFrame:
 
 def in_time(trial: Trial) -> Measure:
     """Is the answer there when it can be known? By the state at which the model is farthest behind the algorithm."""
-    claim = "The answer is there when it can be known"
     if trial.algorithm is None:
-        return Measure("in time", claim, lacking="no algorithm of its task to say when")
+        return claimed("in time", lacking="no algorithm of its task to say when")
     known, losses = of_algorithm(trial, trial.algorithm), readouts(trial)
     span = float(known[0].mean() - known[-1].mean())
     if span <= _SPAN * float(known[0].mean()):
-        return Measure("in time", claim, lacking="no rounds in which the algorithm gains anything")
+        return claimed("in time", lacking="no rounds in which the algorithm gains anything")
     (s, late), (early_at, early) = _worst(losses - known, span), _worst(known - losses, span)
     note = f"Farthest behind at the state of round {s} of {len(losses) - 1}."
     if early.low > THRESHOLDS["in time"].value:
         note += f" Early: ahead by {early} at round {early_at}, from another source than {trial.algorithm.name}."
-    return Measure(
+    return claimed(
         "in time",
-        claim,
         late,
-        THRESHOLDS["in time"].value,
-        side="below",
         unit=f"share of the gain that it is behind {trial.algorithm.name}",
         controls=trial.untrained(lambda copy: _worst(readouts(copy) - known, span)[1], "below"),
-        yes="answers when the answer can be known",
-        no="answers late",
-        rests_on=("timing", "cycles"),
         note=note,
     )
 
@@ -152,19 +144,9 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     before = max(float(_exchanged(trial, t, 1).mean()) for t in trial.writes)
     t = int(moved.mean(0).argmax())
     unless: dict[Word, str] = {} if is_used else {"yes": f"{UNTRAINED} {AS_WELL}: no use of what is carried shows"}
-    return Measure(
-        "unseen",
-        "It does not see the truth of its round",
-        mean_interval(moved[:, t]),
-        THRESHOLDS["unseen"].value,
-        side="below",
-        unit="share of probability that moves with the truth of the round",
-        controls={"the truth of the round before": Control(before)},
-        yes="predicts before it sees the truth",
-        no="sees the truth of its round",
-        unless=unless,
-        note=f"Of {trial.shape[1]} rounds, most in round {t}.",
-    )
+    controls = {"the truth of the round before": Control(before)}
+    note = f"Of {trial.shape[1]} rounds, most in round {t}."
+    return claimed("unseen", mean_interval(moved[:, t]), controls=controls, unless=unless, note=note)
 
 
 def _exchanged(trial: Trial, t: int, lag: int) -> Float[np.ndarray, " episode"]:
@@ -225,25 +207,13 @@ def rest_table(trials: Mapping[str, Trial]) -> pd.DataFrame:
 
 def stays(trials: Mapping[str, Trial]) -> Measure:
     """Does the model come to rest when the algorithm has? In the regime in which it goes on most."""
-    claim = "It stays at rest"
     found = {regime: number for regime, trial in trials.items() if (number := _goes_on(trial)) is not None}
     if not found:
-        return Measure("stays", claim, lacking="no predictions that move until the algorithm comes to rest")
+        return claimed("stays", lacking="no predictions that move until the algorithm comes to rest")
     regime = max(found, key=lambda name: found[name].estimate)
     others = "; ".join(f"{name} {of}" for name, of in found.items() if name != regime)
-    return Measure(
-        "stays",
-        claim,
-        found[regime],
-        THRESHOLDS["stays"].value,
-        side="below",
-        unit="of the way to where it was at rest, what predictions go on by",
-        controls=trials[regime].untrained(_goes_on, "below"),
-        yes="stays at rest",
-        no="does not stay at rest",
-        rests_on=("rest",),
-        note=f"Regime {regime!r}." + (f" Elsewhere: {others}." if others else ""),
-    )
+    note = f"Regime {regime!r}." + (f" Elsewhere: {others}." if others else "")
+    return claimed("stays", found[regime], controls=trials[regime].untrained(_goes_on, "below"), note=note)
 
 
 def _goes_on(trial: Trial) -> Interval | None:
@@ -262,22 +232,13 @@ def _goes_on(trial: Trial) -> Interval | None:
 
 def longer(trial: Trial, n_rounds: int) -> Measure:
     """Are answers kept when more rounds follow than the audit otherwise runs (``n_rounds``)?"""
-    claim = "More rounds do no harm"
     if trial.shape[1] <= n_rounds:
-        return Measure("longer", claim, lacking=f"no room for more than {trial.shape[1]} rounds")
+        return claimed("longer", lacking=f"no room for more than {trial.shape[1]} rounds")
     kept = _kept(trial, n_rounds)
     if kept is None:
-        return Measure("longer", claim, lacking="no gain in the rounds before")
-    return Measure(
-        "longer",
-        claim,
-        kept,
-        THRESHOLDS["longer"].value,
-        unit=f"share of the gain by round {n_rounds - 1} that is there in round {trial.shape[1] - 1}",
-        controls=trial.untrained(lambda copy: _kept(copy, n_rounds)),
-        yes="keeps its answers over more rounds",
-        no="loses its answers over more rounds",
-    )
+        return claimed("longer", lacking="no gain in the rounds before")
+    unit = f"share of the gain by round {n_rounds - 1} that is there in round {trial.shape[1] - 1}"
+    return claimed("longer", kept, unit=unit, controls=trial.untrained(lambda copy: _kept(copy, n_rounds)))
 
 
 def _kept(trial: Trial, n_rounds: int) -> Interval | None:

@@ -3,16 +3,21 @@
 Predictions are compared as distributions. Of classes the distance is the total variation, from 0 to 1; of a real number
 it is the distance of the means in units of two standard deviations of the means that the model gives, and 1 at most.
 What a change *costs* is by how much the task's own loss rises, by the truth.
+
+What is fixed of every claim, its threshold and the threshold's reason stand in ``claims.json``; the rule that judges is
+that of :mod:`interp.measure`.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -26,11 +31,11 @@ from interp.checks import check_fields, integer
 from interp.errors import InputError, require
 from interp.evaluation.plan import lacks_room
 from interp.machine import Channel, Machine
-from interp.measure import UNTRAINED, Control, Side, best_of
+from interp.measure import UNTRAINED, Control, Measure, Side, best_of
 from interp.model.rollout import rollout, run_round
 from interp.model.run import Rollout
 from interp.session import once
-from interp.statistics import Interval
+from interp.statistics import NO_NUMBER, Interval
 from interp.task import Task
 
 P = ParamSpec("P")
@@ -40,6 +45,28 @@ ALL = "all that is carried"
 """The name of every channel together."""
 _SPARE = 3
 """So many more untrained copies are drawn at most until the predictions of enough of them are finite."""
+
+
+class Threshold(NamedTuple):
+    """A number that a word rests on; ``why`` says where it comes from, and what was measured at it."""
+
+    value: float
+    why: str
+
+
+_FIXED = json.loads(Path(__file__).with_name("claims.json").read_text("utf-8"))
+THRESHOLDS = {name: Threshold(*of) for name, of in _FIXED["thresholds"].items()}
+"""Name -> the threshold. They were chosen with the planted machines that ``tests/audit`` calls seen; the others were
+judged once they stood."""
+
+
+def claimed(key: str, number: Interval = NO_NUMBER, **changes: Any) -> Measure:
+    """The measure of a claim: its number, with what ``claims.json`` says of every machine, and ``changes`` to that."""
+    fixed = dict(_FIXED["claims"][key])
+    if "lacking" in changes:
+        return Measure(key, fixed["claim"], **changes)
+    threshold, rests_on = THRESHOLDS[fixed.pop("threshold")].value, tuple(fixed.pop("rests_on", ()))
+    return Measure(**{"key": key, "number": number, "threshold": threshold, "rests_on": rests_on, **fixed, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,18 +21,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.audit.changes import DONOR, INITIAL, LATE, MEAN, NOISE, SAME, donors, has_alike, limited
-from interp.audit.thresholds import THRESHOLDS
-from interp.audit.trial import ALL, Array, Trial, remembered
+from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
 from interp.measure import Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
 
-OF_ALL, OF_EACH, CONTENT = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR), (DONOR, MEAN)
+_OF_ALL, OF_EACH, CONTENT = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR), (DONOR, MEAN)
 """Changes of everything that is carried, of single channels, and of what a state says alone."""
+_CHANCE = "the truths of other episodes"
 _OTHERS = 8
 """By the truths of so many other episodes chance is measured."""
 
 
-class Influence(NamedTuple):
+class _Influence(NamedTuple):
     """What one kind of change does, by the round written and so many rounds on; NaN where there is nothing to see.
 
     An episode has ended, or no other gives the same answer, where that is what is changed to.
@@ -43,7 +43,7 @@ class Influence(NamedTuple):
 
 
 @remembered
-def influence(trial: Trial, channel: str, change: str) -> Influence:
+def influence(trial: Trial, channel: str, change: str) -> _Influence:
     """What a change of a channel does."""
     starts, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
     if change == SAME:
@@ -58,7 +58,7 @@ def influence(trial: Trial, channel: str, change: str) -> Influence:
         for i, t in enumerate(starts):
             later[i, there[i], : of.shape[2] - t] = of[i, there[i], t:]
         parts.append(later)
-    return Influence(*parts)
+    return _Influence(*parts)
 
 
 def mean(values: Float[np.ndarray, "write episode"]) -> Interval:
@@ -70,7 +70,7 @@ def table(trial: Trial) -> pd.DataFrame:
     """Effect and cost of every change, by channel, at once and some rounds on."""
     rows = []
     for channel in trial.channels:
-        for change in OF_ALL if channel == ALL else OF_EACH:
+        for change in _OF_ALL if channel == ALL else OF_EACH:
             for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
                 effect, cost = (of[..., lag] for of in influence(trial, channel, change))
                 if n := int(np.isfinite(effect).sum()):
@@ -145,7 +145,7 @@ def shares(trial: Trial, without: Tensor, rounds: slice) -> tuple[Interval, floa
 def used(trial: Trial, channel: str) -> Measure:
     """Do right answers rest on the channel? By the worse of two changes: the initial state, and another episode's."""
     what = "what it carries" if channel == ALL else f"its {channel}"
-    return _rests("used", "Predictions rest on what is carried", trial, OF_EACH, channel, verb="use", what=what)
+    return _rests("used", trial, OF_EACH, channel, verb="use", what=what)
 
 
 def content(trial: Trial) -> Measure:
@@ -153,27 +153,19 @@ def content(trial: Trial) -> Measure:
     (none, _), (other, _) = worth(trial, [INITIAL]), worth(trial, CONTENT)
     pauses = none.low >= THRESHOLDS["worth"].value > other.high
     note = "A pause: the initial state in its place costs answers, another's does not." if pauses else ""
-    claim = "What the state says counts, not that there is one"
-    return replace(_rests("content", claim, trial, CONTENT, ALL, verb="read", what="what its state says"), note=note)
+    return replace(_rests("content", trial, CONTENT, ALL, verb="read", what="what its state says"), note=note)
 
 
-def _rests(
-    key: str, claim: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str
-) -> Measure:
+def _rests(key: str, trial: Trial, changes: Sequence[str], channel: str, *, verb: str, what: str) -> Measure:
     number, chance = worth(trial, changes, channel)
     untrained = trial.untrained(lambda copy: worth(copy, changes, channel)[0])
-    return Measure(
+    return claimed(
         key,
-        claim,
         number,
-        THRESHOLDS["worth"].value,
-        unit="share of the loss that it takes away",
-        controls={**untrained, "the truths of other episodes": Control(chance)},
+        controls={**untrained, _CHANCE: Control(chance)},
         about="" if channel == ALL else channel,
         yes=f"{verb}s {what}",
         no=f"does not {verb} {what}",
-        rests_on=("without", "used", "by_round"),
-        caution="what is used of the state, which another episode's differs from in everything",
     )
 
 
@@ -182,27 +174,14 @@ def lasts(trial: Trial) -> Measure:
 
     Another episode's state, or the mean of all, is written in a round, and answers are judged a round on.
     """
-    claim, threshold = "Its effect lasts", THRESHOLDS["worth"].value
-    if trial.shape[1] < 3 or worth(trial, CONTENT)[0].high < threshold:
-        return Measure("lasts", claim, lacking="no state whose replacement costs answers")
+    if trial.shape[1] < 3 or worth(trial, CONTENT)[0].high < THRESHOLDS["worth"].value:
+        return claimed("lasts", lacking="no state whose replacement costs answers")
     now, then = (influence(trial, ALL, DONOR).effect[..., lag] for lag in (0, 1))
     left = np.nansum(then) / max(now[np.isfinite(then)].sum(), 1e-12)
     number, chance = _lasts(trial)
-    return Measure(
-        "lasts",
-        claim,
-        number,
-        threshold,
-        unit="share of the loss that the own state takes away a round on",
-        controls={
-            **trial.untrained(lambda copy: _lasts(copy)[0]),
-            "the truths of other episodes": Control(chance),
-        },
-        yes="carries it on",
-        no="makes its state anew in every round",
-        rests_on=("used",),
-        note=f"Of the effect on predictions {left:.2f} is left a round on.",
-    )
+    controls = {**trial.untrained(lambda copy: _lasts(copy)[0]), _CHANCE: Control(chance)}
+    note = f"Of the effect on predictions {left:.2f} is left a round on."
+    return claimed("lasts", number, controls=controls, note=note)
 
 
 def _lasts(trial: Trial) -> tuple[Interval, float]:

@@ -10,10 +10,11 @@ import torch
 
 import interp
 from interp import machines
-from interp.audit import THRESHOLDS, Scope, content, decoded, dynamics, groups, shortcuts, timing, used
+from interp.audit import THRESHOLDS, Scope, content, dynamics, shortcuts, timing, used
 from interp.audit.changes import CHANGES, DONOR, INITIAL, LATE, MEAN, NOISE, SAME, alike, donors
 from interp.audit.trial import ALL, Trial
 from interp.decoder import cross_fitted
+from interp.refit import PLATEAU
 from interp.session import session
 from interp.statistics import Interval
 from tests.audit.planted import SMALL, TURN, cached, moving
@@ -203,14 +204,22 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
     """Scores of all and of half of the episodes, of others' memories and of two copies, as the decoder gives them."""
     trial = of(interp.load("wma-gru"))
     assert len(trial.copies) == 2
+    n, sizes = trial.shape[0], []
 
     def judged(whole, half, copies=(0.0, 0.1), memories=0.0):
         scores = iter([whole, half, *copies, memories])
-        monkeypatch.setattr(decoded, "_r2", lambda *_: Interval(x := next(scores), x - 0.05, x + 0.05))
-        return decoded.decoded(trial)
+        sizes.clear()
+
+        def r2(_, memory):
+            sizes.append(len(memory))
+            return Interval(x := next(scores), x - 0.05, x + 0.05)
+
+        monkeypatch.setattr(content, "_r2", r2)
+        return content.decoded(trial)
 
     for scores, right in (((0.6, 0.2), "yes"), ((0.4, 0.2), "undecided"), ((0.4, 0.35), "no")):
         assert judged(*scores).word == right
+        assert sizes == [n, n // 2, PLATEAU, PLATEAU, n]  # untrained copies get as many episodes as they need
     assert judged(0.4, 0.2).reason.startswith("too few episodes") and judged(0.47, 0.47).word == "undecided"
     assert judged(0.6, 0.2, copies=(0.3, 0.5)).reason == "an untrained copy does as well"
     assert judged(0.6, 0.2, memories=0.5).reason == "memories of other episodes does as well"
@@ -220,18 +229,18 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
     def few(*_):
         return Interval(0.1, 0.05, 0.15)
 
-    monkeypatch.setattr(decoded, "_r2", few)
-    assert decoded.decoded(trial).word == "undecided"  # too few episodes for a half of them to be read
+    monkeypatch.setattr(content, "_r2", few)
+    assert content.decoded(trial).word == "undecided"  # too few episodes for a half of them to be read
 
 
 def test_features_of_a_wide_state_are_read_alike_in_the_space_that_they_span():
     rng = np.random.default_rng(0)
     wide, states = torch.from_numpy(rng.normal(size=(10, 3, 90))), rng.normal(size=(10, 3, 2))
-    narrow, ridge = decoded.spanned(wide, 0.1)
+    narrow, ridge = content.spanned(wide, 0.1)
     assert narrow.shape == (10, 3, 30)
     one, other = (cross_fitted(x.unsqueeze(2), states, ridge=r) for x, r in ((wide, 0.1), (narrow, ridge)))
     assert torch.allclose(one, other, atol=1e-10) and float(one.std()) > 0.1
-    assert decoded.spanned(wide[..., :20], 0.1)[0].shape[-1] == 20
+    assert content.spanned(wide[..., :20], 0.1)[0].shape[-1] == 20
 
 
 def test_content_and_presence_are_told_apart(majority):
@@ -263,11 +272,11 @@ def test_a_heuristic_is_wrong_on_every_adversarial_episode_and_search_is_not():
 
 
 def test_right_wrong_and_easy_are_apart(majority):
-    masks = groups.groups(majority)
+    masks = shortcuts.groups(majority)
     assert (masks["right"] | masks["wrong"] | masks["open"]).all()
     assert not (masks["right"] & masks["wrong"]).any() and not (masks["easy"] & masks["not easy"]).any()
     assert masks["easy"].mean() > 0.3
-    frame = groups.table(majority).set_index(["group", "change"])["effect"]
+    frame = shortcuts.group_table(majority).set_index(["group", "change"])["effect"]
     assert frame["not easy", DONOR] > frame["easy", DONOR]
 
 

@@ -22,7 +22,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
-from probes import logistic
+from probes import estimators
 from probes.controls import assign_folds, control_task, shuffled
 from probes.fit import KINDS, PLATEAU
 from probes.linear import RIDGE
@@ -225,13 +225,13 @@ def test_logistic_equals_sklearn_by_episode():
     x = rng.normal(size=(15, 6, 4))
     y = (x @ rng.normal(size=(4, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
     folds = assign_folds(15, 5, 0)
-    ours = logistic.cross_validate(x, y, folds, 3)
+    ours = estimators.cross_validate(x, y, folds, 3)
     rows, labels, groups = x.reshape(-1, 4), y.reshape(-1), np.repeat(folds, 6)
     theirs = np.empty((len(rows), 3))
     for train, test in GroupKFold(5).split(rows, groups=groups):
         search = GridSearchCV(
             make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
-            {"logisticregression__C": logistic.PENALTIES},
+            {"logisticregression__C": estimators.PENALTIES},
             scoring="neg_log_loss",
             cv=GroupKFold(4),
         ).fit(rows[train], labels[train], groups=groups[train])
@@ -246,11 +246,11 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     x = rng.normal(size=(20, 5, 3))
     y, folds = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1), assign_folds(20, 5, 0)
     wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
-    alone, beside = (logistic.cross_validate(each, y, folds, n_classes) for each in (x, wide))
+    alone, beside = (estimators.cross_validate(each, y, folds, n_classes) for each in (x, wide))
     np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
     np.testing.assert_array_equal(np.delete(beside.refit[0], 1, 0), alone.refit[0])
     assert not beside.refit[0][1].any()
-    nothing = logistic.cross_validate(np.ones_like(x), y, folds, n_classes)
+    nothing = estimators.cross_validate(np.ones_like(x), y, folds, n_classes)
     assert not nothing.refit[0].any()
 
 

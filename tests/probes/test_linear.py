@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from interp.refit import totals
 from probes.controls import assign_folds
 from probes.linear import ALPHAS, cross_validate
-from probes.scores import R2
+from probes.scores import ProbeScore, squares
 
 
 def _data(seed=0, n=20, t=12, d=9, k=3):
@@ -76,15 +76,14 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
     predictions = y + rng.normal(size=y.shape)
-    r2 = R2.of(y, None, np.arange(6))
-    errors, columns = r2.errors(predictions), slice(0, 3)
+    *each_r2, all_r2 = [ProbeScore.of(*sums).estimate for sums in squares(y, predictions, None, np.arange(6))]
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     plain, larger = ((y - y.mean((0, 1))) ** 2).sum((0, 1)), totals(y).sum(0)
     assert (plain <= larger).all() and (larger <= plain * 6 / 5).all()
     each = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
-    np.testing.assert_allclose([s.estimate for s in r2.each(errors, columns)], each)
+    np.testing.assert_allclose(each_r2, each)
     overall = 1 - (1 - r2_score(*flat, multioutput="variance_weighted")) * plain.sum() / larger.sum()
-    np.testing.assert_allclose(r2.overall(errors, columns).estimate, overall)
+    np.testing.assert_allclose(all_r2, overall)
 
 
 def test_groups_of_episodes_are_one_long_episode():
@@ -92,12 +91,12 @@ def test_groups_of_episodes_are_one_long_episode():
     rng = np.random.default_rng(1)
     y = rng.normal(size=(8, 3, 2))
     groups = np.array([2, 0, 0, 1, 2, 0, 3, 1])
-    r2 = R2.of(y, None, groups)
+    errors, total = np.moveaxis(squares(y, np.zeros_like(y), None, groups)[:2], 0, -1)
     for group in range(4):
         rows = y[groups == group].reshape(-1, 2) - y.mean((0, 1))
         others = 24 - len(rows)
-        np.testing.assert_allclose(r2.total[group], (rows**2).sum(0) + rows.sum(0) ** 2 / others)
-        np.testing.assert_allclose(r2.errors(np.zeros_like(y))[group], (y[groups == group] ** 2).sum((0, 1)))
+        np.testing.assert_allclose(total[group], (rows**2).sum(0) + rows.sum(0) ** 2 / others)
+        np.testing.assert_allclose(errors[group], (y[groups == group] ** 2).sum((0, 1)))
 
 
 def test_masked_entries_count_nowhere():
@@ -107,11 +106,8 @@ def test_masked_entries_count_nowhere():
     mask = rng.random(y.shape) < 0.5
     y_other, predictions_other = np.where(mask, y, 99.0), np.where(mask, predictions, -7.0)
     a, b = (
-        [score.estimate for score in r2.each(r2.errors(p), slice(0, 2))]
-        for r2, p in (
-            (R2.of(y, mask, np.arange(6)), predictions),
-            (R2.of(y_other, mask, np.arange(6)), predictions_other),
-        )
+        [ProbeScore.of(*sums).estimate for sums in squares(true, p, mask, np.arange(6))[:2]]
+        for true, p in ((y, predictions), (y_other, predictions_other))
     )
     np.testing.assert_allclose(a, b)
     plain = r2_score(y[..., 0][mask[..., 0]], predictions[..., 0][mask[..., 0]])

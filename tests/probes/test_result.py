@@ -64,7 +64,7 @@ def test_a_result_says_what_it_is_about(data):
     assert json.loads(json.dumps(result.measure.to_dict()))["controls"]["an untrained copy"]["counts"]
     # The interval is the one of interp.refit.
     lost = ((data["held"] - result.predictions) ** 2).sum((1, 2))
-    expected = refit.skill(lost, refit.totals(data["held"])[:, 0], 5)
+    expected = refit.interval(lost, refit.totals(data["held"])[:, 0], 5)
     assert (result.number, result.r2) == (expected, expected.estimate)
     control = result.controls["inputs"]
     assert control.difference.estimate == pytest.approx(result.r2 - control.score.estimate)
