@@ -37,6 +37,7 @@ from interp.errors import InputError
 from interp.files import json_values
 from interp.foreign import markup, one_line, plain, rich_table
 from interp.lazy import named
+from interp.measure import Measured
 from interp.workers import one_thread
 
 Many = Literal["none", "one", "several"]
@@ -291,6 +292,12 @@ class Say:
     def facts(self, **values: Any) -> None:
         """Fields of the JSON object; people read them in lines and tables."""
         self._told |= values
+
+    def measures(self, *results: Measured) -> None:
+        """Results made of measures: the sentence of each, then a line a claim; ``measures`` in the JSON object."""
+        self.facts(measures=[one.to_dict() for result in results for one in result])
+        for result in results:
+            self.line(repr(result))
 
     def table(self, frame: Any, title: str, name: str, drawn: Sequence[Any] | None = None) -> None:
         """A data frame: a list of records called ``name`` in the JSON object, a table for people (or ``drawn``)."""

@@ -310,18 +310,17 @@ def notes(
         import pandas as pd
 
         from interp.llm import note_tests
-        from reports.blocks import joined
 
         folder_to_write(out)
         asked = note_tests.Endpoint(base_url, key_env, concurrency, device)
         with working("asking with edited notes"):
             found = note_tests.try_edits(path, out / "traces", rounds, against or note_tests.AGAINST, asked, seed)
-        for one in found:
-            say.line(f"{one.model}, {one.condition}: {one.verdict}")
-            shown = joined(one.table)[["change", "round", "notes", "telling", "follows", "moved"]]
-            say.table(shown, f"{one.model}, {one.condition}: what edits of its notes do to its choices", "edits")
-        say.facts(verdicts=[{"model": one.model, "condition": one.condition, "verdict": one.verdict} for one in found])
-        say.wrote([write_csv(out / "note_edits.csv", pd.concat([one.to_frame() for one in found]))])
+        say.measures(*found)
+        tables = {"note_edits": [one.table for one in found], "note_measures": [one.to_frame() for one in found]}
+        whose = [{"model": one.model, "condition": one.condition} for one in found]
+        for name, frames in tables.items():
+            frame = pd.concat([frame.assign(**of) for frame, of in zip(frames, whose, strict=True)])
+            say.wrote([write_csv(out / f"{name}.csv", frame)])
         return
 
     reading = _read_traces(say, path, regime, duplicates)

@@ -54,10 +54,10 @@ def verify(
     built = next((record.kind == "built" for record in library.models() if record.name == model), Path(model).is_dir())
     run = _machine if built else _circuit
     result = run(model, sizes, arguments, dtype, device, n_rounds=rounds, n_episodes=episodes, seed=seed)
-    say.line(result.sentence)
-    say.table(result.summary(), f"{model}: largest difference from the algorithm", "checks")
+    say.measures(result)
+    checks = result.summary().to_dict("records")
     say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
-    say.facts(measures=[one.to_dict() for one in result])
+    say.facts(checks=checks)
     if out is not None:
         table = write_csv(out / "verification.csv", result.table())
         about = {"model": model, "exact": result.passed, **result.settings}

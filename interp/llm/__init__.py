@@ -7,7 +7,7 @@
 - ``local``, ``opened``: a model in this process, and the same model opened while it learns.
 - ``runs``, ``loading``, ``importer``: played episodes as data, from our traces or other people's results.
 - ``scores``, ``notes``, ``note_counts``: regret beside the baselines and the paper's numbers, what a model's notes say;
-  ``tables`` writes them. ``note_edits``, ``note_tests``: does a note carry the state? Edit it, and go on from there.
+  ``tables`` writes them. ``note_tests``: does a note carry the state? Edit it, and go on from there.
 
 Nothing here imports ``httpx`` until a server is asked (``pip install 'latent-context-interp[llm]'``), nor torch until a
 model runs in this process.
