@@ -21,7 +21,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -176,9 +176,11 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = name or function.__name__.replace("_", "-")
         own = inspect.signature(function, eval_str=True).parameters
-        passed: dict[str, Mapping[str, inspect.Parameter]]
-        passed = {holder: _passed_on(one, own) for holder, one in (of or {}).items()}
-        passed |= {} if sizes == "none" else {"sizes": _sizes(sizes)}
+        passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
+        for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
+            of_one, texts = inspect.signature(one, eval_str=True).parameters.values(), options.described(one)
+            left = [p for p in of_one if p.default is not p.empty and p.name not in own]
+            passed[holder] = {p.name: options.option(p, texts) for p in left}
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, **given: Any) -> None:
@@ -209,13 +211,6 @@ def command(
         return run
 
     return register
-
-
-def _passed_on(function: Callable[..., Any], own: Collection[str]) -> dict[str, inspect.Parameter]:
-    """An option for each parameter of ``function`` that has a default and is not among a command's ``own``."""
-    helps = options.described(function)
-    given = inspect.signature(function, eval_str=True).parameters.values()
-    return {p.name: options.option(p, helps) for p in given if p.default is not p.empty and p.name not in own}
 
 
 def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:

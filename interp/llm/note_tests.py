@@ -3,7 +3,7 @@
 A player that keeps a note is a machine with rounds whose channel is a text. At one moment of each trace (so many rounds
 before its end) its note is replaced by an edit of it (:data:`EDITS`), and the player goes on for a few rounds, beside
 itself with its own note and the same votes. A note may be in any form, so an edit is kept only where the edited text,
-read again by :func:`~interp.llm.agents.evidence_in`, means what the edit should say. What an edit should do is the
+read again by :func:`~interp.llm.backend.evidence_in`, means what the edit should say. What an edit should do is the
 choice of scripted agents that know nothing but what either note says. The votes of the first round are chosen so that
 the edit *tells*: all of these agents choose otherwise after it. Later rounds are the instance's own and count where
 they tell. Under ``note`` the conversation so far stays as it was, and the edit changes the note alone.
@@ -42,14 +42,23 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import require
-from interp.llm.agents import AGENTS, Evidence, ScriptedAgent, evidence_in, scripted
-from interp.llm.backend import AgentBackend, Backend, Connection, Settings
+from interp.llm.backend import (
+    AGENTS,
+    AgentBackend,
+    Backend,
+    Connection,
+    Evidence,
+    ScriptedAgent,
+    Settings,
+    evidence_in,
+    scripted,
+)
 from interp.llm.loading import from_trace
 from interp.llm.note_counts import mentions, read_counts, write_counts
 from interp.llm.plan import Instance, Job
+from interp.llm.protocol import instance_of, read_lines, replay, session_from
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, Prompt, expert_letters
-from interp.llm.trace import instance_of, read_lines, replay, session_from
 from interp.measure import FEW, Control, Measure, Measured, decisive, sentence
 from interp.provenance import provenance
 from interp.statistics import exact_share
@@ -390,7 +399,10 @@ def edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, s
     if earlier is not None and _says_anything(earlier, n_experts):
         found["an earlier note"] = earlier
     controls = {"the same note": note, "an irrelevant sentence": f"{note.rstrip().removesuffix('.')}. {_IRRELEVANT}"}
-    controls |= {"paraphrase": _in_words(said, letters)} if len(read_counts(note, n_experts)) == n_experts else {}
+    if len(read_counts(note, n_experts)) == n_experts:
+        counted = zip(letters, said.correct.tolist(), strict=True)
+        words = [f"Expert {letter} was right {count} times out of {said.rounds}" for letter, count in counted]
+        controls["paraphrase"] = "; ".join(words)
     tried = controls | {"reorder": _reordered(note, said, n_experts)}
     return found | {name: text for name, text in tried.items() if _same_state(evidence_in(text, n_experts), said)}
 
@@ -443,11 +455,6 @@ def _without(note: str, letter: str, n_experts: int) -> str:
             named = re.sub(rf"{letter}(?![A-Za-z])\s*(?:,|&|/|and\b)?\s*", "", note[mention.begin : mention.start])
             note = note[: mention.begin] + re.sub(r"\s*(?:,|&|/|\band)\s*\Z", "", named) + note[mention.start :]
     return note
-
-
-def _in_words(said: Evidence, letters: tuple[str, ...]) -> str:
-    counted = zip(letters, said.correct.tolist(), strict=True)
-    return "; ".join(f"Expert {letter} was right {count} times out of {said.rounds}" for letter, count in counted)
 
 
 def _reordered(note: str, said: Evidence, n_experts: int) -> str:

@@ -82,7 +82,7 @@ _ONE_ROUND = re.compile(r"\b(?:said|was|actual\w*|today|yesterday|last \w+)\W*\Z
 
 
 @dataclass(frozen=True)
-class NoteFormat:
+class _NoteFormat:
     """A note's format and the features that decided it.
 
     Attributes:
@@ -110,7 +110,7 @@ class NoteFormat:
 
 
 @checked
-def classify(note: str, n_experts: int = 4) -> NoteFormat:
+def classify(note: str, n_experts: int = 4) -> _NoteFormat:
     """The format of a note, one of :data:`FORMATS`, by the rules above.
 
     >>> classify("A:45/100, B:94/100, C:69/100, D:77/100").format
@@ -124,7 +124,7 @@ def classify(note: str, n_experts: int = 4) -> NoteFormat:
     """
     letters = "".join(expert_letters(n_experts))
     marks, entries, leading = _marks(note, letters)
-    found = NoteFormat(
+    found = _NoteFormat(
         format="",
         tallied=len(tallied(note, n_experts)) if not _is_rates(note, letters) else n_experts,
         conditional=_conditional(note, n_experts),
@@ -142,7 +142,7 @@ def classify(note: str, n_experts: int = 4) -> NoteFormat:
     return replace(found, format=_decide(found, bool(note.strip())))
 
 
-def _decide(found: NoteFormat, text: bool) -> str:
+def _decide(found: _NoteFormat, text: bool) -> str:
     listed = found.round_numbers >= 3 or found.round_marks >= 2 or found.leading_mark or found.labels >= 3
     if not text:
         return "other"

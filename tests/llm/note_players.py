@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Backend, Reply, Settings
+from interp.llm.backend import AGENTS, Backend, Reply, Settings
 from interp.llm.note_tests import try_edits
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run

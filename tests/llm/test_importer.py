@@ -19,8 +19,7 @@ from interp.evaluation.experts.regret import regret
 from interp.llm.loading import load, read
 from interp.llm.note_counts import write_counts
 from interp.llm.runs import LLMRun, episodes_of
-from interp.llm.scores import OWN_ETA, run_regret, score
-from interp.llm.tables import note_table
+from interp.llm.scores import OWN_ETA, note_table, run_regret, score
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
 

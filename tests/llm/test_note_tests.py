@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from interp.cli import app
 from interp.errors import InputError
-from interp.llm.agents import AGENTS, evidence_in
-from interp.llm.backend import AgentBackend, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Settings, evidence_in
 from interp.llm.loading import load, read
 from interp.llm.note_tests import (
     CONTROLS,

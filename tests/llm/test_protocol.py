@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
-from interp.llm.agents import AGENTS
+from interp.llm.backend import AGENTS
 from interp.llm.protocol import Session, play
 from interp.llm.schemes import (
     CONDITIONS,
