@@ -40,7 +40,7 @@ from interp.lazy import named
 from interp.measure import Measured
 from interp.workers import one_thread
 
-Many = Literal["none", "one", "several"]
+_Many = Literal["none", "one", "several"]
 
 
 class Commands(TyperGroup):
@@ -131,8 +131,8 @@ class _Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for option in self.params:
             if getattr(option, "help", None):
-                option.help = filled(option.help)  # type: ignore[attr-defined]
-        self.epilog = filled(self.epilog or "")
+                option.help = _filled(option.help)  # type: ignore[attr-defined]
+        self.epilog = _filled(self.epilog or "")
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -149,7 +149,7 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
-def filled(text: str) -> str:
+def _filled(text: str) -> str:
     """``text`` with every ``<module:function>`` replaced by what the function returns, a paragraph for each line."""
     return re.sub(r"<([\w.]+:\w+)>", lambda name: markup(named(name[1])()).replace("\n", "\n\n"), text)
 
@@ -159,7 +159,7 @@ def command(
     *,
     example: str,
     group: typer.Typer = app,
-    sizes: Many = "none",
+    sizes: _Many = "none",
     of: Mapping[str, Callable[..., Any]] | None = None,
     torch: bool = False,
     more: str = "",
@@ -246,7 +246,7 @@ def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Paramete
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _sizes(many: Many) -> Mapping[str, inspect.Parameter]:
+def _sizes(many: _Many) -> Mapping[str, inspect.Parameter]:
     """An option for every size of every task, in the words of the tasks' records."""
     kind: Any = list[int] | None if many == "several" else int | None
     found: dict[str, list[str]] = {}

@@ -41,10 +41,6 @@ class Reading:
     runs: list[LLMRun]
     table: pd.DataFrame = field(repr=False)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each source: what was read, or why it was set aside."""
-        return self.table
-
     @property
     def sentences(self) -> list[str]:
         """One sentence for what was read, and one for each reason why something was not, with how often."""

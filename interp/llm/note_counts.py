@@ -157,7 +157,9 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
             continue
         right, total = _fractions(mention.text)
         if not total:
-            right, total = _pair(mention.text)
+            found_in = ([match.groups() for match in form.finditer(mention.text)] for form in _PAIRS)
+            pairs = [(int(hits), int(misses)) for hits, misses in next(filter(None, found_in), [])]
+            right, total = sum(hits for hits, _ in pairs), sum(map(sum, pairs))
         for letter in mention.letters if total else ():
             earlier = found.get(letter, (0, 0))
             found[letter] = (earlier[0] + right, earlier[1] + total)
@@ -177,14 +179,6 @@ def _fractions(text: str) -> tuple[int, int]:
         wrong = bool(verdicts and verdicts[0])
         right, total = right + (out_of - hits if wrong else hits), total + out_of
     return right, total
-
-
-def _pair(text: str) -> tuple[int, int]:
-    for pattern in _PAIRS:
-        pairs = [(int(match.group(1)), int(match.group(2))) for match in pattern.finditer(text)]
-        if pairs:
-            return sum(hits for hits, _ in pairs), sum(hits + misses for hits, misses in pairs)
-    return 0, 0
 
 
 def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[str, tuple[int, int]]:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from interp.tasks.experts import ExpertEpisodes
 
 
-CONDITION = "online-no-note"
+_CONDITION = "online-no-note"
 """What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
 _ROUNDING = 1e-5
@@ -135,7 +135,7 @@ class _Patch:
 class Opened:
     """A chat model behind a TransformerLens bridge."""
 
-    def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = CONDITION):
+    def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = _CONDITION):
         self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
         self.condition = Condition.parse(condition)
 
@@ -147,7 +147,7 @@ class Opened:
         device: str = "cpu",
         prompt: str | None = None,
         untrained: int | None = None,
-        condition: str = CONDITION,
+        condition: str = _CONDITION,
     ) -> Opened:
         """Open the model ``name`` (see :func:`interp.llm.local.load_model`).
 

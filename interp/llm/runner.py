@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import checked
@@ -100,10 +99,6 @@ class RunSummary:
             f"{self.calls:,} calls now and {self.resumed_calls:,} before, {self.malformed} malformed answers, "
             f"{self.prompt_tokens / 1e6:.2f} M prompt{cached} and {said}{cost}, {self.seconds:.0f} s: {state}"
         )
-
-    def to_frame(self) -> pd.DataFrame:
-        """The summary in one row."""
-        return pd.DataFrame([{**vars(self), "unfinished": len(self.unfinished)}])
 
 
 @checked

@@ -123,10 +123,10 @@ def _votes(condition: Condition, advice: Sequence[int]) -> dict[str, str | int]:
 
 def retry_message(condition: Condition, turn: Turn, problem: str) -> Message:
     """The user message after a malformed answer (ours: the paper has none)."""
-    return _user({"turn_type": "retry", "problem": problem, "expected_output": expected_form(condition, turn)})
+    return _user({"turn_type": "retry", "problem": problem, "expected_output": _expected_form(condition, turn)})
 
 
-def expected_form(condition: Condition, turn: Turn) -> str:
+def _expected_form(condition: Condition, turn: Turn) -> str:
     """The answer's form, as the prompts write it."""
     value = '"<short text>"' if turn == "note" else _WORDS[condition.framing]["choice"]
     return f'{{"{turn}": {value}}}'

@@ -33,7 +33,7 @@ from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.experts.predictors import PREDICTORS, Decision, ExpertRun, weighted_majority
+from interp.tasks.experts.predictors import PREDICTORS, Decision, weighted_majority
 
 _TREATMENTS = ("wrong", "skipped")
 _BASELINES = (
@@ -46,7 +46,7 @@ _BASELINES = (
     "bayes",
     "oracle",
 )
-OWN_ETA = "weighted majority, eta given with each instance"
+_OWN_ETA = "weighted majority, eta given with each instance"
 Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 """Episodes to P(y=1) [episode, round]: how any model of ours enters the comparison."""
 
@@ -141,18 +141,13 @@ def references(
         return _Reference(kind, name, metrics.regret(predictions, episodes, decision), accuracy)
 
     left_out = ["oracle"] * (not know_accuracies) + ["bayes"] * (not episodes.params)
-    ran = [_run_baseline(key, episodes, etas) for key in _BASELINES if key not in left_out]
-    known = [scored("baseline", name, run.predictions, run.decision) for name, run in ran]
+    ran = {PREDICTORS[key].name: PREDICTORS[key].run for key in _BASELINES if key not in left_out}
+    if etas is not None:
+        own = {_OWN_ETA: lambda episodes: weighted_majority(episodes, eta=etas)}
+        ran = own | {name: run for name, run in ran.items() if name != PREDICTORS["weighted_majority_paper"].name}
+    runs = {name: run(episodes) for name, run in ran.items()}
+    known = [scored("baseline", name, run.predictions, run.decision) for name, run in runs.items()]
     return known + [scored("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
-
-
-@checked
-def _run_baseline(key: str, episodes: ExpertEpisodes, etas: NDArray[np.float64] | None = None) -> tuple[str, ExpertRun]:
-    """The name of a baseline, and what it does; weighted majority takes ``etas`` where the instances come with them."""
-    require_known("baseline", key, _BASELINES)
-    if key == "weighted_majority_paper" and etas is not None:
-        return OWN_ETA, weighted_majority(episodes, eta=etas)
-    return PREDICTORS[key].name, PREDICTORS[key].run(episodes)
 
 
 @checked
