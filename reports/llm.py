@@ -26,8 +26,7 @@ from interp.files import file_to_write, writable
 from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
 from interp.llm.runs import LLMRun
-from interp.llm.scores import LLMScores, Predictor, paper_table, score
-from interp.llm.tables import NoteTable, note_table
+from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, paper_table, score
 from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
@@ -236,13 +235,13 @@ def _set_aside(reading: Reading) -> Section:
 
 _PYTHON = """
 from circuits.compare import players
-from interp.llm import loading, scores, tables
+from interp.llm import loading, scores
 from reports.llm import transformer
 
 played = loading.load({path!r})
 scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()
 [one.to_frame() for one in players.behaviour(played)]
-tables.note_table(played).formats()
+scores.note_table(played).formats()
 """
 
 _LONGEST_NOTE = 400

@@ -137,12 +137,12 @@ def _played() -> Iterator[Any]:
     """What language models played, and what is made of it."""
     import tempfile
 
-    from interp.llm import demo, loading, schemes, scores, tables
+    from interp.llm import loading, runner, schemes, scores
 
     with tempfile.TemporaryDirectory() as folder:
-        yield from demo.play_demo(folder, n_instances=1, n_rounds=3).values()
+        yield from runner.play_demo(folder, n_instances=1, n_rounds=3).values()
         runs = loading.load(folder)
-    yield from (runs[0], scores.score(runs), tables.note_table(runs), *schemes.built_in_prompts().values())
+    yield from (runs[0], scores.score(runs), scores.note_table(runs), *schemes.built_in_prompts().values())
 
 
 def _fields(one: Any) -> Collection[str]:

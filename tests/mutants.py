@@ -101,7 +101,6 @@ TARGETS = {
         },
     ),
     "interp/llm/note_tests.py": Target(("tests/llm/test_note_tests.py",)),
-    "interp/llm/note_edits.py": Target(("tests/llm/test_note_tests.py",)),
     "interp/statistics.py": Target(("tests/test_statistics.py",)),
     "interp/decoder.py": Target(
         ("tests/test_decoder.py",),

@@ -12,12 +12,11 @@ from safetensors.torch import save_file
 import interp
 from interp.errors import InputError
 from interp.finished import Finished
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Settings
+from interp.llm.backend import AGENTS, Settings
 from interp.llm.loading import from_trace
 from interp.llm.plan import instances, plan
+from interp.llm.protocol import line_of
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.llm.trace import line_of
 from interp.model import saved
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig

@@ -18,11 +18,10 @@ from interp import foreign
 from interp.cli import app
 from interp.errors import InputError
 from interp.files import file_to_write, write_figure, write_text
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Settings
+from interp.llm.backend import AGENTS, Settings
 from interp.llm.plan import instances, plan
+from interp.llm.protocol import line_of
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.llm.trace import line_of
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
 from reports import blocks

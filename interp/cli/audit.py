@@ -34,8 +34,8 @@ def audit(
     machine = options.load(model, sizes, arguments, device).model
     folder = folder_to_write(out / Path(model).name)
     found = ask(machine, effort=replace(QUICK if quick else FULL, seed=seed))
-    say.line(repr(found))
-    say.facts(model=found.model, measures=[one.to_dict() for one in found], settings=dict(found.settings))
+    say.measures(found)
+    say.facts(model=found.model, settings=dict(found.settings))
     frames = {"measures": found.to_frame(), **found.tables}
     written = [write_csv(folder / f"{name}.csv", frame) for name, frame in frames.items() if len(frame)]
     written.append(write_json(folder / "audit.json", {"model": found.model, "settings": dict(found.settings)}))

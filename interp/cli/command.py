@@ -21,7 +21,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,9 +37,10 @@ from interp.errors import InputError
 from interp.files import json_values
 from interp.foreign import markup, one_line, plain, rich_table
 from interp.lazy import named
+from interp.measure import Measured
 from interp.workers import one_thread
 
-Many = Literal["none", "one", "several"]
+_Many = Literal["none", "one", "several"]
 
 
 class Commands(TyperGroup):
@@ -130,8 +131,8 @@ class _Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for option in self.params:
             if getattr(option, "help", None):
-                option.help = filled(option.help)  # type: ignore[attr-defined]
-        self.epilog = filled(self.epilog or "")
+                option.help = _filled(option.help)  # type: ignore[attr-defined]
+        self.epilog = _filled(self.epilog or "")
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -148,7 +149,7 @@ class _Command(TyperCommand):
         return super().parse_args(ctx, spread)
 
 
-def filled(text: str) -> str:
+def _filled(text: str) -> str:
     """``text`` with every ``<module:function>`` replaced by what the function returns, a paragraph for each line."""
     return re.sub(r"<([\w.]+:\w+)>", lambda name: markup(named(name[1])()).replace("\n", "\n\n"), text)
 
@@ -158,7 +159,7 @@ def command(
     *,
     example: str,
     group: typer.Typer = app,
-    sizes: Many = "none",
+    sizes: _Many = "none",
     of: Mapping[str, Callable[..., Any]] | None = None,
     torch: bool = False,
     more: str = "",
@@ -175,9 +176,11 @@ def command(
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = name or function.__name__.replace("_", "-")
         own = inspect.signature(function, eval_str=True).parameters
-        passed: dict[str, Mapping[str, inspect.Parameter]]
-        passed = {holder: _passed_on(one, own) for holder, one in (of or {}).items()}
-        passed |= {} if sizes == "none" else {"sizes": _sizes(sizes)}
+        passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
+        for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
+            of_one, texts = inspect.signature(one, eval_str=True).parameters.values(), options.described(one)
+            left = [p for p in of_one if p.default is not p.empty and p.name not in own]
+            passed[holder] = {p.name: options.option(p, texts) for p in left}
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, **given: Any) -> None:
@@ -208,13 +211,6 @@ def command(
         return run
 
     return register
-
-
-def _passed_on(function: Callable[..., Any], own: Collection[str]) -> dict[str, inspect.Parameter]:
-    """An option for each parameter of ``function`` that has a default and is not among a command's ``own``."""
-    helps = options.described(function)
-    given = inspect.signature(function, eval_str=True).parameters.values()
-    return {p.name: options.option(p, helps) for p in given if p.default is not p.empty and p.name not in own}
 
 
 def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
@@ -250,7 +246,7 @@ def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Paramete
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _sizes(many: Many) -> Mapping[str, inspect.Parameter]:
+def _sizes(many: _Many) -> Mapping[str, inspect.Parameter]:
     """An option for every size of every task, in the words of the tasks' records."""
     kind: Any = list[int] | None if many == "several" else int | None
     found: dict[str, list[str]] = {}
@@ -291,6 +287,12 @@ class Say:
     def facts(self, **values: Any) -> None:
         """Fields of the JSON object; people read them in lines and tables."""
         self._told |= values
+
+    def measures(self, *results: Measured) -> None:
+        """Results made of measures: the sentence of each, then a line a claim; ``measures`` in the JSON object."""
+        self.facts(measures=[one.to_dict() for result in results for one in result])
+        for result in results:
+            self.line(repr(result))
 
     def table(self, frame: Any, title: str, name: str, drawn: Sequence[Any] | None = None) -> None:
         """A data frame: a list of records called ``name`` in the JSON object, a table for people (or ``drawn``)."""

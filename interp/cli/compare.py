@@ -88,12 +88,11 @@ def compare(
     folder = folder_to_write(out / f"{Path(model).name}-against-{Path(held).name}")
     other = None if held == "none" else held
     found = room.run(subject, other, effort=effort, folder=folder, arguments=of_reference)
+    say.measures(found)
     say.line(f"{found.model}: {found.algorithm}")
     if of_reference:
         say.line(f"{found.reference} has {', '.join(f'{name}={value}' for name, value in of_reference.items())}")
-    say.line(found.sentence)
-    say.table(found.to_frame(), f"{found.model} against {found.reference or 'algorithms'}", "measures")
-    kept = ("model", "reference", "sentence", "measures", "algorithm", "settings")
+    kept = ("model", "reference", "sentence", "algorithm", "settings")
     say.facts(**{key: value for key, value in found.to_dict().items() if key in kept})
     written = found.save(folder)
     if report:

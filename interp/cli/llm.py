@@ -31,7 +31,7 @@ def _sent(option: str, text: str, kind: type[_Number]) -> _Number | None:
 
 def _who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
     """The name that goes into the settings, after a check that exactly one player was named."""
-    from interp.llm.agents import PLAYERS
+    from interp.llm.backend import PLAYERS
 
     require_known("backend", backend, ("server", "transformers"))
     if agent is not None:
@@ -52,15 +52,6 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
     else:
         require(base_url is None, f"--backend {backend} runs the model in this process: leave --base-url out")
     return model
-
-
-def _extra_fields(text: str) -> dict[str, Any]:
-    """``--extra-body`` as request fields."""
-    from interp.llm.schemes import json_in
-
-    extra = json_in(text)
-    require(isinstance(extra, dict), f"--extra-body must be a JSON object, got {text!r}")
-    return dict(extra)
 
 
 @command("open", example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
@@ -163,11 +154,13 @@ def run(
     """
     from interp.llm import plan, runner, schemes
 
+    extra = schemes.json_in(extra_body)
+    require(isinstance(extra, dict), f"--extra-body must be a JSON object, got {extra_body!r}")
     chosen = Settings(
         _who_plays(model, base_url, agent, backend),
         temperature=_sent("--temperature", temperature, float),
         max_tokens=_sent("--max-tokens", max_tokens, int),
-        extra_body=_extra_fields(extra_body),
+        extra_body=extra,
         **settings,
     )
     server = Connection(base_url, **connection) if base_url else None
@@ -185,7 +178,7 @@ def run(
         return
     where: Connection | Backend | None = server
     if agent is not None:
-        from interp.llm.agents import scripted
+        from interp.llm.backend import scripted
 
         where = AgentBackend(agent, scripted(agent))
     elif backend == "transformers":
@@ -210,10 +203,10 @@ def run(
 def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.Seed = 0) -> None:
     """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
     from circuits.compare.players import behaviour, behaviour_tables
-    from interp.llm.agents import PLAYERS
-    from interp.llm.demo import play_demo
+    from interp.llm.backend import PLAYERS
     from interp.llm.loading import load
-    from interp.llm.tables import readable, write_tables
+    from interp.llm.runner import play_demo
+    from interp.llm.scores import readable, write_tables
     from reports.llm import write
 
     folder_to_write(out)
@@ -260,7 +253,7 @@ def score(
         duplicates: Instances played twice: refuse, or first to keep one play.
     """
     from circuits.compare.players import behaviour, behaviour_tables
-    from interp.llm.tables import readable, write_tables
+    from interp.llm.scores import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)
     folder_to_write(out)
@@ -304,24 +297,23 @@ def notes(
         key_env: Environment variable with the key for the server.
         device: Where a model in this process runs: cpu, cuda, ...
     """
-    from interp.llm.tables import note_table, write_notes
+    from interp.llm.scores import note_table, write_notes
 
     if test:
         import pandas as pd
 
         from interp.llm import note_tests
-        from reports.blocks import joined
 
         folder_to_write(out)
         asked = note_tests.Endpoint(base_url, key_env, concurrency, device)
         with working("asking with edited notes"):
             found = note_tests.try_edits(path, out / "traces", rounds, against or note_tests.AGAINST, asked, seed)
-        for one in found:
-            say.line(f"{one.model}, {one.condition}: {one.verdict}")
-            shown = joined(one.table)[["change", "round", "notes", "telling", "follows", "moved"]]
-            say.table(shown, f"{one.model}, {one.condition}: what edits of its notes do to its choices", "edits")
-        say.facts(verdicts=[{"model": one.model, "condition": one.condition, "verdict": one.verdict} for one in found])
-        say.wrote([write_csv(out / "note_edits.csv", pd.concat([one.to_frame() for one in found]))])
+        say.measures(*found)
+        tables = {"note_edits": [one.table for one in found], "note_measures": [one.to_frame() for one in found]}
+        whose = [{"model": one.model, "condition": one.condition} for one in found]
+        for name, frames in tables.items():
+            frame = pd.concat([frame.assign(**of) for frame, of in zip(frames, whose, strict=True)])
+            say.wrote([write_csv(out / f"{name}.csv", frame)])
         return
 
     reading = _read_traces(say, path, regime, duplicates)

@@ -15,7 +15,7 @@ from interp.files import folder_to_write
 from interp.machine import runs_from
 from interp.progress import bar
 
-Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
+_Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
 _MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for none", 0, "--map", most=1000)]
 
 
@@ -50,7 +50,7 @@ def patch(
     ] = None,
     direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
     episodes: Annotated[int, options.number("Number of pairs of episodes", 2)] = 64,
-    rounds: Rounds = None,
+    rounds: _Rounds = None,
     map_: _MapSize = 12,
     tables: Annotated[
         bool, typer.Option("--tables", help="Instead, every causal table: all corruptions, alignment, steering, edges.")

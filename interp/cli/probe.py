@@ -57,9 +57,9 @@ def probe(
     if not sweep:
         with working("fitting probes"):
             results = run.fit_at(loaded, sampled, targets or [], site, seed, folder)
-        say.facts(measures=[one.to_dict() for fitted in results for one in fitted])
-        for fitted in results:
-            say.line(f"{fitted}\n")
+        say.measures(*results)
+        for warning in dict.fromkeys(fitted.warning for fitted in results if fitted.warning):
+            say.aside(warning)
         say.wrote([folder])
         return
     folder_to_write(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +14,6 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
 from interp.files import folder_to_write
-
-if TYPE_CHECKING:
-    from circuits.verification import VerificationResult
 
 _NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed")
 """Arguments of verification that are none of a circuit."""
@@ -46,60 +43,34 @@ def verify(
     machine of your own whose state is known (interp.adapt with read=) is checked as it was built: by its predictions
     and its state.
     """
+    from circuits import verification
+    from circuits.registry import DTYPES, handwired
     from interp import library
     from interp.files import write_csv, write_json
 
     if out is not None:
         folder_to_write(out)
-    built = next((record.kind == "built" for record in library.models() if record.name == model), Path(model).is_dir())
-    run = _machine if built else _circuit
-    result = run(model, sizes, arguments, dtype, device, n_rounds=rounds, n_episodes=episodes, seed=seed)
-    say.line(result.sentence)
-    say.table(result.summary(), f"{model}: largest difference from the algorithm", "checks")
+    run: dict[str, Any] = {"n_rounds": rounds, "n_episodes": episodes, "seed": seed}
+    if next((record.kind == "built" for record in library.models() if record.name == model), Path(model).is_dir()):
+        require(not dtype, f"{model!r} has the dtype that it is built in: leave --dtype out")
+        for option, several in sizes.items():
+            require(len(several) == 1, f"{model!r} is built in one size at a time: give --{option} one number")
+        built = options.load(model, {option: several[0] for option, several in sizes.items()}, arguments, device)
+        result = verification.verify_machine(built.model, **run)
+    else:
+        task = interp.tasks.get(handwired(model).task)
+        options.sizes_of(task, model, sizes)
+        grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
+        given = options.settings_of(arguments or ())
+        for name in _NOT_ARGUMENTS:
+            require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
+        given["circuit_seed"] = given.pop("seed", None)  # another seed than that of the episodes
+        result = verification.verify(model, grid, dtype=dtype or DTYPES, device=device, **run, **given)
+    say.measures(result)
     say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
-    say.facts(measures=[one.to_dict() for one in result])
+    say.facts(checks=result.summary().to_dict("records"))
     if out is not None:
         table = write_csv(out / "verification.csv", result.table())
         about = {"model": model, "exact": result.passed, **result.settings}
         say.wrote([table, write_json(out / "verification.json", about)])
     raise typer.Exit(0 if result.passed else 1)
-
-
-def _circuit(
-    model: str,
-    sizes: Mapping[str, list[int]],
-    arguments: list[str] | None,
-    dtype: list[str] | None,
-    device: str,
-    **run: Any,
-) -> VerificationResult:
-    """Everything that is known of a circuit, in every size and dtype."""
-    from circuits.registry import DTYPES, handwired
-    from circuits.verification import verify as check
-
-    task = interp.tasks.get(handwired(model).task)
-    options.sizes_of(task, model, sizes)
-    grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
-    given = options.settings_of(arguments or ())
-    for name in _NOT_ARGUMENTS:
-        require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
-    given["circuit_seed"] = given.pop("seed", None)  # told apart from that of the episodes
-    return check(model, grid, dtype=dtype or DTYPES, device=device, **run, **given)
-
-
-def _machine(
-    model: str,
-    sizes: Mapping[str, list[int]],
-    arguments: list[str] | None,
-    dtype: list[str] | None,
-    device: str,
-    **run: Any,
-) -> VerificationResult:
-    """What a machine of one's own predicts and carries, in the size and dtype that it is built in."""
-    from circuits.verification import verify_machine
-
-    require(not dtype, f"{model!r} has the dtype that it is built in: leave --dtype out")
-    for option, several in sizes.items():
-        require(len(several) == 1, f"{model!r} is built in one size at a time: give --{option} one number")
-    built = options.load(model, {option: several[0] for option, several in sizes.items()}, arguments, device)
-    return verify_machine(built.model, **run)

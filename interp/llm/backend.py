@@ -4,21 +4,35 @@ The runner knows nothing but :class:`Backend`. Whatever goes wrong is one of fou
 the run: the episode is over (:class:`ContextOverflowError`), the episode is set aside (:class:`RefusedError`), the
 answer may come later (:class:`UnavailableError`), or nothing will work until the user changes something
 (``InputError``).
+
+A scripted agent is known behaviour that speaks the protocol: a baseline, and a test double of a model. It is a function
+from messages to a reply. It sees what a model would see and nothing else: under ``note-only`` all it knows of earlier
+rounds is what its own note says. So a Follow-the-Leader agent whose note is a counter proves that the note carries the
+state, and one whose note tells of the last round alone cannot follow any leader.
+
+The four in :data:`PLAYERS` are the default that needs no model: ``interp llm run --agent counter``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from interp.checks import check_fields
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.checks import check_fields, checked
 from interp.errors import InputError, require, require_known
-from interp.llm.schemes import RESPONSE_FORMATS, Agent, Condition, Message, Turn
+from interp.llm.note_counts import read_counts, write_counts
+from interp.llm.schemes import RESPONSE_FORMATS, Agent, Condition, Message, Turn, expert_letters, read_message
 
 
 class UnavailableError(RuntimeError):
@@ -77,7 +91,7 @@ class Backend(Protocol):
 
 
 class AgentBackend(Backend):
-    """A scripted agent (:mod:`interp.llm.agents`): no server, no waiting, the same traces."""
+    """A scripted agent (:mod:`interp.llm.backend`): no server, no waiting, the same traces."""
 
     def __init__(self, name: str, agent: Agent):
         self.name, self.agent = name, agent
@@ -216,3 +230,168 @@ class Connection:
         unset = f"the environment variable {name} is not set; put the key for {self.base_url} there"
         require(bool(key) or self.is_local, unset)
         return key
+
+
+_Counts = NDArray[np.int64]
+# A round in the notes of the agent "full-history".
+_LISTED = re.compile(r"Round\d+: ((?:[A-Z]=[01],)+)label=([01])")
+_VOTE = re.compile(r"([A-Z])=([01])")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an agent knows before it answers: right predictions per expert, rounds seen, who was right last."""
+
+    correct: _Counts
+    rounds: int
+    last: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ScriptedAgent:
+    """A decision rule and a way to write notes.
+
+    Args:
+        rule: ``(evidence, votes Int[expert]) -> 0 or 1``.
+        write: ``(note, evidence after the round, votes, label) -> new note``.
+    """
+
+    rule: Callable[[Evidence, _Counts], int]
+    write: Callable[[str, Evidence, _Counts, int], str]
+
+    def __call__(self, messages: Sequence[Message]) -> str:
+        told = [read_message(message) for message in messages if message["role"] == "user"]
+        rounds = [body for body in told if body["turn_type"] != "retry"]
+        body = rounds[-1]
+        note = str(body.get("note", ""))
+        votes = _votes(body)
+        if body["turn_type"] == "feedback":
+            label = _label(body)
+            before = _evidence(rounds[:-1], note, len(votes))
+            right = votes == label
+            after = Evidence(before.correct + right, before.rounds + 1, right)
+            return json.dumps({"note": self.write(note, after, votes, label)})
+        said = self.rule(_evidence(rounds[:-1], note, len(votes)), votes)
+        return json.dumps({"prediction": ("rainy", "sunny")[said] if body["turn_type"] == "forecast" else said})
+
+
+def _evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evidence:
+    """From the retained conversation where there is one, else from the note."""
+    seen: list[NDArray[np.bool_]] = []
+    votes = np.array([], dtype=np.int64)
+    for body in rounds:
+        votes = _votes(body) if "Expert_A" in body else votes  # without a note, feedback does not repeat the advice
+        if body["turn_type"] == "feedback":
+            seen.append(votes == _label(body))
+    if seen:
+        return Evidence(np.sum(seen, axis=0), len(seen), seen[-1])
+    return evidence_in(note, n_experts)
+
+
+@checked
+def evidence_in(note: str, n_experts: int) -> Evidence:
+    """What a note tells: tallies, rounds that it lists after them, and who was right last (``A correct; B wrong``)."""
+    letters = expert_letters(n_experts)
+    begin = first.start() if (first := _LISTED.search(note)) else len(note)
+    counts = read_counts(note[:begin], n_experts)
+    correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
+    rounds = max((total for _, total in counts.values()), default=0)
+    if listed := _LISTED.findall(note):
+        # Who is not in a record was not right in it.
+        said = [(dict(_VOTE.findall(record)), label) for record, label in listed]
+        right = np.array([[votes.get(name) == label for name in letters] for votes, label in said])
+        return Evidence(correct + right.sum(axis=0), rounds + len(right), right[-1])
+    winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)
+    last = np.array([winners is not None and letter in winners.group(1) for letter in letters])
+    return Evidence(correct, rounds, last)
+
+
+def _votes(body: dict[str, Any]) -> _Counts:
+    return np.array([_bit(value) for key, value in body.items() if key.startswith("Expert_")], dtype=np.int64)
+
+
+def _label(body: dict[str, Any]) -> int:
+    return _bit(body["actual_weather"] if "actual_weather" in body else body["true_label"])
+
+
+def _bit(word: object) -> int:
+    return {"rainy": 0, "sunny": 1, 0: 0, 1: 1}[word]
+
+
+def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
+    """The advice of the expert with most right predictions; ties to the first."""
+    return int(votes[int(np.argmax(seen.correct))])
+
+
+@checked
+def _weighted_majority(eta: float) -> Callable[[Evidence, _Counts], int]:
+    """Vote with weights ``exp(-eta * losses)``; a tied vote says 1 (tolerance 1e-12)."""
+
+    def rule(seen: Evidence, votes: _Counts) -> int:
+        weights = np.exp(eta * (seen.correct - seen.correct.max(initial=0)))
+        return int(weights @ votes / weights.sum() >= 0.5 - 1e-12)
+
+    return rule
+
+
+def _majority(seen: Evidence, votes: _Counts) -> int:
+    """Unweighted vote; a tie says 1."""
+    return int(2 * votes.sum() >= len(votes))
+
+
+def _follow_previous_winners(seen: Evidence, votes: _Counts) -> int:
+    """Majority of those who were right last; no winner or a tie: majority of all."""
+    winners = votes[seen.last]
+    tied = 2 * winners.sum() == len(winners)  # also where nobody was right
+    return _majority(seen, votes if tied else winners)
+
+
+def _counter_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+    """How often each expert was right, and of how many rounds, in the prompt's own form."""
+    return write_counts(seen.correct.tolist(), seen.rounds)
+
+
+def _random_choice(seen: Evidence, votes: _Counts) -> int:
+    """A coin that falls the same way whenever the same is seen, so that runs can be repeated."""
+    text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
+    return hashlib.sha256(text.encode()).digest()[0] % 2
+
+
+def _last_step_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+    """Who was right and who was wrong in the last round, and nothing of earlier ones."""
+    letters = np.array(expert_letters(len(votes)))
+    right = votes == label
+    said = [f"{','.join(letters[who])} {what}" for who, what in ((right, "correct"), (~right, "wrong")) if who.any()]
+    return "; ".join(said)
+
+
+def _full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) -> str:
+    """One more round in the list."""
+    letters = np.array(expert_letters(len(votes)))
+    listed = ",".join(f"{letter}={vote}" for letter, vote in zip(letters, votes, strict=True))
+    wrong = ",".join(letters[votes != label]) or "none"
+    return f"{note} Round{note.count('Round') + 1}: {listed},label={label}; {wrong} wrong.".strip()
+
+
+AGENTS: dict[str, ScriptedAgent] = {
+    "counter": ScriptedAgent(_follow_the_leader, _counter_note),
+    "last-step": ScriptedAgent(_follow_previous_winners, _last_step_note),
+    "full-history": ScriptedAgent(_weighted_majority(0.3), _full_history_note),
+    "random": ScriptedAgent(_random_choice, _counter_note),
+    "follow-the-leader": ScriptedAgent(_follow_the_leader, _counter_note),
+    "weighted-majority": ScriptedAgent(_weighted_majority(0.3), _counter_note),
+    "majority": ScriptedAgent(_majority, _counter_note),
+}
+PLAYERS = {
+    "counter": "follows the leader; its note counts",
+    "last-step": "follows the last round's winners; its note tells of that round alone",
+    "full-history": "weighted majority; its note lists every round",
+    "random": "tosses a coin; its note counts and is not used",
+}
+
+
+@checked
+def scripted(name: str) -> ScriptedAgent:
+    """The agent called ``name``."""
+    require_known("scripted agent", name, AGENTS)
+    return AGENTS[name]

@@ -76,7 +76,12 @@ def _imported(path: Path, regime: str | None) -> tuple[LLMRun, str, list[tuple[s
     result = read_json(path)
     advice, labels = _instance(path, result)
     name = str(_first(result, "meta.prompt prompt meta.scheme scheme") or "")
-    condition = _condition_of(name or str(path.parent))
+    words = (name or str(path.parent)).lower()
+    protocol = "no-note" if re.search("no[-_]?note", words) else "note" if "hist" in words else "note-only"
+    condition = Condition("weather" if "weather" in words else "online", protocol)
+    regimes = re.findall(
+        rf"(?<![a-z])({'|'.join(PAPER_REGIMES)})(?![a-z])", re.sub("anti_?signal", "anti-signal", str(path).lower())
+    )
     record, set_aside = _record(path, result)
     attempts, torn = _read_attempts(path.parent / "steps.jsonl", condition)
     source, others = _choose(record, attempts, len(labels), path)
@@ -86,10 +91,13 @@ def _imported(path: Path, regime: str | None) -> tuple[LLMRun, str, list[tuple[s
     by_round, prompt_tokens, completion_tokens = tokens_of(source.calls, "step", rounds)
     said = _first(result, "token_usage")
     total = said if isinstance(said, dict) else {}
+    eta = _first(result, "input.eta eta")
+    is_number = isinstance(eta, (int, float)) and not isinstance(eta, bool) and np.isfinite(eta) and eta >= 0
+    require(eta is None or is_number, f"{str(path)!r}: eta must be a number of 0 or more, got {eta!r}")
     run = LLMRun(
         model=str(_first(result, "meta.model model") or "unknown"),
         condition=condition,
-        regime=str(_first(result, "meta.regime regime") or regime or _regime_in(path)),
+        regime=str(_first(result, "meta.regime regime") or regime or ["unknown", *regimes][-1]),
         index=int(_first(result, "meta.idx idx index") or 0),
         advice=advice,
         labels=labels,
@@ -106,24 +114,9 @@ def _imported(path: Path, regime: str | None) -> tuple[LLMRun, str, list[tuple[s
         wording=f"imported: {name or 'unknown prompt'}",
         served=(),
         path=path,
-        eta=_eta(path, _first(result, "input.eta eta")),
+        eta=None if eta is None else float(eta),
     )
     return run, source.name, set_aside
-
-
-@checked
-def _condition_of(name: str) -> Condition:
-    """Framing and protocol from a prompt's name, such as ``interactive_weather_nonote``."""
-    words = name.lower()
-    protocol = "no-note" if re.search("no[-_]?note", words) else "note" if "hist" in words else "note-only"
-    return Condition("weather" if "weather" in words else "online", protocol)
-
-
-def _regime_in(path: Path) -> str:
-    """The last folder name that is one of the paper's regimes."""
-    words = re.sub("anti_?signal", "anti-signal", str(path).lower())
-    found = re.findall(rf"(?<![a-z])({'|'.join(PAPER_REGIMES)})(?![a-z])", words)
-    return found[-1] if found else "unknown"
 
 
 def _instance(path: Path, result: dict[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -166,14 +159,6 @@ def _accuracies(path: Path, values: Any, n_experts: int) -> NDArray[np.float64] 
         f"{str(path)!r}: accuracies must be {n_experts} numbers in [0, 1], one for each expert, got {values!r}",
     )
     return found
-
-
-def _eta(path: Path, value: Any) -> float | None:
-    if value is None:
-        return None
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value) and value >= 0
-    require(known, f"{str(path)!r}: eta must be a number of 0 or more, got {value!r}")
-    return float(value)
 
 
 def _first(result: dict[str, Any], names: str) -> Any:

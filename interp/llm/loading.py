@@ -23,9 +23,9 @@ from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.files import reading
 from interp.llm.importer import RECORD, import_result
+from interp.llm.protocol import FORMAT, FORMATS, calls_in, instance_of, read_lines, replay, session_from
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
-from interp.llm.trace import FORMAT, FORMATS, calls_in, instance_of, read_lines, replay, session_from
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,6 @@ class Reading:
 
     runs: list[LLMRun]
     table: pd.DataFrame = field(repr=False)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each source: what was read, or why it was set aside."""
-        return self.table
 
     @property
     def sentences(self) -> list[str]:
@@ -134,7 +130,8 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
     for which, group in plays.items():
         plays[which] = []
         for run in group:
-            first_of = next((kept for kept in plays[which] if _is_copy(run, kept)), None)
+            alike = [kept for kept in plays[which] if np.array_equal(run.predictions, kept.predictions, equal_nan=True)]
+            first_of = next((kept for kept in alike if run.notes == kept.notes), None)
             if first_of is None:
                 plays[which].append(run)
             else:
@@ -156,11 +153,6 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
         why = f"another play of the instance in {str(chosen.path)!r}"
         _set_aside(rows, {str(run.path) for run in group if run is not chosen}, why)
     return kept
-
-
-def _is_copy(run: LLMRun, other: LLMRun) -> bool:
-    """Did two plays of one instance say and note the same in every round?"""
-    return np.array_equal(run.predictions, other.predictions, equal_nan=True) and run.notes == other.notes
 
 
 def _set_aside(rows: list[dict[str, Any]], paths: set[str], why: str) -> None:

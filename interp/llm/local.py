@@ -144,21 +144,18 @@ class LocalBackend(Backend):
     def _answer(self, batch: Sequence[_Waiting]) -> list[Reply]:
         start = time.monotonic()
         forced = self.settings.response_format == "grammar"
-        choose = forced and batch[0].turn == "prediction"
-        texts = self._choose(batch) if choose else self._write(batch, forced)
+        if forced and batch[0].turn == "prediction":  # the likelier of the two valid predictions
+            begin, choices, both = answers(self.tokenizer, batch[0].condition)
+            logits, _, _ = self._forward([one.ids + begin for one in batch])
+            texts = [(both[int(pair[1] > pair[0])], "stop", len(begin) + 1) for pair in logits[:, list(choices)]]
+        else:
+            texts = self._write(batch, forced)
         seconds = round((time.monotonic() - start) / len(batch), 4)
         replies = []
         for one, (text, finish, n) in zip(batch, texts, strict=True):
             usage = {"prompt_tokens": len(one.ids), "completion_tokens": n}
             replies.append(Reply(text, finish, self.settings.model, usage=usage, seconds=seconds))
         return replies
-
-    def _choose(self, batch: Sequence[_Waiting]) -> list[tuple[str, str, int]]:
-        """The likelier of the two valid predictions."""
-        begin, choices, texts = answers(self.tokenizer, batch[0].condition)
-        logits, _, _ = self._forward([one.ids + begin for one in batch])
-        pairs = logits[:, list(choices)]
-        return [(texts[int(pair[1] > pair[0])], "stop", len(begin) + 1) for pair in pairs]
 
     def _write(self, batch: Sequence[_Waiting], forced: bool) -> list[tuple[str, str, int]]:
         """Token by token, until every answer has ended."""

@@ -36,7 +36,7 @@ _FRACTION = re.compile(
 )
 # Letters for win and loss only as capitals right after the number: "3W-2L".
 _BETWEEN = r"\s*[-,/;&|]?\s*(?:and\s+)?"
-PAIRS = (
+_PAIRS = (
     re.compile(rf"(?<![\d/.])(\d+)\s*{GOOD}{_BETWEEN}(\d+)\s*{BAD}(?![a-z])", re.IGNORECASE),
     re.compile(rf"(?<![a-z]){GOOD}\s*[:=]?\s*(\d+){_BETWEEN}{BAD}\s*[:=]?\s*(\d+)(?!\s*[/\d])", re.IGNORECASE),
     re.compile(r"\b(?:sunny|rainy|sun|rain)\W{1,3}(\d+)\s*[-–|]\s*(\d+)(?![\d-])", re.IGNORECASE),
@@ -99,14 +99,22 @@ def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
 
 def tallied(note: str, n_experts: int = 4) -> set[str]:
     """The experts that the note gives a tally, in any of the forms of the module's text."""
-    letters = {letter for m in mentions(note, n_experts) if _has_tally(m.text) for letter in m.letters}
+    forms = (_PERCENT, _VERDICT_COUNT, *_PAIRS)
+    found = [
+        mention
+        for mention in mentions(note, n_experts)
+        if any(map(_is_share, _FRACTION.finditer(mention.text))) or any(form.search(mention.text) for form in forms)
+    ]
+    letters = {letter for mention in found for letter in mention.letters}
     return letters if len(letters) >= 2 else letters | {letter for letter, _ in _bare_tallies(note, n_experts)}
 
 
 def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
     """``(letter, place in the note)`` of bare numbers that are tallies; empty where they are votes, bits or ranks."""
     bare = [(m, match.group(1)) for m in mentions(note, n_experts) if (match := _BARE.match(m.text))]
-    counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and not _is_ranking(note, n_experts)
+    # "1. B 2. C": the numbers are places, not counts.
+    ranking = re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note)
+    counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and ranking is None
     bits = any(len(text) >= 3 and set(text) <= {"0", "1"} for _, text in bare)
     if not counted or bits:
         return []
@@ -116,25 +124,15 @@ def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
 def tally_places(note: str, n_experts: int = 4) -> list[int]:
     """Where the note's tallies stand, of every form."""
     places = [match.start() for match in _FRACTION.finditer(note) if _is_share(match)]
-    for pattern in (_PERCENT, _VERDICT_COUNT, *PAIRS[:3]):
+    for pattern in (_PERCENT, _VERDICT_COUNT, *_PAIRS[:3]):
         places += [match.start() for match in pattern.finditer(note)]
     return places + [place for _, place in _bare_tallies(note, n_experts)]
-
-
-def _has_tally(text: str) -> bool:
-    forms = (_PERCENT, _VERDICT_COUNT, *PAIRS)
-    return any(map(_is_share, _FRACTION.finditer(text))) or any(form.search(text) for form in forms)
 
 
 def _is_share(match: re.Match[str]) -> bool:
     """Is a match of :data:`_FRACTION` a share (3/5), and not a bit string (0110/1), a date or nothing (0/0)?"""
     hits, out_of = match.group(1), int(match.group(2))
     return int(hits) <= out_of > 0 and not (len(hits) > 1 and hits.startswith("0"))
-
-
-def _is_ranking(note: str, n_experts: int) -> bool:
-    """ "1. B 2. C": the numbers are places, not counts."""
-    return bool(re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note))
 
 
 @checked
@@ -159,7 +157,9 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
             continue
         right, total = _fractions(mention.text)
         if not total:
-            right, total = _pair(mention.text)
+            found_in = ([match.groups() for match in form.finditer(mention.text)] for form in _PAIRS)
+            pairs = [(int(hits), int(misses)) for hits, misses in next(filter(None, found_in), [])]
+            right, total = sum(hits for hits, _ in pairs), sum(map(sum, pairs))
         for letter in mention.letters if total else ():
             earlier = found.get(letter, (0, 0))
             found[letter] = (earlier[0] + right, earlier[1] + total)
@@ -179,14 +179,6 @@ def _fractions(text: str) -> tuple[int, int]:
         wrong = bool(verdicts and verdicts[0])
         right, total = right + (out_of - hits if wrong else hits), total + out_of
     return right, total
-
-
-def _pair(text: str) -> tuple[int, int]:
-    for pattern in PAIRS:
-        pairs = [(int(match.group(1)), int(match.group(2))) for match in pattern.finditer(text)]
-        if pairs:
-            return sum(hits for hits, _ in pairs), sum(hits + misses for hits, misses in pairs)
-    return 0, 0
 
 
 def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[str, tuple[int, int]]:

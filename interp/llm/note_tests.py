@@ -1,36 +1,36 @@
 """Does a player's note carry its state? Notes are edited, the player goes on from them, and its choices are compared.
 
 A player that keeps a note is a machine with rounds whose channel is a text. At one moment of each trace (so many rounds
-before its end) its note is replaced by an edit of it (:mod:`interp.llm.note_edits`), and the player goes on for a few
-rounds, beside itself with its own note and the same votes. What an edit should do is said by scripted agents that know
-nothing but what either note says. The votes of the first round are chosen so that the edit tells,
-that is, so that all of these agents choose otherwise after it; later rounds are the instance's own and count where
+before its end) its note is replaced by an edit of it (:data:`EDITS`), and the player goes on for a few rounds, beside
+itself with its own note and the same votes. A note may be in any form, so an edit is kept only where the edited text,
+read again by :func:`~interp.llm.backend.evidence_in`, means what the edit should say. What an edit should do is the
+choice of scripted agents that know nothing but what either note says. The votes of the first round are chosen so that
+the edit *tells*: all of these agents choose otherwise after it. Later rounds are the instance's own and count where
 they tell. Under ``note`` the conversation so far stays as it was, and the edit changes the note alone.
 
 A note that tells no experts apart cannot be edited: then a note that counts right is put in its place first ("given"),
 and the question becomes whether the player goes by such a note.
 
-- *follows*: the share of telling rounds in which the player, with either note, chooses as the agents do;
-- *moved*: the share of rounds in which its choice with the edited note is another than with its own. For a control this
-  should be 0; a player that samples moves by chance, as the control "the same note" shows.
+- *follows*: the share of telling rounds in which the player, with either note, chooses as the agents do. The control of
+  it (:data:`CONTROLS`) is another text that says what the note said, in the same rounds: a player who chooses after it
+  as after the edit would be counted as one who follows.
+- *moved*: the share of rounds in which its choice with the edited note is another than with its own.
 
-The verdict is about the first round and uses exact 95 % intervals, one note per instance:
+Two measures (:class:`~interp.measure.Measure`) are about the first round, with exact 95 % intervals, one note per
+instance:
 
-- "the note carries the state": every edit is followed in more than :data:`HALF` of the telling rounds, and no control
-  moves as many;
-- "the note is not used": of fewer than :data:`UNUSED` of the notes does any edit move the choice, or any control;
-- "the note is used in another way": edits move more notes than controls do, and an edit is followed in fewer than
-  :data:`HALF`;
-- else, or where no edit or no control could be asked of :data:`FEWEST` notes, "undecided".
+- ``carries``, the note carries the state: the edit that is followed least decides;
+- ``used``, the note is used: the share of notes of which any edit moves the choice. Its control is the share of notes
+  of which any text that says the same does.
 
-What this is NOT: a note that carries the state may still be read wrongly in rounds that no edit tells. And a player
-that keeps its history beside a note may use the note where the history is too long.
+A player whose note is used and does not carry its state uses it in another way.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -41,30 +41,52 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import checked
-from interp.display import Tabled
 from interp.errors import require
-from interp.llm.agents import AGENTS, Evidence, ScriptedAgent, evidence_in, scripted
-from interp.llm.backend import AgentBackend, Backend, Connection, Settings
+from interp.llm.backend import (
+    AGENTS,
+    AgentBackend,
+    Backend,
+    Connection,
+    Evidence,
+    ScriptedAgent,
+    Settings,
+    evidence_in,
+    scripted,
+)
 from interp.llm.loading import from_trace
-from interp.llm.note_counts import write_counts
-from interp.llm.note_edits import CONTROLS, EDITS, edited, says_anything
+from interp.llm.note_counts import mentions, read_counts, write_counts
 from interp.llm.plan import Instance, Job
+from interp.llm.protocol import instance_of, read_lines, replay, session_from
 from interp.llm.runner import run
-from interp.llm.schemes import Condition, Prompt
-from interp.llm.trace import instance_of, read_lines, replay, session_from
+from interp.llm.schemes import Condition, Prompt, expert_letters
+from interp.measure import FEW, Control, Measure, Measured, decisive, sentence
 from interp.provenance import provenance
-from interp.statistics import Interval, exact_share
+from interp.statistics import exact_share
 
 HALF = 0.5
 """Least share of telling rounds that are followed: a coin with either note follows one of four, a player that departs
 from its algorithm in one choice of ten follows .81."""
 UNUSED = 0.3
-"""A note that moves fewer rounds than this, by the interval, is not used: 11 instances that never move suffice."""
-FEWEST = 6
-"""Notes with telling rounds that an edit needs to have a part in the verdict: of 6, all are more than half by the exact
-interval, of 5 they are not."""
+"""Least share of notes that are used: 11 instances that never move are below it by the exact interval, 10 are not."""
+_FEWEST = 6
+"""Notes with telling rounds that an edit needs to be judged: of 6, all are more than half by the exact interval, of 5
+they are not."""
 AGAINST = ("follow-the-leader", "weighted-majority")
-OWN = "own"
+EDITS = {
+    "swap two players": "the names of the expert with most and the one with fewest right predictions change places",
+    "permute names": "every expert gets the name of the next one, the last that of the first",
+    "edit one count": "the expert with fewest right predictions gets one more than the best has, or every round",
+    "delete the best": "what the note says of the expert with most right predictions is taken out",
+    "counts that never happened": "a new note: right and wrong predictions of every expert change places",
+    "an earlier note": "the player's own note of half as many rounds",
+}
+CONTROLS = {
+    "the same note": "asked once more, with another seed",
+    "paraphrase": "the same counts in other words",
+    "reorder": "the same parts in the opposite order",
+    "an irrelevant sentence": "one more sentence, about nothing that is asked",
+}
+_IRRELEVANT = "The office moves to another building next month."
 
 
 @dataclass(frozen=True)
@@ -106,7 +128,7 @@ class _Moment:
 class _Asked:
     """An edit at one moment: its own job, that of the player's own note, and what the agents choose after each.
 
-    ``before`` and ``after``: Int[agent, round].
+    ``before`` and ``after``: Int[agent, round]. A control has the ``after`` of the edit whose votes it is asked with.
     """
 
     edit: str
@@ -123,9 +145,9 @@ class _Asked:
         return np.asarray(alike & (self.before[0] != self.after[0]))
 
 
-@dataclass(frozen=True)
-class NoteTest(Tabled):
-    """What edits of notes do to the choices of one player under one condition.
+@dataclass(frozen=True, eq=False, repr=False)
+class NoteTest(Measured):
+    """What edits of notes do to the choices of one player under one condition: the measures "carries" and "used".
 
     Attributes:
         table: a row for each edit and control, and for each round after it: ``notes`` (how many were edited,
@@ -135,13 +157,14 @@ class NoteTest(Tabled):
 
     model: str
     condition: str
-    verdict: str
-    table: pd.DataFrame = field(repr=False)
-    settings: dict[str, Any] = field(repr=False)
+    measures: tuple[Measure, ...]
+    table: pd.DataFrame
+    settings: dict[str, Any]
 
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each edit and control, and each round after it."""
-        return self.table.assign(model=self.model, condition=self.condition, verdict=self.verdict)
+    @property
+    def sentence(self) -> str:
+        """What the measures say together."""
+        return sentence(f"{self.model} ({self.condition})", self.measures)
 
 
 @checked
@@ -185,7 +208,9 @@ def try_edits(
         done = run(list(jobs.values()), folder, answers)
         require(done.complete, f"not every edited note was answered: {done.sentence}")
         told = provenance(against=list(against), seed=seed, calls=done.calls)
-        tests.append(_judged(model, condition, asked, Path(folder), told))
+        places = {one.place: from_trace(Path(folder) / one.place).predictions for one in jobs.values()}
+        rounds_of = _outcomes(asked, places)
+        tests.append(NoteTest(model, condition, _judged(rounds_of), _table(rounds_of), told))
     return tests
 
 
@@ -203,7 +228,7 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
         replay(session, records, file, rounds=at)
         told = instance_of(header, records)
         n_experts, note = whole.advice.shape[1], session.note
-        given = not says_anything(note, n_experts)
+        given = not _says_anything(note, n_experts)
         if given:
             right = (whole.advice == whole.labels[:, None])[:at].sum(0)
             note = write_counts(right.tolist(), at)
@@ -222,15 +247,16 @@ def _asked(moment: _Moment, agents: Sequence[ScriptedAgent], seed: tuple[int, in
     """Every edit that some votes tell in the first round, then the controls with the votes of the first of them."""
     every = np.array(list(product((0, 1), repeat=moment.job.instance.advice.shape[1])))
     np.random.default_rng(seed).shuffle(every)
-    used: list[NDArray[np.int64]] = []
+    used: list[_Asked] = []
     for name in [name for name in EDITS if name in moment.texts]:
-        known = (one for votes in used if (one := _with_votes(moment, name, votes, agents)).telling.all())
+        votes = (other.job.instance.advice for other in used)
+        known = (one for of in votes if (one := _with_votes(moment, name, of, agents)).telling.all())
         one = next(known, None) or _told(moment, name, every, agents)
         if one.telling[0]:
-            used.append(one.job.instance.advice)
+            used.append(one)
             yield one
     for name in [name for name in CONTROLS if name in moment.texts and used]:
-        yield _with_votes(moment, name, used[0], agents)
+        yield replace(_with_votes(moment, name, used[0].job.instance.advice, agents), after=used[0].after)
 
 
 def _told(moment: _Moment, name: str, every: NDArray[np.int64], agents: Sequence[ScriptedAgent]) -> _Asked:
@@ -247,7 +273,7 @@ def _told(moment: _Moment, name: str, every: NDArray[np.int64], agents: Sequence
 
 def _with_votes(moment: _Moment, name: str, advice: NDArray[np.int64], agents: Sequence[ScriptedAgent]) -> _Asked:
     told = "-".join("".join(map(str, votes)) for votes in advice)
-    own = replace(moment.job, instance=replace(moment.job.instance, advice=advice), variant=f"{OWN}-{told}")
+    own = replace(moment.job, instance=replace(moment.job.instance, advice=advice), variant=f"own-{told}")
     text = moment.texts[name]
     job = replace(own, variant=f"{name.replace(' ', '-')}-{told}", begins={**own.begins, "note": text})
     before, after = (np.array([_choices(one, agent) for agent in agents]) for one in (own, job))
@@ -268,52 +294,174 @@ def _choices(job: Job, agent: ScriptedAgent) -> list[int]:
 _evidence = lru_cache(maxsize=1000)(evidence_in)
 
 
-def _judged(model: str, condition: str, asked: Sequence[_Asked], folder: Path, settings: dict[str, Any]) -> NoteTest:
-    said = {one.place: from_trace(folder / one.place).predictions for pair in asked for one in (pair.job, pair.own)}
+def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]]) -> pd.DataFrame:
+    """A row for each edit or control of each note, and each round after it: does it tell, is it followed or moved."""
+    rows, order = [], [*EDITS, *CONTROLS]
+    for one in sorted(asked, key=lambda one: order.index(one.edit)):
+        kind, note = "edit" if one.edit in EDITS else "control", one.job.instance.name
+        for lag, tells in enumerate(one.telling):
+            own, changed = said[one.own.place][lag], said[one.job.place][lag]
+            usable = not np.isnan(own + changed)
+            follows = own == one.before[0, lag] and changed == one.after[0, lag]
+            row = {"kind": kind, "change": one.edit, "round": lag + 1, "note": note, "given": one.given}
+            row |= {"usable": usable, "telling": usable and tells}
+            rows.append(row | {"follows": follows, "moved": usable and own != changed})
+    return pd.DataFrame(rows)
+
+
+def _table(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """:attr:`NoteTest.table`."""
     rows = []
-    for name in [*EDITS, *CONTROLS]:
-        here = [one for one in asked if one.edit == name]
-        for lag in range(max((len(one.telling) for one in here), default=0)):
-            rows.append(_row(name, lag, here, said))
-    table = pd.DataFrame(rows)
-    stirred: dict[str, dict[str, bool]] = {"edit": {}, "control": {}}
-    for one in asked:
-        own, changed = said[one.own.place][0], said[one.job.place][0]
-        notes, note = stirred["edit" if one.edit in EDITS else "control"], one.job.instance.name
-        notes[note] = notes.get(note, False) or bool(own != changed and not np.isnan(own + changed))
-    shares = {kind: exact_share(np.array(list(notes.values()))) for kind, notes in stirred.items()}
-    return NoteTest(model, condition, _verdict(table, shares), table, settings)
+    for (kind, change, number), part in outcomes.groupby(["kind", "change", "round"], sort=False):
+        row = {"kind": kind, "change": change, "round": number, "notes": len(part), "given": part["given"].sum()}
+        row |= {"missing": (~part["usable"]).sum(), "telling": part["telling"].sum()}
+        row |= exact_share(part.loc[part["telling"], "follows"]).columns("follows")
+        moved = part.loc[part["telling" if kind == "edit" else "usable"], "moved"]
+        rows.append(row | exact_share(moved).columns("moved"))
+    return pd.DataFrame(rows)
 
 
-def _row(name: str, lag: int, here: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]]) -> dict[str, Any]:
-    own, changed = (
-        np.array([said[job.place][lag] for job in jobs])
-        for jobs in zip(*((one.own, one.job) for one in here), strict=True)
+def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
+    """The two measures of the module's text, of the first round."""
+    first = outcomes[outcomes["round"] == 1]
+    telling = first[first["telling"]]
+    enough = telling.groupby(["kind", "change"], sort=False).filter(lambda part: len(part) >= _FEWEST)
+    by = {kind: part.groupby("change", sort=False)["follows"] for kind, part in enough.groupby("kind")}
+    controls = {str(name): Control(hits.mean()) for name, hits in by.get("control", ())}
+    numbers = {str(name): exact_share(hits) for name, hits in by.get("edit", ())}
+    known: dict[str, Any] = {"threshold": HALF, "unit": "share of telling rounds", "controls": controls}
+    known |= {"yes": "keeps its state in its note", "no": "does not keep its state in its note"}
+    parts = [Measure("carries", name, number, **known) for name, number in numbers.items()]
+    few: dict[Any, str] = {"undecided": f"{FEW}: no edit tells in {_FEWEST} notes or more"}
+    carries = decisive(
+        parts or [Measure("carries", "", **known, unless=few)],
+        claim="Its note carries its state",
+        caution="that every part of the note is read rightly, where no edit tells",
     )
-    known = ~np.isnan(own) & ~np.isnan(changed)
-    telling = np.array([one.telling[lag] for one in here]) & known
-    follows = (own == [one.before[0, lag] for one in here]) & (changed == [one.after[0, lag] for one in here])
-    row: dict[str, Any] = {
-        "kind": "edit" if name in EDITS else "control",
-        "change": name,
-        "round": lag + 1,
-        "notes": len(here),
+    moved = {str(kind): part.groupby("note")["moved"].any() for kind, part in first.groupby("kind")}
+    used = Measure(
+        "used",
+        "Its note is used",
+        exact_share(moved["edit"]),
+        UNUSED,
+        unit="share of notes",
+        controls={"texts that say the same": Control(moved["control"].mean())} if "control" in moved else {},
+        yes="uses its note",
+        no="does not use its note",
+        caution="that it is used for the experts' record",
+    )
+    return carries, used
+
+
+def _same_state(one: Evidence, other: Evidence) -> bool:
+    """Do two notes say the same: of counts, or where there are none, of who was right last?"""
+    alike = np.array_equal(one.correct, other.correct)
+    return bool(alike and (one.correct.any() or np.array_equal(one.last, other.last)))
+
+
+@checked
+def _says_anything(note: str, n_experts: int) -> bool:
+    """Does a note tell the experts apart, by counts or by who was right last?"""
+    said = evidence_in(note, n_experts)
+    return bool(np.ptp(said.correct) or (said.last.any() and not said.last.all()))
+
+
+@checked
+def edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, str]:
+    """Every edit and every control that applies to ``note``, by its name in :data:`EDITS` or :data:`CONTROLS`.
+
+    Args:
+        earlier: the note that the player wrote after half as many rounds.
+
+    >>> edited("A:5/9, B:3/9, C:8/9, D:2/9", 4)["swap two players"]
+    'A:5/9, B:3/9, D:8/9, C:2/9'
+    """
+    said, letters = evidence_in(note, n_experts), expert_letters(n_experts)
+    order = said.correct if said.correct.any() else said.last.astype(np.int64)
+    best, worst = int(order.argmax()), int(order.argmin())
+    raised = order.copy()
+    raised[worst] = min(order[best] + 1, said.rounds)
+    swapped = {letters[best]: letters[worst], letters[worst]: letters[best]}
+    around = dict(zip(letters, letters[1:] + letters[:1], strict=True))
+    without = order.copy()
+    without[best] = 0
+    # The text, and what every expert's count has to be in it.
+    wanted = {
+        "swap two players": (_renamed(note, swapped, n_experts), _moved(order, swapped, letters)),
+        "permute names": (_renamed(note, around, n_experts), _moved(order, around, letters)),
+        "edit one count": (_recounted(note, letters[worst], int(raised[worst]), n_experts), raised),
+        "delete the best": (_without(note, letters[best], n_experts), without),
     }
-    row |= {"given": sum(one.given for one in here), "missing": int((~known).sum()), "telling": int(telling.sum())}
-    row |= exact_share(follows[telling]).columns("follows")
-    return row | exact_share((own != changed)[telling if name in EDITS else known]).columns("moved")
+    changed = {name: pair for name, pair in wanted.items() if not np.array_equal(pair[1], order)}
+    found = {name: text for name, (text, counts) in changed.items() if _says(text, counts, n_experts)}
+    if said.correct.any():
+        found["counts that never happened"] = write_counts((said.rounds - said.correct).tolist(), said.rounds)
+    if earlier is not None and _says_anything(earlier, n_experts):
+        found["an earlier note"] = earlier
+    controls = {"the same note": note, "an irrelevant sentence": f"{note.rstrip().removesuffix('.')}. {_IRRELEVANT}"}
+    if len(read_counts(note, n_experts)) == n_experts:
+        counted = zip(letters, said.correct.tolist(), strict=True)
+        words = [f"Expert {letter} was right {count} times out of {said.rounds}" for letter, count in counted]
+        controls["paraphrase"] = "; ".join(words)
+    tried = controls | {"reorder": _reordered(note, said, n_experts)}
+    return found | {name: text for name, text in tried.items() if _same_state(evidence_in(text, n_experts), said)}
 
 
-def _verdict(table: pd.DataFrame, stirred: Mapping[str, Interval]) -> str:
-    """The rule of the module's text; ``stirred``: the share of notes that any edit, or any control, moves."""
-    first = table[table["round"] == 1] if len(table) else table
-    edits = first[(first["kind"] == "edit") & (first["telling"] >= FEWEST)] if len(first) else first
-    controls = first[(first["kind"] == "control") & (first["notes"] >= FEWEST)] if len(first) else first
-    if not len(edits) or not len(controls):
-        return "undecided"
-    if (edits["follows_low"] > HALF).all() and (controls["moved_high"] < HALF).all():
-        return "the note carries the state"
-    if all(one.high < UNUSED for one in stirred.values()):
-        return "the note is not used"
-    moves = stirred["edit"].low > stirred["control"].high
-    return "the note is used in another way" if moves and (edits["follows_high"] < HALF).any() else "undecided"
+def _says(text: str, counts: np.ndarray, n_experts: int) -> bool:
+    said = evidence_in(text, n_experts)
+    return np.array_equal(said.correct if said.correct.any() else said.last, counts)
+
+
+def _moved(counts: np.ndarray, names: Mapping[str, str], letters: tuple[str, ...]) -> np.ndarray:
+    moved = counts.copy()
+    for old, new in names.items():
+        moved[letters.index(new)] = counts[letters.index(old)]
+    return moved
+
+
+@checked
+def _renamed(note: str, names: Mapping[str, str], n_experts: int) -> str:
+    """``note`` with the letters of experts replaced, all at once.
+
+    >>> _renamed("Expert_A and B right; C wrong", {"A": "C", "C": "A"}, 4)
+    'Expert_C and B right; A wrong'
+    """
+    parts, end = [], 0
+    for mention in mentions(note, n_experts):
+        named = re.sub(
+            r"(?<![A-Za-z])[A-Z](?![A-Za-z])", lambda m: names.get(m[0], m[0]), note[mention.begin : mention.start]
+        )
+        parts += [note[end : mention.begin], named]
+        end = mention.start
+    return "".join([*parts, note[end:]])
+
+
+def _recounted(note: str, letter: str, count: int, n_experts: int) -> str:
+    """The first number after the first mention of an expert alone, replaced."""
+    for mention in mentions(note, n_experts):
+        if mention.letters == (letter,):
+            end = mention.start + len(mention.text)
+            return note[: mention.start] + re.sub(r"\d+", str(count), mention.text, count=1) + note[end:]
+    return note
+
+
+def _without(note: str, letter: str, n_experts: int) -> str:
+    """Every mention of an expert taken out: its name, and where it is named alone what follows up to a separator."""
+    for mention in reversed(mentions(note, n_experts)):
+        if mention.letters == (letter,):
+            rest = re.sub(r"\A[^,;.\n]*[,;.\n]?\s*", "", mention.text)
+            note = note[: mention.begin] + rest + note[mention.start + len(mention.text) :]
+        elif letter in mention.letters:
+            named = re.sub(rf"{letter}(?![A-Za-z])\s*(?:,|&|/|and\b)?\s*", "", note[mention.begin : mention.start])
+            note = note[: mention.begin] + re.sub(r"\s*(?:,|&|/|\band)\s*\Z", "", named) + note[mention.start :]
+    return note
+
+
+def _reordered(note: str, said: Evidence, n_experts: int) -> str:
+    """The parts between separators in the opposite order, by the first separator that leaves what is said alone."""
+    for separator, between in ((r"[;\n]\s*", "; "), (r"[;,\n]\s*", ", "), (r"\s+(?=Round)", " ")):
+        parts = [part for part in re.split(separator, note.strip().removesuffix(".")) if part]
+        text = between.join(reversed(parts))
+        if len(parts) > 1 and _same_state(evidence_in(text, n_experts), said):
+            return text
+    return ""

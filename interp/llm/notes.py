@@ -82,7 +82,7 @@ _ONE_ROUND = re.compile(r"\b(?:said|was|actual\w*|today|yesterday|last \w+)\W*\Z
 
 
 @dataclass(frozen=True)
-class NoteFormat:
+class _NoteFormat:
     """A note's format and the features that decided it.
 
     Attributes:
@@ -110,7 +110,7 @@ class NoteFormat:
 
 
 @checked
-def classify(note: str, n_experts: int = 4) -> NoteFormat:
+def classify(note: str, n_experts: int = 4) -> _NoteFormat:
     """The format of a note, one of :data:`FORMATS`, by the rules above.
 
     >>> classify("A:45/100, B:94/100, C:69/100, D:77/100").format
@@ -124,14 +124,19 @@ def classify(note: str, n_experts: int = 4) -> NoteFormat:
     """
     letters = "".join(expert_letters(n_experts))
     marks, entries, leading = _marks(note, letters)
-    found = NoteFormat(
+    # "Accuracy: A=.45 B=.94": shares as decimals, which only a word distinguishes from weights.
+    shares = re.findall(rf"(?<![A-Za-z])[{letters}]\s*[:=]?\s*[01]?\.\d+", note)
+    rates = re.search(r"\b(?:accurac\w*|acc|(?:hit|success|error) rates?)\b", note, re.IGNORECASE)
+    # Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted.
+    lists = [*_NUMBER_LIST.finditer(note), *_BRACED.finditer(note)]
+    found = _NoteFormat(
         format="",
-        tallied=len(tallied(note, n_experts)) if not _is_rates(note, letters) else n_experts,
+        tallied=n_experts if len(shares) >= 2 and rates else len(tallied(note, n_experts)),
         conditional=_conditional(note, n_experts),
         round_marks=marks,
         entries=entries,
         leading_mark=leading,
-        round_numbers=marks + _listed(note),
+        round_numbers=marks + sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists),
         records=_records(note, letters),
         sequences=_sequences(note, n_experts),
         labels=len(_LABEL.findall(note)),
@@ -142,7 +147,7 @@ def classify(note: str, n_experts: int = 4) -> NoteFormat:
     return replace(found, format=_decide(found, bool(note.strip())))
 
 
-def _decide(found: NoteFormat, text: bool) -> str:
+def _decide(found: _NoteFormat, text: bool) -> str:
     listed = found.round_numbers >= 3 or found.round_marks >= 2 or found.leading_mark or found.labels >= 3
     if not text:
         return "other"
@@ -192,12 +197,6 @@ def _enumerated(note: str, letters: str) -> int:
     return 0 if is_ranking else len(found)
 
 
-def _listed(note: str) -> int:
-    """Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted."""
-    lists = [*_NUMBER_LIST.finditer(note), *_BRACED.finditer(note)]
-    return sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists)
-
-
 def _records(note: str, letters: str) -> int:
     """Whole records of one round: what each of 2 or more experts said or was, or all votes as digits and the label."""
     name = rf"(?:Experts?[ _]?)?[{letters}]"
@@ -245,13 +244,6 @@ def _conditional(note: str, n_experts: int) -> int:
     bare = [bool(match[1]) for match in _COUNT_OF_WORD.finditer(note)]  # "rainy(40) sunny(39)"
     direct = max(direct, len(bare) if len(set(bare)) == 2 else 0)
     return sum(under) if all(under) else max(direct, rates) if max(direct, rates) >= 2 else 0
-
-
-def _is_rates(note: str, letters: str) -> bool:
-    """ "Accuracy: A=.45 B=.94": shares as decimals, which only a word tells from weights."""
-    shares = re.findall(rf"(?<![A-Za-z])[{letters}]\s*[:=]?\s*[01]?\.\d+", note)
-    word = re.search(r"\b(?:accurac\w*|acc|(?:hit|success|error) rates?)\b", note, re.IGNORECASE)
-    return len(shares) >= 2 and word is not None
 
 
 def _verdict(note: str, letters: str) -> bool:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from interp.tasks.experts import ExpertEpisodes
 
 
-CONDITION = "online-no-note"
+_CONDITION = "online-no-note"
 """What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
 _ROUNDING = 1e-5
@@ -97,7 +97,7 @@ class OpenedRollout:
 
 
 @dataclass(frozen=True, eq=False)
-class Patch:
+class _Patch:
     """The effect of patching one expert's vote, or its count in the note, at one round, by hook point.
 
     Attributes:
@@ -135,7 +135,7 @@ class Patch:
 class Opened:
     """A chat model behind a TransformerLens bridge."""
 
-    def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = CONDITION):
+    def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = _CONDITION):
         self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
         self.condition = Condition.parse(condition)
 
@@ -147,7 +147,7 @@ class Opened:
         device: str = "cpu",
         prompt: str | None = None,
         untrained: int | None = None,
-        condition: str = CONDITION,
+        condition: str = _CONDITION,
     ) -> Opened:
         """Open the model ``name`` (see :func:`interp.llm.local.load_model`).
 
@@ -194,14 +194,14 @@ class Opened:
 
     def patch_vote(
         self, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None = None, batch: int = 8
-    ) -> Patch:
+    ) -> _Patch:
         """Patch the vote of ``expert`` in ``round`` (both from 0) at each of the hook points ``names``, by default
         :meth:`residuals`."""
         return self._patch("vote", episodes, expert, round, names, batch)
 
     def patch_count(
         self, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None = None, batch: int = 8
-    ) -> Patch:
+    ) -> _Patch:
         """Patch the count of ``expert`` in the note that ``round`` (1 or more) begins with, as :meth:`patch_vote`."""
         require(
             self.condition.has_note,
@@ -213,7 +213,7 @@ class Opened:
 
     def _patch(
         self, of: str, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None, batch: int
-    ) -> Patch:
+    ) -> _Patch:
         names = self.residuals() if names is None else names
         self._check(names)
         require(0 <= expert < episodes.n_experts, f"expert must be in [0, {episodes.n_experts - 1}], got {expert}")
@@ -225,7 +225,7 @@ class Opened:
             effects.append(told.patch(of, expert, names))
         before, full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True))
         settings = self._settings() | {"of": of, "expert": expert, "round": round}
-        return Patch(tuple(names), before, full, patched, control, settings)
+        return _Patch(tuple(names), before, full, patched, control, settings)
 
     def _batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
         for start in range(0, len(episodes), batch):

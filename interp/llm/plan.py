@@ -21,11 +21,9 @@ from numpy.typing import NDArray
 
 from interp.checks import check_fields, checked
 from interp.errors import require
-from interp.llm.agents import scripted
-from interp.llm.backend import Settings
-from interp.llm.protocol import Session
+from interp.llm.backend import Settings, scripted
+from interp.llm.protocol import FORMAT, Session
 from interp.llm.schemes import CONDITIONS, Condition, Message, Prompt
-from interp.llm.trace import FORMAT
 from interp.provenance import provenance
 from interp.tasks import experts
 
@@ -223,7 +221,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class _Estimate:
     """Calls and tokens before a run; one row per (model, condition, regime)."""
 
     frame: pd.DataFrame
@@ -260,7 +258,7 @@ def _range(frame: pd.DataFrame, name: str, unit: float) -> list[str]:
 
 
 @checked
-def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
+def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
     """Calls, prompt and answer tokens and cost of ``jobs``, without a call.
 
     ``low`` is with short notes and every repeated prefix served from the cache, ``high`` with long notes and no cache.
@@ -288,7 +286,7 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
                 "cost_high": n * prices.cost(high["prompt"], 0, high["completion"]),
             }
         )
-    return Estimate(pd.DataFrame(rows))
+    return _Estimate(pd.DataFrame(rows))
 
 
 def _count(session: Session, agent_name: str) -> dict[str, int]:
@@ -300,7 +298,10 @@ def _count(session: Session, agent_name: str) -> dict[str, int]:
     while (request := session.next()) is not None:
         pairs = zip(before, request.messages, strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        sizes = sizes[:shared] + [_tokens(message) for message in request.messages[shared:]]
+        sizes = sizes[:shared] + [
+            len(message["content"]) // (4 if message["role"] == "system" else 3) + 4
+            for message in request.messages[shared:]
+        ]
         before = request.messages
         reply = agent(request.messages)
         session.feed(reply)
@@ -309,8 +310,3 @@ def _count(session: Session, agent_name: str) -> dict[str, int]:
         total["cached"] += sum(sizes[:shared])
         total["completion"] += len(reply) // 3 + 1
     return total
-
-
-def _tokens(message: Message) -> int:
-    """Estimated tokens of one message (see the module's text)."""
-    return len(message["content"]) // (4 if message["role"] == "system" else 3) + 4

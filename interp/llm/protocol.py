@@ -1,4 +1,4 @@
-"""One episode between a language model and the task, as a pure state machine.
+"""One episode between a language model and the task: a pure state machine, and the trace that its replies are kept in.
 
 :meth:`Session.next` gives the next request (or None when the episode is over) and :meth:`Session.feed` takes the reply
 to it. No clock, network, file or random number is involved: the same replies give the same requests. The runner
@@ -12,21 +12,40 @@ Malformed answers are asked again at most ``max_retries`` times: the request is 
 one retry message at its end. The retained history keeps none of that, only the first request and the answer that was
 accepted in the end. When every attempt failed, the prediction is *missing* (NaN, never 0), or the note stays as it
 was; the history then keeps the last malformed answer, because a conversation must alternate.
+
+A trace is one JSONL file for each (model, condition, instance), safe against kill -9 and full disks.
+
+Line 1 is the header: what was run (model, settings, prompt text and SHA-256, the instance with its advice and labels;
+never a key). Then one line per call, written and fsynced before the next request is made: round, turn, attempt, SHA-256
+of the messages, the reply and everything the server said about it. The last line of a finished episode is
+``{"end": "complete"}`` or ``{"end": "overflow"}`` (the context was full; what was played counts). Two more lines may
+stand between: ``{"refused": ...}``, what a server said that refused the next request for good (a later run asks it once
+more), and ``{"extended": ...}``, the longer instance of a run with more rounds, after which the episode goes on.
+
+The messages themselves are not stored: the state machine makes them again from the header and the replies, and the
+digests prove that it made the same ones. So resuming is replaying. Every line holds a digest over itself, so that an
+edited answer, label or setting is refused.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked
-from interp.errors import require
+from interp.errors import InputError, require
+from interp.files import file_to_write
 from interp.llm import schemes
-from interp.llm.schemes import Agent, Answer, Condition, Message, Turn, read_answer
+from interp.llm.schemes import Agent, Answer, Condition, Message, Turn, json_in, read_answer
 
 
 @dataclass(frozen=True)
@@ -166,3 +185,217 @@ def play(session: Session, agent: Agent) -> Session:
     while (request := session.next()) is not None:
         session.feed(agent(request.messages))
     return session
+
+
+FORMAT = "interp-llm-trace/2"
+FORMATS = (FORMAT, "interp-llm-trace/1")
+"""Versions that can be read: lines of the first have no digest of their own."""
+_DIGEST = "sha256"
+
+
+class LockedError(InputError):
+    """Another process is writing the trace."""
+
+
+class TraceFile:
+    """An open trace, locked against a second process. Use as a context manager.
+
+    Args:
+        path: the ``.jsonl`` file; made, with its folders, where it does not exist.
+        header: the header this run would write. A trace that exists must have been made with the same one.
+
+    Raises:
+        LockedError: another process holds the trace.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any]):
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(file_to_write(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        try:
+            self._open(header)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _open(self, header: Mapping[str, Any]) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            problem = f"{str(self.path)!r} is being written by another process; wait for it or choose another folder"
+            raise LockedError(problem) from error
+        lines, length = read_lines(self.path)
+        try:
+            os.ftruncate(self._file, length)  # a line torn by a crash
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        if not lines:
+            self.append(header)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        elif (longer := _check_header(self.path, lines, header)) is not None:
+            self.append({"extended": longer})
+            lines.append({"extended": longer})
+        self.header = lines[0] if lines else header
+        self.records = lines[1:]
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line and fsync it; on a full disk nothing of it is left and an InputError says so."""
+        data = line_of(record)
+        length = os.fstat(self._file).st_size
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, length)
+            raise _cannot_write(self.path, error) from error
+
+    def __enter__(self) -> TraceFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The records of a trace and the length in bytes of its whole lines (a torn last line is left out)."""
+    data = path.read_bytes()
+    length, records = 0, []
+    signed = False
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
+        record = json_in(line)
+        if isinstance(record, dict):
+            signed = signed or record.get("format") == FORMAT or _DIGEST in record
+            if signed and record.pop(_DIGEST, None) != _digest(record):
+                record = None
+        if not line.endswith(b"\n") or not isinstance(record, dict):
+            if length + len(line) == len(data) and not (signed and line.endswith(b"\n")):
+                break
+            raise InputError(f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again")
+        records.append(record)
+        length += len(line)
+    return records, length
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of a trace, with its digest."""
+    signed = {**record, _DIGEST: _digest(record)}
+    return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a line's contents: an edited answer or label is no longer the one that was recorded."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def _check_header(
+    path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Refuse to go on with a trace that was begun with other settings, naming the first that differs; the wanted
+    instance where it begins with the trace's own and is longer, else None."""
+    recorded, wanted = dict(lines[0]), json.loads(json.dumps(wanted))
+    if recorded.get("format") != FORMAT:
+        raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder")
+    recorded["instance"] = instance_of(recorded, lines[1:])
+    longer = _is_longer(recorded["instance"], wanted["instance"])
+    for key in sorted(recorded.keys() | wanted.keys()):
+        before: Any = recorded.get(key)
+        now: Any = wanted.get(key)
+        if key == "made_with" or before == now or (key == "instance" and longer):
+            continue
+        if key == "instance" and _is_longer(now, before):
+            raise InputError(
+                f"{str(path)!r} has {len(before['labels'])} rounds, more than the {len(now['labels'])} asked for; ask "
+                "for as many or more to resume it, or choose another output folder"
+            )
+        if isinstance(before, dict) and isinstance(now, dict):
+            part = next(k for k in sorted(before.keys() | now.keys()) if before.get(k) != now.get(k))
+            key, before, now = f"{key}.{part}", before.get(part), now.get(part)
+        raise InputError(
+            f"{str(path)!r} was begun with another {key} ({_short(before)}, now {_short(now)}); "
+            "use the same settings to resume it, or choose another output folder"
+        )
+    return wanted["instance"] if longer else None
+
+
+def _is_longer(short: Any, long: Any) -> bool:
+    """Is ``long`` the same instance as ``short`` with more rounds?"""
+    n = len(short["labels"])
+    if len(long["labels"]) <= n or short.keys() != long.keys():
+        return False
+    moving = isinstance(long["accuracies"][0], list)
+    by_round = ("advice", "labels", *(["accuracies"] if moving else []))
+    return all(short[name] == (long[name][:n] if name in by_round else long[name]) for name in short)
+
+
+def instance_of(header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The instance of a trace: its header's, or the last one that it was extended to."""
+    return next((record["extended"] for record in records[::-1] if "extended" in record), header["instance"])
+
+
+def session_from(header: Mapping[str, Any]) -> Session:
+    """The state machine at the start of the episode that a header describes."""
+    instance = header["instance"]
+    return Session(
+        Condition(header["condition"]["framing"], header["condition"]["protocol"]),
+        header["prompt"]["text"],
+        np.asarray(instance["advice"], dtype=np.int64),
+        np.asarray(instance["labels"], dtype=np.int64),
+        max_retries=header["settings"]["max_reasks"],
+        **header.get("begins", {}),
+    )
+
+
+def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None) -> str | None:
+    """Feed recorded replies to ``session``, of so many ``rounds`` or of all.
+
+    Returns how the episode ended ("complete", "overflow", or "refused" where a server refused its next request), or
+    None where it was cut off.
+    """
+    end: str | None = None
+    for number, record in enumerate(records, 2):
+        if len(session.notes) == rounds:
+            return end
+        if "end" in record:
+            end = str(record["end"])
+        elif "refused" in record:
+            end = "refused"
+        elif "extended" in record:
+            longer = record["extended"]
+            session.extend(np.asarray(longer["advice"], np.int64), np.asarray(longer["labels"], np.int64))
+            end = None if end == "complete" else end
+        else:
+            request = session.next()
+            if request is None or record.get("messages_sha256") != request.sha256:
+                raise InputError(
+                    f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
+                    "edited, or made with other prompts or another version); move it away and run again"
+                )
+            session.feed(record.get("reply"), record.get("finish_reason") or "stop", record.get("problem") or "")
+            end = None
+    return end
+
+
+def calls_in(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The records that are calls."""
+    return [record for record in records if "reply" in record]
+
+
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write the trace {str(path)!r}: {error.strerror}; what was recorded is safe: free some space or "
+        "choose a folder that can be written, and run the same command again to resume"
+    )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

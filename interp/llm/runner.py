@@ -28,17 +28,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.llm.backend import Backend, Connection, ContextOverflowError, RefusedError, Reply, UnavailableError
+from interp.llm.backend import (
+    PLAYERS,
+    AgentBackend,
+    Backend,
+    Connection,
+    ContextOverflowError,
+    RefusedError,
+    Reply,
+    Settings,
+    UnavailableError,
+    scripted,
+)
 from interp.llm.client import Client
-from interp.llm.plan import Budget, Job, Prices
-from interp.llm.protocol import Request, Session
-from interp.llm.schemes import Answer
-from interp.llm.trace import LockedError, TraceFile, calls_in, read_lines, replay, session_from
+from interp.llm.plan import PAPER_REGIMES, Budget, Job, Prices, instances, plan
+from interp.llm.protocol import LockedError, Request, Session, TraceFile, calls_in, read_lines, replay, session_from
+from interp.llm.schemes import Answer, Condition, built_in_prompts
 from interp.progress import display
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
@@ -90,10 +99,6 @@ class RunSummary:
             f"{self.calls:,} calls now and {self.resumed_calls:,} before, {self.malformed} malformed answers, "
             f"{self.prompt_tokens / 1e6:.2f} M prompt{cached} and {said}{cost}, {self.seconds:.0f} s: {state}"
         )
-
-    def to_frame(self) -> pd.DataFrame:
-        """The summary in one row."""
-        return pd.DataFrame([{**vars(self), "unfinished": len(self.unfinished)}])
 
 
 @checked
@@ -343,3 +348,22 @@ def showing(calls: int) -> Iterator[Callable[[RunSummary], None]]:
             update(completed=state.calls + state.resumed_calls, text=text)
 
         yield show
+
+
+_DEMO = (Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only"))
+
+
+@checked
+def demo_jobs(name: str, seed: int, n_instances: int, n_rounds: int) -> list[Job]:
+    """What the demo plays with one agent: the paper's three regimes, with a note and without."""
+    episodes = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed)
+    return plan(Settings(name), built_in_prompts(), episodes, _DEMO)
+
+
+@checked
+def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 4, n_rounds: int = 30) -> dict[str, RunSummary]:
+    """Play every agent of :data:`~interp.llm.backend.PLAYERS` and write the traces below ``folder``."""
+    return {
+        name: run(demo_jobs(name, seed, n_instances, n_rounds), folder, AgentBackend(name, scripted(name)))
+        for name in PLAYERS
+    }

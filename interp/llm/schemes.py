@@ -32,7 +32,7 @@ Agent = Callable[[Sequence[Message]], str]
 """From the messages so far to a reply."""
 
 _FRAMINGS = ("online", "weather")
-PROTOCOLS = ("no-note", "note", "note-only")
+_PROTOCOLS = ("no-note", "note", "note-only")
 MAX_NOTE_WORDS = 500
 LONGEST_NOTE, _LONGEST_ANSWER = 20_000, 1_000_000
 """Characters: a note of 500 words has 3,000, and one that is seven times as long is no note. So many are analysed."""
@@ -47,7 +47,7 @@ class Condition:
 
     def __post_init__(self) -> None:
         require_known("framing", self.framing, _FRAMINGS)
-        require_known("protocol", self.protocol, PROTOCOLS)
+        require_known("protocol", self.protocol, _PROTOCOLS)
 
     @property
     def has_note(self) -> bool:
@@ -83,7 +83,7 @@ class Condition:
         return known[name]
 
 
-CONDITIONS = tuple(Condition(framing, protocol) for framing in _FRAMINGS for protocol in PROTOCOLS)
+CONDITIONS = tuple(Condition(framing, protocol) for framing in _FRAMINGS for protocol in _PROTOCOLS)
 SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
 
 
@@ -123,10 +123,10 @@ def _votes(condition: Condition, advice: Sequence[int]) -> dict[str, str | int]:
 
 def retry_message(condition: Condition, turn: Turn, problem: str) -> Message:
     """The user message after a malformed answer (ours: the paper has none)."""
-    return _user({"turn_type": "retry", "problem": problem, "expected_output": expected_form(condition, turn)})
+    return _user({"turn_type": "retry", "problem": problem, "expected_output": _expected_form(condition, turn)})
 
 
-def expected_form(condition: Condition, turn: Turn) -> str:
+def _expected_form(condition: Condition, turn: Turn) -> str:
     """The answer's form, as the prompts write it."""
     value = '"<short text>"' if turn == "note" else _WORDS[condition.framing]["choice"]
     return f'{{"{turn}": {value}}}'

@@ -3,7 +3,7 @@
 ``python -m tests.llm.note_players [--notes 12 30] [--times 4] [--only NAME ...]``
 
 Each player writes a counter note without a history and follows the leader of it, but for what its name says. ``lapse``:
-the opposite choice so often, by the seed of the request. Rows: the verdict, how often (of ``--times``).
+the opposite choice so often, by the seed of the request. Rows: the words of its measures, how often (of ``--times``).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Backend, Reply, Settings
+from interp.llm.backend import AGENTS, Backend, Reply, Settings
 from interp.llm.note_tests import try_edits
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, Message, Turn, built_in_prompts, read_message
 
-CARRIES, UNUSED, OTHER = "the note carries the state", "the note is not used", "the note is used in another way"
+CARRIES, UNUSED, OTHER, OPEN = ("yes", "yes"), ("no", "no"), ("no", "yes"), ("undecided", "undecided")
+"""The words of "carries" and "used"."""
 
 
 class Noisy(Backend):
@@ -56,20 +56,20 @@ PLAYERS: dict[str, tuple[Any, str]] = {
     "lapse .2": (lambda choice, note, votes, u: choice ^ (u < 0.2), CARRIES),
     "always A": (lambda choice, note, votes, u: votes[0], UNUSED),
     "majority, lapse .02": (lambda choice, note, votes, u: int(2 * sum(votes) >= len(votes)) ^ (u < 0.02), UNUSED),
-    "coin": (lambda choice, note, votes, u: int(u < 0.5), "undecided"),
-    "uses it half the time": (_in_half, "undecided"),
+    "coin": (lambda choice, note, votes, u: int(u < 0.5), OPEN),
+    "uses it half the time": (_in_half, OPEN),
     "opposite": (lambda choice, note, votes, u: 1 - choice, OTHER),
     "length of the note": (lambda choice, note, votes, u: len(note) % 2, OTHER),
 }
-"""Name -> how the choice is changed, and the verdict that is right; where "undecided" is, no other one may come."""
+"""Name -> how the choice is changed, and the words that are right; where "undecided" is, no "yes" may come."""
 
 
-def verdict(name: str, n: int, seed: int, folder: Path) -> str:
+def words(name: str, n: int, seed: int, folder: Path) -> tuple[str, ...]:
     player = Noisy(PLAYERS[name][0])
     drawn = instances(("stratified",), n, 9, 4, seed=seed)
     work = plan(Settings("player"), built_in_prompts(), drawn, [Condition("online", "note-only")])
     run(work, folder / "in", player)
-    return try_edits(folder / "in", folder / "edited", 1, where=player, seed=seed)[0].verdict
+    return tuple(one.word for one in try_edits(folder / "in", folder / "edited", 1, where=player, seed=seed)[0])
 
 
 def main() -> None:
@@ -80,10 +80,10 @@ def main() -> None:
     given = parser.parse_args()
     for name in given.only:
         for n in given.notes:
-            found: Counter[str] = Counter()
+            found: Counter[tuple[str, ...]] = Counter()
             for seed in range(given.times):
                 with tempfile.TemporaryDirectory() as folder:
-                    found[verdict(name, n, seed, Path(folder))] += 1
+                    found[words(name, n, seed, Path(folder))] += 1
             print(f"{name:24} {n:3} notes, right: {PLAYERS[name][1]}; said: {dict(found)}", flush=True)  # noqa: T201
 
 

@@ -16,16 +16,14 @@ from circuits.compare.players import FEWEST, behaviour
 from interp.errors import InputError
 from interp.evaluation.experts.regret import expert_mistakes, regret
 from interp.llm import notes
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Connection, Settings
+from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Job, instances, plan
 from interp.llm.protocol import Session, play
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import CONDITIONS, Condition, Message, built_in_prompts
-from interp.llm.scores import references, run_regret, score
-from interp.llm.tables import note_table
+from interp.llm.scores import note_table, references, run_regret, score
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from tests.llm import players as known

@@ -13,10 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from interp.cli import app
-from interp.llm.agents import AGENTS, PLAYERS
-from interp.llm.backend import Settings
-from interp.llm.demo import play_demo
+from interp.llm.backend import AGENTS, PLAYERS, Settings
 from interp.llm.plan import Prices, estimate, instances, plan
+from interp.llm.runner import play_demo
 from interp.llm.schemes import CONDITIONS, built_in_prompts
 
 SMALL = [

@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Connection, Settings
+from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Job, Prices, instances, plan
+from interp.llm.protocol import read_lines
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.llm.trace import read_lines
 
 Serve = Callable[..., Any]
 NO_NOTE = [Condition("online", "no-note")]

@@ -19,8 +19,7 @@ from interp.evaluation.experts.regret import regret
 from interp.llm.loading import load, read
 from interp.llm.note_counts import write_counts
 from interp.llm.runs import LLMRun, episodes_of
-from interp.llm.scores import OWN_ETA, run_regret, score
-from interp.llm.tables import note_table
+from interp.llm.scores import _OWN_ETA, note_table, run_regret, score
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
 
@@ -180,10 +179,10 @@ def test_eta_and_accuracies_are_taken_where_they_are_given(tmp_path: Path) -> No
     final = score(runs).to_frame().set_index("model")
     episodes = EPISODES.select([0, 1, 2])
     own = algorithms.weighted_majority(episodes, eta=etas).predictions
-    assert final.loc[OWN_ETA, "mean"] == regret(own, episodes)[:, -1].mean()
+    assert final.loc[_OWN_ETA, "mean"] == regret(own, episodes)[:, -1].mean()
     assert "oracle that knows the accuracies" in final.index
     without = score([replace(runs[0], eta=None), *runs[1:]]).to_frame()["model"]
-    assert OWN_ETA not in without.tolist(), "one instance without a rate, and all get the paper's distribution"
+    assert _OWN_ETA not in without.tolist(), "one instance without a rate, and all get the paper's distribution"
 
 
 def test_the_adversary_is_found_in_the_record_where_accuracies_are_not_given(tmp_path: Path) -> None:

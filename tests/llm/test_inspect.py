@@ -11,8 +11,7 @@ import pytest
 from inspect_advice import expert_advice, write_traces
 
 from interp.errors import InputError
-from interp.llm.agents import AGENTS
-from interp.llm.backend import AgentBackend, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.loading import load
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run

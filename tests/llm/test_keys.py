@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from interp.errors import InputError
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Connection, Settings
+from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.plan import Job, instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts

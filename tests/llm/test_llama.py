@@ -12,9 +12,9 @@ import pytest
 from interp.errors import InputError
 from interp.llm.backend import Connection, Settings
 from interp.llm.plan import instances, plan
+from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
-from interp.llm.trace import read_lines, replay
 
 Start = Callable[..., str]
 

@@ -15,9 +15,9 @@ from interp.llm.backend import Settings
 from interp.llm.loading import load
 from interp.llm.local import LocalBackend, answers, load_model, prompt_ids
 from interp.llm.plan import instances, plan
+from interp.llm.protocol import read_lines
 from interp.llm.runner import run
 from interp.llm.schemes import CONDITIONS, SCHEMES, Condition, Prompt
-from interp.llm.trace import read_lines
 from tests.llm.tiny import write_tiny_chat
 
 SHORT = {scheme: Prompt("Predict.", "short") for scheme in SCHEMES}

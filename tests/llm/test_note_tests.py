@@ -11,11 +11,20 @@ from typer.testing import CliRunner
 
 from interp.cli import app
 from interp.errors import InputError
-from interp.llm.agents import AGENTS, evidence_in
-from interp.llm.backend import AgentBackend, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Settings, evidence_in
 from interp.llm.loading import load, read
-from interp.llm.note_edits import CONTROLS, EDITS, edited, renamed, same_state, says_anything
-from interp.llm.note_tests import HALF, UNUSED, _verdict, try_edits
+from interp.llm.note_tests import (
+    CONTROLS,
+    EDITS,
+    HALF,
+    UNUSED,
+    _judged,
+    _renamed,
+    _same_state,
+    _says_anything,
+    edited,
+    try_edits,
+)
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
@@ -54,10 +63,10 @@ def test_what_two_notes_say_is_compared() -> None:
     counts, others, last, first = (
         evidence_in(note, 4) for note in (COUNTER, "A:5/9, B:3/9, C:7/9, D:2/9", "A,B correct", "A correct")
     )
-    assert same_state(counts, counts) and not same_state(counts, others) and not same_state(counts, last)
-    assert same_state(last, last) and not same_state(last, first)
-    assert says_anything(COUNTER, 4) and says_anything("A,B correct; C,D wrong", 4)
-    assert not any(says_anything(note, 4) for note in ("", "A,B,C,D correct", "A:2/9, B:2/9, C:2/9, D:2/9"))
+    assert _same_state(counts, counts) and not _same_state(counts, others) and not _same_state(counts, last)
+    assert _same_state(last, last) and not _same_state(last, first)
+    assert _says_anything(COUNTER, 4) and _says_anything("A,B correct; C,D wrong", 4)
+    assert not any(_says_anything(note, 4) for note in ("", "A,B,C,D correct", "A:2/9, B:2/9, C:2/9, D:2/9"))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,7 @@ def test_other_forms_of_notes_are_edited_or_left_out(note: str, missing: set[str
     for name in CONTROLS.keys() & texts.keys():
         said = evidence_in(texts[name], 4)
         assert np.array_equal(said.correct, before.correct)
-    assert renamed(renamed(note, {"A": "B", "B": "A"}, 4), {"A": "B", "B": "A"}, 4) == note
+    assert _renamed(_renamed(note, {"A": "B", "B": "A"}, 4), {"A": "B", "B": "A"}, 4) == note
 
 
 @pytest.fixture(scope="module")
@@ -101,20 +110,23 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(traces: Path, tmp_path: Path) -> None:
     """Without a history the counter follows every edit in every telling round, also later; a coin that falls by what
-    the note says uses it in another way; with its history the counter's note moves nothing."""
+    the note says uses it, but not as its state; with its history the counter's note moves nothing."""
     found = {(one.model, one.condition): one for one in try_edits(traces / "counter", tmp_path, 2)}
     found |= {(one.model, one.condition): one for one in try_edits(traces / "random", tmp_path, 1)}
-    assert {key: one.verdict for key, one in found.items()} == {
-        ("counter", "online-note-only"): "the note carries the state",
-        ("counter", "weather-note"): "the note is not used",
-        ("random", "online-note-only"): "the note is used in another way",
-        ("random", "weather-note"): "the note is not used",
+    assert {key: (one["carries"].word, one["used"].word) for key, one in found.items()} == {
+        ("counter", "online-note-only"): ("yes", "yes"),
+        ("counter", "weather-note"): ("no", "no"),
+        ("random", "online-note-only"): ("no", "yes"),
+        ("random", "weather-note"): ("no", "no"),
     }
-    table = found["counter", "online-note-only"].to_frame()
+    carries = found["counter", "online-note-only"]
+    assert carries.sentence == "counter (online-note-only) keeps its state in its note and uses its note."
+    assert set(carries["carries"].controls) == set(CONTROLS)
+    table = carries.table
     edits, controls = table[table.kind == "edit"], table[table.kind == "control"]
     assert (edits.follows.dropna() == 1).all() and set(edits["round"]) == {1, 2} and edits.telling.sum() > 60
     assert (controls.moved == 0).all() and set(controls.change) == set(CONTROLS)
-    unused = found["counter", "weather-note"].to_frame()
+    unused = found["counter", "weather-note"].table
     assert (unused.moved.dropna() == 0).all() and (unused[unused.kind == "edit"].telling > 0).any()
     calls = found["counter", "weather-note"].settings["calls"]
     again = try_edits(traces / "counter" / NOTE.name, tmp_path, 2)[0]
@@ -127,50 +139,48 @@ def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(trac
 def test_the_command_tells_and_writes(traces: Path, tmp_path: Path) -> None:
     options = ["--test", "--rounds", "1", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["llm", "notes", str(traces / "counter" / "online-note-only"), *options])
-    assert result.exit_code == 0 and "counter, online-note-only: the note carries the state" in result.output
+    assert result.exit_code == 0 and "counter (online-note-only) keeps its state in its note" in result.output
     assert set(pd.read_csv(tmp_path / "note_edits.csv")["change"]) == {*EDITS, *CONTROLS}
+    assert pd.read_csv(tmp_path / "note_measures.csv")["word"].tolist() == ["yes", "yes"]
 
 
-def _table(follows: int, moved: int, control: int, n: int = 12) -> pd.DataFrame:
+def _outcomes(n: int, **hits: int) -> pd.DataFrame:
+    """Two edits and a control of ``n`` notes: the second edit is always followed, the others as often as ``hits``."""
     rows = []
-    for kind, name, hits in (
-        ("edit", "swap two players", moved),
-        ("edit", "permute names", n),
-        ("control", "reorder", control),
-    ):
-        row = {"kind": kind, "change": name, "round": 1, "notes": n, "telling": n if kind == "edit" else 0}
-        row |= exact_share(np.arange(n) < (follows if name == "swap two players" else n)).columns("follows")
-        rows.append(row | exact_share(np.arange(n) < hits).columns("moved"))
+    for kind, change in (("edit", "swap two players"), ("edit", "permute names"), ("control", "reorder")):
+        for i in range(n):
+            follows = i < hits["follows" if kind == "edit" else kind]
+            follows |= change == "permute names" and "moved" not in hits
+            moved = i < hits.get("moved", n) if kind == "edit" else follows
+            row = {"kind": kind, "change": change, "round": 1, "note": str(i), "telling": True}
+            rows.append(row | {"follows": follows, "moved": moved})
     return pd.DataFrame(rows)
 
 
 @pytest.mark.parametrize(
-    ("follows", "moved", "control", "n", "said"),
+    ("hits", "n", "carries", "used"),
     [
-        (12, 12, 0, 12, "the note carries the state"),
-        (10, 10, 2, 12, "the note carries the state"),
-        (9, 9, 2, 12, "undecided"),
-        (12, 12, 3, 12, "undecided"),
-        (12, 12, 12, 12, "undecided"),
-        (6, 6, 0, 6, "the note carries the state"),
-        (5, 5, 0, 5, "undecided"),
-        (0, 0, 0, 11, "the note is not used"),
-        (0, 0, 0, 10, "undecided"),
-        (0, 1, 0, 12, "undecided"),
-        (2, 12, 0, 12, "the note is used in another way"),
-        (3, 12, 0, 12, "undecided"),
-        (2, 7, 5, 12, "undecided"),
+        ({"follows": 12, "control": 0}, 12, "yes", "yes"),
+        ({"follows": 10, "control": 4}, 12, "undecided", "yes"),
+        ({"follows": 10, "control": 3}, 12, "yes", "yes"),
+        ({"follows": 9, "control": 0}, 12, "undecided", "yes"),
+        ({"follows": 2, "control": 0}, 12, "no", "yes"),
+        ({"follows": 3, "control": 0}, 12, "undecided", "yes"),
+        ({"follows": 12, "control": 12}, 12, "undecided", "undecided"),
+        ({"follows": 6, "control": 0}, 6, "yes", "yes"),
+        ({"follows": 5, "control": 0}, 5, "undecided", "yes"),
+        ({"follows": 0, "control": 0, "moved": 0}, 11, "no", "no"),
+        ({"follows": 0, "control": 0, "moved": 0}, 10, "no", "undecided"),
+        ({"follows": 0, "control": 0, "moved": 1}, 12, "no", "undecided"),
+        ({"follows": 0, "control": 5, "moved": 9}, 12, "no", "undecided"),
     ],
 )
-def test_the_rule_of_the_verdict(follows: int, moved: int, control: int, n: int, said: str) -> None:
-    """The worst edit and the worst control decide, by exact intervals: on each side of every bound."""
-    table = _table(follows, moved, control, n)
-    stirred = {"edit": exact_share(np.arange(n) < moved), "control": exact_share(np.arange(n) < control)}
-    if said == "the note is not used" or moved <= 1:
-        table.loc[table["change"] == "permute names", ["follows", "follows_low", "follows_high"]] = [0.0, 0.0, 0.3]
-    assert _verdict(table, stirred) == said
-    assert _verdict(table[table["kind"] == "edit"], stirred) == "undecided", "no control, no verdict"
-    assert _verdict(table[table["kind"] == "control"], stirred) == "undecided"
+def test_the_edit_that_is_followed_least_decides(hits: dict[str, int], n: int, carries: str, used: str) -> None:
+    """By exact intervals on each side of every bound, and clear of other texts that say the same."""
+    outcomes = _outcomes(n, **hits)
+    assert [one.word for one in _judged(outcomes)] == [carries, used]
+    edits = outcomes[outcomes["kind"] == "edit"]
+    assert "yes" not in [one.word for one in _judged(edits)], "no control, no yes"
 
 
 def test_a_share_has_its_exact_interval() -> None:

@@ -15,7 +15,7 @@ import probes
 from interp.cli import app
 from interp.errors import InputError
 from interp.llm.local import answers, load_model, prompt_ids
-from interp.llm.opened import CONDITION, Opened, OpenedRollout
+from interp.llm.opened import _CONDITION, Opened, OpenedRollout
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition
 from interp.tasks import experts
@@ -52,9 +52,9 @@ def test_it_is_the_session_that_the_plain_model_plays(folder: Path, played: Open
     """Predictions and activations are those of the plain model that reads each whole conversation anew: the cache of
     keys and values, the batch and the bridge change nothing."""
     model, tokenizer = load_model(str(folder))
-    begin, choices, texts = answers(tokenizer, Condition.parse(CONDITION))
+    begin, choices, texts = answers(tokenizer, Condition.parse(_CONDITION))
     for episode in range(len(EPISODES)):
-        session = Session(Condition.parse(CONDITION), "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
+        session = Session(Condition.parse(_CONDITION), "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
         for t in range(EPISODES.n_rounds):
             request = session.next()
             assert request is not None

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
-from interp.llm.agents import AGENTS
+from interp.llm.backend import AGENTS
 from interp.llm.protocol import Session, play
 from interp.llm.schemes import (
     CONDITIONS,
     SCHEMES,
     Condition,
+    _expected_form,
     built_in,
     built_in_prompts,
-    expected_form,
     json_schema,
     load_prompts,
     read_answer,
@@ -99,7 +99,7 @@ def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(conditi
         body = json.loads(request.messages[-1]["content"])
         announced = [line.split('"')[1] for line in request.messages[0]["content"].splitlines() if line.startswith('"')]
         assert all(key in announced for key in body)
-        assert expected_form(condition, request.turn)[1:-1] in request.messages[0]["content"]
+        assert _expected_form(condition, request.turn)[1:-1] in request.messages[0]["content"]
         assert list(json_schema(condition, request.turn)["properties"]) == [request.turn]
         s.feed(AGENTS["majority"](request.messages))
 

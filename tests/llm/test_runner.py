@@ -17,14 +17,12 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Connection, Settings
+from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Instance, Job, Prices, estimate, instances, plan
-from interp.llm.protocol import Session, play
+from interp.llm.protocol import Session, play, read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
-from interp.llm.trace import read_lines, replay
 from interp.tasks import experts
 
 Serve = Callable[..., Any]
@@ -440,7 +438,7 @@ def test_an_instance_depends_on_its_regime_index_experts_and_seed_alone() -> Non
 
 
 def test_session_of_a_job_is_the_session_of_its_header() -> None:
-    from interp.llm.trace import session_from
+    from interp.llm.protocol import session_from
 
     for job in jobs(rounds=2):
         again: Session = session_from(json.loads(json.dumps(job.header("http://x"))))
@@ -458,7 +456,7 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     """Planning and reading traces need neither torch nor httpx."""
     code = """
-import sys, interp.llm.runner, interp.llm.tables
+import sys, interp.llm.runner, interp.llm.scores
 print([name for name in ("torch", "httpx", "transformers") if name in sys.modules])
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

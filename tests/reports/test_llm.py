@@ -9,14 +9,13 @@ import pytest
 
 from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
-from interp.llm.agents import AGENTS
-from interp.llm.backend import Settings
+from interp.llm.backend import AGENTS, Settings
 from interp.llm.loading import load
 from interp.llm.plan import instances, plan
+from interp.llm.protocol import line_of
 from interp.llm.runs import episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import score
-from interp.llm.trace import line_of
 from reports.llm import transformer, write
 
 
