@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import require_columns
 from interp.errors import require
+from interp.measure import Measure
 from interp.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
 from interp.statistics import bootstrap_mean
 from interp.style import WIDTH, styled
@@ -334,6 +335,30 @@ def intervals(
     axes.axvline(0, color=INK, linewidth=0.7)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
+    return figure
+
+
+@styled
+def measured(measures: Sequence[Measure]) -> Figure:
+    """A row for each measure that has a number: its interval, its threshold and its strongest control.
+
+    Shares are drawn from 0 to 1, and what lies beyond at the end of the axis; amounts are not drawn.
+    """
+    rows = [one for one in measures if one.is_share and not np.isnan(one.number.estimate)]
+    figure = Figure(figsize=(8, 0.8 + 0.34 * max(len(rows), 1)))
+    axes = figure.subplots()
+    for i, one in enumerate(rows):
+        low, at, high = np.clip([one.number.low, one.number.estimate, one.number.high], 0, 1).tolist()
+        axes.plot([low, high], [i, i], color=LIGHT["blue"], linewidth=3, alpha=0.45)
+        axes.plot(at, i, "o", color=LIGHT["blue"], markersize=7)
+        axes.plot([one.threshold] * 2, [i - 0.3, i + 0.3], color=LIGHT["vermilion"])
+        if one.strongest:
+            control = np.clip(one.controls[one.strongest].number, 0, 1)
+            axes.plot(control, i, "D", markerfacecolor="none", markeredgecolor=LIGHT["grey"])
+    said = "number (dot), threshold (line), control (diamond)"
+    axes.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel=said)
+    names = [f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}" for one in rows]
+    axes.set_yticks(range(len(rows)), names)
     return figure
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from interp.display import drawn, table_html
+from interp.display import table_html
 from interp.errors import require, require_known
 from interp.statistics import NO_NUMBER, Interval
 
@@ -365,36 +365,12 @@ class Measured:
 
     def plot(self) -> Any:
         """The measures as intervals on one axis, each beside its threshold and its strongest control."""
-        return plot(self.measures)
+        from interp.figures import measured  # matplotlib is heavy
+
+        return measured(self.measures)
 
     def __repr__(self) -> str:
         return "\n".join([self.sentence, *(f"  {one}" for one in self.measures)])
 
     def _repr_html_(self) -> str:
         return table_html(self.sentence.removesuffix("."), self.to_frame())
-
-
-def plot(measures: Sequence[Measure]) -> Any:
-    """A matplotlib figure with a row for each measure that has a number: interval, threshold, strongest control.
-
-    Shares are drawn from 0 to 1, and what lies beyond at the end of the axis; amounts are not drawn.
-    """
-    from matplotlib.figure import Figure
-
-    rows = [one for one in measures if one.is_share and not isnan(one.number.estimate)]
-    figure = Figure(figsize=(8, 0.8 + 0.34 * max(len(rows), 1)), layout="constrained")
-    axes = figure.subplots()
-    for i, one in enumerate(rows):
-        low, at, high = (min(max(x, 0.0), 1.0) for x in (one.number.low, one.number.estimate, one.number.high))
-        axes.plot([low, high], [i, i], color="black", linewidth=1.5)
-        axes.plot([at], [i], "o", color="black")
-        axes.plot([one.threshold] * 2, [i - 0.3, i + 0.3], color="tab:red", linewidth=1.5)
-        if one.strongest:
-            axes.plot([min(max(one.controls[one.strongest].number, 0.0), 1.0)], [i], "D", mfc="none", mec="tab:gray")
-    axes.set(
-        xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5), xlabel="number (dot), threshold (line), control (diamond)"
-    )
-    axes.set_yticks(
-        range(len(rows)), [f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}" for one in rows]
-    )
-    return drawn(figure)

@@ -347,7 +347,7 @@ class Measures:
             return ""
         held = f"{'at least' if of.side == 'above' else 'at most'} {number(of.threshold)}"
         parts = [f"{cell(of.number)} {of.unit}".strip(), *[held] * (not math.isnan(of.threshold))]
-        return "; ".join([*parts, *(f"{name} {number(value)}" for name, value in self.controls(of).items())])
+        return "; ".join([*parts, *(f"{name}: {number(value)}" for name, value in self.controls(of).items())])
 
 
 def _percent(value: float) -> float:

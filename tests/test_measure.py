@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from interp.errors import InputError
+from interp.figures import measured
 from interp.files import json_values
 from interp.measure import (
     AS_WELL,
@@ -29,7 +30,6 @@ from interp.measure import (
     best_of,
     decisive,
     is_clear,
-    plot,
     sentence,
     to_frame,
 )
@@ -217,6 +217,6 @@ def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
 
 
 def test_the_picture_has_a_row_for_each_share() -> None:
-    axes = plot([HELD, RARE, Measure("a", "A"), replace(HELD, is_share=False)]).axes[0]
+    axes = measured([HELD, RARE, Measure("a", "A"), replace(HELD, is_share=False)]).axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["The latents hold the counts: yes"] * 2
     assert axes.lines[0].get_xdata().tolist() == [0.8, 0.95]

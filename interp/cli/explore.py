@@ -31,7 +31,7 @@ def explore(
     Args:
         view: What is shown first: the query of an address that was kept.
     """
-    from reports.explore.server import Served, explorer_of
+    from reports.explore.server import Explorer, Served
     from reports.explore.view import View
 
     shown = View.of(view)
@@ -41,7 +41,7 @@ def explore(
     told = "".join(f" --{name} {value}" for name, value in sizes.items())
     told += "".join(f" --set {pair}" for pair in arguments or ())
     origin = f"interp.load({model!r}{given})"
-    served = Served(explorer_of(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown)
+    served = Served(Explorer(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown)
     address = served.address
     typer.echo(json.dumps({"command": "explore", "address": address}) if say.as_json else address)
     served.run()

@@ -1,9 +1,9 @@
 """A machine live in a browser, one edit at a time: what ``interp explore`` and :func:`interp.explore` serve.
 
-* ``edits``: an edit as a word of the address, as hooks of the engine, as Python; ``view``: all that a page shows;
+* ``view``: all that a page shows, and its edits, as words of the address, as hooks of the engine, as Python;
 * ``bench``: a machine on the episodes of one setting; ``answer``: what edits do, beside algorithm and controls;
-* ``parts``: the longer work on one round (layers, carriers, attention); ``python``: a view as a script;
-* ``page``, ``server``: what a page is filled with, and how it is served.
+* ``page``: what a page is filled with, and the longer work on one round (layers, carriers, attention);
+* ``server``: how it is served.
 
     >>> import interp
     >>> from reports.explore import Explorer, View
@@ -16,8 +16,7 @@ Not here: interventions themselves (``interp.interventions``), pages that stand 
 """
 
 from reports.explore.answer import Answer
-from reports.explore.edits import Edit
 from reports.explore.server import Explorer, Served, explore
-from reports.explore.view import View
+from reports.explore.view import Edit, View
 
 __all__ = ["Answer", "Edit", "Explorer", "Served", "View", "explore"]

@@ -27,12 +27,11 @@ from interp.model.hooked import Hooks
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from reports.explore.bench import Bench
-from reports.explore.edits import Written
-from reports.explore.view import View
+from reports.explore.view import View, Written
 
-N_CONTROLS = 4
+_N_CONTROLS = 4
 """Random changes of equal size; their range is shown."""
-Array = NDArray[Any]
+_Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +53,20 @@ class Answer:
     after: Rollout
     read: Tensor
     hooks: Mapping[int, Hooks]
-    controls: Array
+    controls: _Array
     followed: int
-    values_before: Mapping[str, Array]
-    values_after: Mapping[str, Array]
+    values_before: Mapping[str, _Array]
+    values_after: Mapping[str, _Array]
 
     @cached_property
-    def machine(self) -> tuple[Array, Array]:
+    def machine(self) -> tuple[_Array, _Array]:
         """The machine's predictions without and with the edits, ``[round, outcome]``."""
         told = (self.bench.layout.distribution(run.predictions)[0] for run in (self.before, self.after))
         first, second = (x.double().numpy(force=True) for x in told)
         return first, second
 
     @cached_property
-    def algorithm(self) -> tuple[Array, Array]:
+    def algorithm(self) -> tuple[_Array, _Array]:
         """The algorithm's predictions without and with the edits, ``[round, outcome]``."""
         first, second = (
             np.asarray(self.bench.algorithm.distribution(v)[0]) for v in (self.values_before, self.values_after)
@@ -75,7 +74,7 @@ class Answer:
         return first, second
 
     @cached_property
-    def decoded(self) -> tuple[dict[str, Array], dict[str, Array]]:
+    def decoded(self) -> tuple[dict[str, _Array], dict[str, _Array]]:
         """The state as decoded from what each round reads, ``[round, ...]``, without and with the edits."""
         if self.bench.unreadable:
             return {}, {}
@@ -94,7 +93,7 @@ class Answer:
         moved = np.abs(after - before).max(0)
         return int((moved if moved.max() > 1e-6 else before.std(0) + 1e-9 * np.arange(len(names))).argmax())
 
-    def differences(self) -> dict[str, Array]:
+    def differences(self) -> dict[str, _Array]:
         """How far predictions move, by round: half the summed change of probabilities, or the change of a mean."""
         before, after = self.machine
         moved = {"machine": _moved(before, after, self.classes), "algorithm": _moved(*self.algorithm, self.classes)}
@@ -153,7 +152,8 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     before, episodes = bench.alone(view.episode), edited(bench, view)
     inside = [edit for edit in view.edits if whole or edit.kind in ("input", "move")]
     writes = [written for edit in inside if (written := edit.written(bench)) is not None]
-    changed = _changed(bench, before, episodes)
+    fed = bench.model.prepare(bench.layout.encode(episodes))
+    changed = _changed(bench, before, fed.tensors())
     sizes: dict[tuple[int, int], float] = {}
     read = before.latents[:, :-1].clone()
     hooks, latent = _hooks(bench, writes, sizes), resolve("latent", bench.model, bench.layout)
@@ -161,7 +161,9 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         hooks[t].append((latent.hook, _kept(read, t)))  # rounds that run again, and what they read
     after = before
     if hooks:
-        clean = _spliced(bench, before, episodes, min(hooks))
+        first, was = min(hooks), before.fed.tensors()
+        parts = {name: torch.cat([was[name][:, :first], x[:, first:]], 1) for name, x in fed.tensors().items()}
+        clean = replace(before, fed=replace(fed, **parts))  # a run of the edited rounds takes its first rounds from it
         after = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
         for t in set(range(n)) - set(hooks):
             read[:, t] = (before if view.hold else after).latents[:, t]
@@ -171,23 +173,16 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     return Answer(bench, view, before, after, read, hooks, controls, followed, alone, values)
 
 
-def _changed(bench: Bench, before: Rollout, episodes: Any) -> list[int]:
+def _changed(bench: Bench, before: Rollout, fed: Mapping[str, Tensor]) -> list[int]:
     """The rounds whose inputs differ from those of the run; a choice that the machine makes itself is none."""
-    fed, choice = bench.model.prepare(bench.layout.encode(episodes)), bench.layout.choice_position
+    choice = bench.layout.choice_position
     differ = torch.zeros(bench.n_rounds, dtype=torch.bool)
-    for name, tensor in fed.tensors().items():
+    for name, tensor in fed.items():
         apart = (tensor != before.fed.tensors()[name])[0].reshape(bench.n_rounds, -1)
         if name == "tokens" and choice is not None:
             apart[:, choice] = False
         differ |= apart.any(-1).cpu()
     return [int(t) for t in differ.nonzero()]
-
-
-def _spliced(bench: Bench, before: Rollout, episodes: Any, first: int) -> Rollout:
-    """The run without edits, fed the edited rounds from ``first`` on: what a run of them may take its rounds from."""
-    fed = bench.model.prepare(bench.layout.encode(episodes))
-    parts = {n: torch.cat([before.fed.tensors()[n][:, :first], x[:, first:]], 1) for n, x in fed.tensors().items()}
-    return replace(before, fed=replace(fed, **parts))
 
 
 def _kept(read: Tensor, t: int) -> Any:
@@ -225,7 +220,7 @@ def _controls(
     writes: list[Written],
     sizes: Mapping[tuple[int, int], float],
     changed: list[int],
-) -> Array:
+) -> _Array:
     """Predictions under random changes of equal size, ``[control, round, outcome]``."""
     draw = torch.Generator().manual_seed(view.seed)
     hooks: dict[int, list[Any]] = defaultdict(list)
@@ -245,14 +240,14 @@ def _controls(
         hooks[t].append((latent.hook, moving(latent, float(apart.max()))))
     for (i, t), size in sizes.items():
         hooks[t].append((writes[i].site.hook, moving(writes[i].site, size)))
-    rows = [0] * N_CONTROLS
+    rows = [0] * _N_CONTROLS
     clean = replace(
         before,
         predictions=before.predictions[rows],
         latents=before.latents[rows],
         fed=before.fed.each(lambda part: part[rows]),
     )
-    episodes = bench.episodes.select([view.episode] * N_CONTROLS)
+    episodes = bench.episodes.select([view.episode] * _N_CONTROLS)
     run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
     return bench.layout.distribution(run.predictions).double().numpy(force=True)
 
@@ -267,12 +262,12 @@ def _free(bench: Bench, site: Site, own: Tensor) -> Tensor:
     return seen.double()
 
 
-def _moved(before: Array, after: Array, classes: bool) -> Array:
+def _moved(before: _Array, after: _Array, classes: bool) -> _Array:
     apart = np.abs(after - before)
     return apart.sum(-1) / 2 if classes else apart[..., 0]
 
 
-def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, Array], int]:
+def _follow(bench: Bench, view: View, episodes: Any) -> tuple[Mapping[str, _Array], int]:
     """Every variable of the algorithm under the edits that it follows, ``[1, round, ...]``, and how many these are."""
     algorithm, acts = bench.algorithm, defaultdict(list)
     state_of, followed = {k: bench.values[k][[view.episode]] for k in algorithm.state}, 0

@@ -28,7 +28,7 @@ from interp.task import Task
 
 N_EPISODES = 16
 """Episodes that can be looked at."""
-N_KNOWN, N_EXACT = 1440, 240
+_N_KNOWN, _N_EXACT = 1440, 240
 """Rounds of others that decoders are fitted on; fewer where the state is there exactly, as in a handwired machine."""
 
 
@@ -96,7 +96,7 @@ class Bench:
     @property
     def n_known(self) -> int:
         """How many these are."""
-        return -(-(N_EXACT if self.model.is_handwired else N_KNOWN) // self.n_rounds)
+        return -(-(_N_EXACT if self.model.is_handwired else _N_KNOWN) // self.n_rounds)
 
     @cached_property
     def known_run(self) -> Rollout:

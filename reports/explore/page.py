@@ -1,53 +1,61 @@
-"""What a page is filled with: figure, tables and links, all from a view and its answers."""
+"""What a page is filled with, all from a view and its answers, and the longer work on one round.
+
+The longer work comes row by row, so that a page shows it as it comes and can stop it. ``layers``: the carried state
+read in the residual stream at each layer, or at every point of another machine that holds one vector, by decoders
+fitted there; beside each how well it reads the state of episodes that it has not seen, in this machine and in an
+untrained copy. ``carriers``: which places carry the difference that the edits make in this round's prediction: each is
+given what it has with the edits, alone, in the run without.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 
-from interp.interventions.sites import sites
+from interp.decoder import Decoder
+from interp.errors import InputError, require
+from interp.interventions.round_patcher import RoundPatcher
+from interp.interventions.sites import Site, sites, swept
+from interp.machine import Machine
+from interp.model.replay import replay
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.palette import INK, LIGHT
-from interp.style import WIDTH, house_style
+from interp.style import WIDTH, house_style, inline_svg
+from reports.attention import AttentionView, heads_of
 from reports.explore.answer import Answer
-from reports.explore.bench import Bench
-from reports.explore.edits import KINDS
-from reports.explore.view import View
+from reports.explore.bench import Bench, score
+from reports.explore.view import KINDS, View, script
 
-MOST_ROWS = 12
+_MOST_ROWS = 12
 """Outcomes that a page lists: those that move most, or are likeliest."""
 
 
-class Drawn(NamedTuple):
-    """A line of the decoded state: which variable, which number of it, and what it is called."""
-
-    key: str
-    number: int
-    label: str
-
-
-def state_number(answer: Answer) -> Drawn | None:
-    """The number of the decoded state that edits move most, or that varies most; None where nothing is decoded."""
+def _state_number(answer: Answer) -> tuple[str, int, str] | None:
+    """The number of the decoded state that edits move most, or that varies most: its variable, its index, its name."""
     before, after = answer.decoded
-    best: tuple[float, Drawn] | None = None
+    best: tuple[float, tuple[str, int, str]] | None = None
     for key, first in before.items():
         rows, moved = (x.reshape(len(x), -1) for x in (first, after[key] - first))
         spread = max(float(rows.std()), 1e-9)
         far = np.abs(moved).max(0) / spread if np.abs(moved).max() > 1e-6 * spread else rows.std(0) / spread * 1e-3
         label = answer.bench.algorithm.variable(key).labels(answer.bench.values[key])[int(far.argmax())]
         if best is None or far.max() > best[0]:
-            best = (float(far.max()), Drawn(key, int(far.argmax()), label))
+            best = (float(far.max()), (key, int(far.argmax()), label))
     return best[1] if best else None
 
 
 def figure(answer: Answer, reference: Answer | None = None) -> Figure:
     """The timeline: the outcome's probability, how far edits move predictions, and a number of the decoded state."""
-    rounds, at, drawn = np.arange(answer.bench.n_rounds), answer.outcome, state_number(answer)
+    rounds, at, drawn = np.arange(answer.bench.n_rounds), answer.outcome, _state_number(answer)
     (before, after), (wanted, asked) = answer.machine, answer.algorithm
     name, moved = answer.bench.layout.outcomes[at], answer.differences()
     algorithm = {"color": LIGHT["vermilion"], "linestyle": (0, (6, 2))}
@@ -79,13 +87,14 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
         middle.set_ylabel("moved by edits")
         middle.set_ylim(bottom=0)
         if drawn:
-            sides = [side[drawn.key].reshape(len(rounds), -1)[:, drawn.number] for side in answer.decoded]
+            key, number, label = drawn
+            sides = [side[key].reshape(len(rounds), -1)[:, number] for side in answer.decoded]
             if answer.view.edits:
                 axes[2].plot(rounds, sides[0], color=LIGHT["blue"], linewidth=4, alpha=0.3)
             axes[2].plot(rounds, sides[1], color=LIGHT["blue"])
-            held = np.asarray(answer.values_after[drawn.key][0], dtype=np.float64)
-            axes[2].plot(rounds, held.reshape(len(rounds), -1)[:, drawn.number], **algorithm)
-            axes[2].set_ylabel(f"{drawn.key}: {drawn.label}" if drawn.label != drawn.key else drawn.key)
+            held = np.asarray(answer.values_after[key][0], dtype=np.float64)
+            axes[2].plot(rounds, held.reshape(len(rounds), -1)[:, number], **algorithm)
+            axes[2].set_ylabel(f"{key}: {label}" if label != key else key)
         for one in axes:
             one.axvline(answer.view.round, color=INK, linewidth=0.7)
             one.margins(x=0.01)
@@ -95,7 +104,7 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
     return picture
 
 
-def sentence(answer: Answer) -> str:
+def _sentence(answer: Answer) -> str:
     """What the edits do, in words and numbers."""
     moved, n = answer.differences(), len(answer.view.edits)
     if not n:
@@ -116,7 +125,24 @@ def sentence(answer: Answer) -> str:
     return f"{said}."
 
 
-def outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, Any]]:
+def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
+    """What a view's page is filled with, by the names that its template has for it."""
+    said = _sentence(answer)
+    return {
+        "picture": inline_svg(figure(answer, reference), said, "timeline"),
+        "sentence": said,
+        "outcomes": _outcomes(answer, reference),
+        "state": _state(answer),
+        "tokens": _tokens(answer),
+        "timeline": _timeline(answer),
+        "edits": _edits(answer.view),
+        "choices": _choices(answer.bench),
+        "python": script(answer.bench, answer.view),
+        "kinds": KINDS,
+    }
+
+
+def _outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, Any]]:
     """A row for each outcome in the chosen round, those that matter first where there are many."""
     t, names = answer.view.round, answer.bench.layout.outcomes
     (before, after), (wanted, asked) = answer.machine, answer.algorithm
@@ -126,13 +152,13 @@ def outcomes(answer: Answer, reference: Answer | None) -> list[dict[str, Any]]:
     if reference is not None:
         columns |= dict(zip(("reference without", "reference with"), reference.machine, strict=True))
     rows = [{"outcome": name, **{c: float(x[t, i]) for c, x in columns.items()}} for i, name in enumerate(names)]
-    if len(rows) > MOST_ROWS:
+    if len(rows) > _MOST_ROWS:
         matters = np.max([np.abs(after[t] - before[t]), after[t] / 2, asked[t] / 2], axis=0)
         rows = [rows[i] for i in np.argsort(-matters, kind="stable")]
-    return rows[:MOST_ROWS]
+    return rows[:_MOST_ROWS]
 
 
-def state(answer: Answer) -> list[dict[str, Any]]:
+def _state(answer: Answer) -> list[dict[str, Any]]:
     """A row for each number of the carried state that the chosen round reads."""
     t, rows = answer.view.round, []
     for key, first in answer.decoded[0].items():
@@ -147,7 +173,7 @@ def state(answer: Answer) -> list[dict[str, Any]]:
     return rows
 
 
-def tokens(answer: Answer) -> list[dict[str, Any]]:
+def _tokens(answer: Answer) -> list[dict[str, Any]]:
     """A row for each position of the chosen round: its label, its token, and its payload where it has one."""
     fed, layout, t = answer.after.fed, answer.bench.layout, answer.view.round
     names = {i: name for name, i in layout.token_ids.items()}
@@ -159,7 +185,7 @@ def tokens(answer: Answer) -> list[dict[str, Any]]:
     return rows
 
 
-def choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
+def _choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     """What the forms offer: (value, name) of inputs, of numbers of the state, and of places."""
     inputs: list[tuple[str, str]] = []
     numbered: list[tuple[str, str]] = []
@@ -167,8 +193,9 @@ def choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
         for name, options in record.each(bench.episodes).items():
             said = ",".join(f"{key}={value}" for key, value in options.items()) or "-"
             inputs.append((f"{record.key} {said}", f"{record.name}{f', {name}' if name else ''}"))
-        taken = list(inspect.signature(record.build, eval_str=True).parameters.values())[2:]
-        numbered += [(f"{record.key} {p.name}=", f"{p.name} ({record.name})") for p in taken if _real(p)]
+        build = inspect.signature(record.build, eval_str=True)
+        taken = [p for p in list(build.parameters.values())[2:] if float in {p.annotation, *get_args(p.annotation)}]
+        numbered += [(f"{record.key} {p.name}=", f"{p.name} ({record.name})") for p in taken]
     numbers = []
     for key, shape in {} if bench.unreadable else bench.writer.shapes.items():
         labels = bench.algorithm.variable(key).labels(bench.values[key])
@@ -181,11 +208,7 @@ def choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     return {"inputs": inputs, "numbered": numbered, "state": numbers, "places": held}
 
 
-def _real(parameter: inspect.Parameter) -> bool:
-    return float in (parameter.annotation, *getattr(parameter.annotation, "__args__", ()))
-
-
-def timeline(answer: Answer) -> list[dict[str, Any]]:
+def _timeline(answer: Answer) -> list[dict[str, Any]]:
     """A link for each round, with how far the edits move its prediction."""
     moved, acted = answer.differences()["machine"], {t for edit in answer.view.edits for t in edit.rounds(answer.bench)}
     most = max(float(np.nanmax(moved)), 1e-9)
@@ -201,7 +224,7 @@ def timeline(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
-def edits(view: View) -> list[dict[str, str]]:
+def _edits(view: View) -> list[dict[str, str]]:
     """Every edit of a view with the views without it and with it alone."""
     each: Sequence[Any] = view.edits
     return [
@@ -213,3 +236,105 @@ def edits(view: View) -> list[dict[str, str]]:
         }
         for i, edit in enumerate(each)
     ]
+
+
+_SMALLEST = 1e-6
+"""A difference of predictions below this is none to be carried."""
+_CHUNK = 256
+"""Rounds that run at once where many are read."""
+
+
+def layers(answer: Answer) -> Iterator[dict[str, Any]]:
+    """A row for each place and variable: what is decoded there, the algorithm's value, R2 and an untrained copy's."""
+    bench, t, view = answer.bench, answer.view.round, answer.view
+    require(not bench.unreadable, f"no state is decoded: {bench.unreadable}")
+    places, known = _vectors(bench), bench.algorithm.run(bench.known)
+    blank = bench.model.fresh(view.seed)
+    blank_runs = [rollout(blank, episodes) for episodes in (bench.known, bench.episodes)]
+    own = [_at(bench.model, run, places) for run in (bench.known_run, bench.run)]
+    seen = (own, [_at(blank, run, places) for run in blank_runs])
+    shown = [_at(bench.model, run, places, [t], inner) for run, inner in _sides(answer)]
+    for site in places:
+        for key in bench.writer.shapes:
+            decoders = [Decoder.fit(fit[site], known[key], ridge=bench.ridge) for fit, _ in seen]
+            scores = [
+                score(bench.values[key], d(held[site]).numpy()) for d, (_, held) in zip(decoders, seen, strict=True)
+            ]
+            first, second = (np.ravel(decoders[0](vectors[site]).numpy()) for vectors in shown)
+            at = int(np.abs(second - first).argmax())
+            values = [np.ravel(v[key][0, t])[at] for v in (answer.values_before, answer.values_after)]
+            label = bench.algorithm.variable(key).labels(bench.values[key])[at]
+            told = {"place": str(site), "number": label, "without": float(first[at]), "with": float(second[at])}
+            told |= {"algorithm_without": float(values[0]), "algorithm_with": float(values[1])}
+            yield {**told, "R2": scores[0], "R2_untrained": scores[1]}
+
+
+def _vectors(bench: Bench) -> list[Site]:
+    """The places whose one vector is read: a residual stream where the prediction is, or every such point."""
+    if "resid_pre" in bench.model.points:
+        label = [bench.layout.predict_label]
+        return sites(bench.model, bench.layout, ("resid_pre", "resid_post"), label)
+    keys = [key for key, kind in bench.model.points.items() if kind.axes in ("", "latent")]
+    return sites(bench.model, bench.layout, keys, None)
+
+
+def _at(model: Machine, run: Rollout, places: list[Site], rounds: Any = "all", inner: Any = ()) -> dict[Site, Tensor]:
+    """What a run has at some places, ``[episode, round, row, width]``: these alone are kept of its activations."""
+    kept: dict[Site, list[Tensor]] = {site: [] for site in places}
+
+    def keep(site: Site) -> Any:
+        def act(activation: Tensor, hook: object) -> None:
+            kept[site].append(site.read(activation, run.layout).double().cpu())
+
+        return act
+
+    replay(model, run, rounds=rounds, fwd_hooks=[*inner, *((site.hook, keep(site)) for site in places)], chunk=_CHUNK)
+    whole = {site: torch.cat(parts) for site, parts in kept.items()}
+    return {
+        site: x.reshape(run.n_episodes, -1, max(1, x[0].numel() // x.shape[-1]), x.shape[-1])
+        for site, x in whole.items()
+    }
+
+
+def _sides(answer: Answer) -> tuple[tuple[Rollout, Any], tuple[Rollout, Any]]:
+    """The runs without and with the edits, each as its rounds were read, and the hooks inside the chosen round."""
+    latents = answer.after.latents.clone()
+    latents[:, :-1] = answer.read  # a run says what it carried, and not what an edit made of it
+    hook = answer.bench.model.points["latent"].hook
+    inner = [pair for pair in answer.hooks.get(answer.view.round, ()) if pair[0] != hook]
+    return (answer.before, []), (replace(answer.after, latents=latents), inner)
+
+
+def carriers(answer: Answer) -> Iterator[dict[str, Any]]:
+    """A row for each place, in the order computed: its share of the difference in the chosen round's prediction."""
+    bench, t = answer.bench, answer.view.round
+    whole = answer.differences()["machine"][t]
+    if not whole > _SMALLEST:
+        raise InputError(f"the edits move no prediction of round {t}, so nothing carries them there; choose another")
+    (_, _), (source, inner) = _sides(answer)
+    require(not inner, f"edits act inside round {t}; choose a later one to see what carries them on")
+    cells = sites(bench.model, bench.layout, ("latent", *(k for k in swept(bench.model) if k != "latent")))
+    patcher = RoundPatcher(bench.model, answer.before, t, source, update=False)
+    target = answer.machine[1][t]
+    for patched in patcher.cells(cells):
+        told = bench.layout.distribution(patched.predictions).double().numpy(force=True)
+        left = np.abs(told - target).sum(-1) / (2 if answer.classes else 1)
+        for i, missed in zip(patched.cells, left, strict=True):
+            yield {"place": str(cells[i]), "share": float(1 - missed / whole)}
+
+
+def attention(answer: Answer) -> list[AttentionView]:
+    """The attention of the chosen round without the edits, and with them where there are any."""
+    bench, t = answer.bench, answer.view.round
+    names = heads_of(bench.model)
+    hooks = [bench.model.points["pattern"].hook.format(layer=i) for i in range(len(names))]
+    views = []
+    for name, (run, inner) in zip(("without the edits", "with the edits"), _sides(answer), strict=True):
+        if name.startswith("with ") and not answer.view.edits:
+            break
+        _, _, cache = replay(bench.model, run, rounds=t, names_filter=hooks, fwd_hooks=inner)
+        drawn = zip(hooks, names, strict=True)
+        patterns = [cache[hook][:, :, : len(named)].double().numpy(force=True) for hook, named in drawn]
+        at: dict[str, Any] = {"episodes": (answer.view.episode,), "rounds": (t,)}
+        views.append(AttentionView(patterns, bench.layout.labels, [list(n) for n in names], f"Round {t}, {name}", **at))
+    return views

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
+from itertools import chain
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,28 +24,27 @@ from interp.errors import InputError, require, require_known
 from interp.foreign import csv, one_line, svg
 from interp.library import load
 from interp.machine import Machine
-from interp.style import house_style, inline_svg
+from interp.style import house_style
 from reports.attention import library_script
-from reports.explore import page, parts
+from reports.explore import page
 from reports.explore.answer import Answer, answer
 from reports.explore.bench import N_EPISODES, Bench
-from reports.explore.edits import KINDS, Edit
-from reports.explore.python import script
-from reports.explore.view import LONGEST, View
+from reports.explore.view import LONGEST, Edit, View, script
 from reports.html import TEMPLATES, environment, stylesheet
 
-ROUNDS = 30
+_ROUNDS = 30
 """Rounds of an episode, where the task has so many that say something new."""
-POLICY = (
+_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
 )
 _HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": _POLICY,
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+_STOPPED = "the work was stopped; fold and open its box to begin again"
 _MISSING = "a live page needs the extra `explore`; run: pip install 'latent-context-interp[explore]'"
 
 
@@ -64,6 +64,9 @@ class Explorer:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
+        if self.reference is not None:
+            tasks = [machine.layout.task for machine in (self.model, self.reference)]
+            require(tasks[0] == tasks[1], f"the machines are of different tasks, {tasks[0]!r} and {tasks[1]!r}")
         self._bench = lru_cache(maxsize=4)(self._setting)
         self._answer = lru_cache(maxsize=64)(self._computed)
 
@@ -80,7 +83,7 @@ class Explorer:
     def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
         """The rows of a longer part, each computed when it is asked for."""
         one = self.answer(view)[0]
-        rows = {"layers": parts.layers, "carriers": parts.carriers}[name](one)
+        rows = {"layers": page.layers, "carriers": page.carriers}[name](one)
         while True:
             with self._lock:
                 row = next(rows, None)
@@ -93,7 +96,7 @@ class Explorer:
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
         rooms = [channel.shape[0] // channel.grows for channel in self.model.channels if channel.grows]
-        n_rounds = rounds or min([task.at_most(ROUNDS), *rooms])
+        n_rounds = rounds or min([task.at_most(_ROUNDS), *rooms])
         episodes = task.sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
         first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
         if self.reference is None:
@@ -110,19 +113,8 @@ class Explorer:
         """The page of a view."""
         one, other = self.answer(view)
         with self._lock:
-            drawn = page.figure(one, other)
-            shown = {
-                "picture": inline_svg(drawn, page.sentence(one), "timeline"),
-                "sentence": page.sentence(one),
-                "outcomes": page.outcomes(one, other),
-                "state": page.state(one),
-                "tokens": page.tokens(one),
-                "timeline": page.timeline(one),
-                "edits": page.edits(view),
-                "choices": page.choices(one.bench),
-                "python": script(one.bench, view),
-            }
-        usual = {"view": view, "bench": one.bench, "answer": one, "kinds": KINDS, "explorer": self}
+            shown = page.contents(one, other)
+        usual = {"view": view, "bench": one.bench, "answer": one, "explorer": self}
         return str(environment().get_template("explore.html.j2").render(**shown, **usual))
 
     def part(self, name: str, view: View) -> Iterator[str]:
@@ -131,17 +123,13 @@ class Explorer:
         if name == "attention":
             one = self.answer(view)[0]
             with self._lock:
-                views = [each.html(f"attention-{i}") for i, each in enumerate(parts.attention(one))]
+                views = [each.html(f"attention-{i}") for i, each in enumerate(page.attention(one))]
             return iter([str(template.render(name=name, view=view, views=views, rows=None))])
         told = self.rows(name, view)
         first = next(told, None)  # what is refused is refused before a page begins
 
-        def rows() -> Iterator[dict[str, Any]]:
-            if first is not None:
-                yield first
-            yield from told
-
-        return iter(template.generate(name=name, view=view, rows=rows(), views=None))
+        rows = chain([] if first is None else [first], told)
+        return iter(template.generate(name=name, view=view, rows=rows, views=None))
 
     def added(self, query: str, given: dict[str, str]) -> View:
         """A view with one edit more, as a form says it; refused where the edit is none of this machine's."""
@@ -198,19 +186,15 @@ def app(explorer: Explorer, token: str) -> Any:
 
         return respond
 
-    def of(request: Request) -> View:
-        return View.of(str(request.url.query))
-
     def whole(request: Request) -> Response:
-        return HTMLResponse(explorer.page(of(request)), headers=_HEADERS)
+        return HTMLResponse(explorer.page(View.of(str(request.url.query))), headers=_HEADERS)
 
     def part(request: Request) -> Response:
         name = str(request.path_params["name"])
         require_known("part of a page", name, ("attention", "layers", "carriers"))
-        return StreamingResponse(explorer.part(name, of(request)), media_type="text/html", headers=_HEADERS)
-
-    def stopped(request: Request) -> Response:
-        return refused("the work was stopped; fold and open its box to begin again", 200)
+        return StreamingResponse(
+            explorer.part(name, View.of(str(request.url.query))), media_type="text/html", headers=_HEADERS
+        )
 
     def add(request: Request) -> Response:
         given = dict(request.query_params)
@@ -228,7 +212,7 @@ def app(explorer: Explorer, token: str) -> Any:
         return RedirectResponse(f"./?{now.query(**changed)}", 303, headers=_HEADERS)
 
     def kept(request: Request) -> Response:
-        view, name = of(request), str(request.path_params["file"])
+        view, name = View.of(str(request.url.query)), str(request.path_params["file"])
         one, other = explorer.answer(view)
         if name == "data.csv":
             text, kind = csv(one.frame()), "text/csv"
@@ -247,18 +231,25 @@ def app(explorer: Explorer, token: str) -> Any:
         text, kind = _assets()[name]
         return Response(text, media_type=kind, headers={**_HEADERS, "Cache-Control": "private, max-age=3600"})
 
-    routes = {"/": whole, "/add": add, "/look": look, "/part/{name}": part, "/stopped": stopped}
+    routes = {
+        "/": whole,
+        "/add": add,
+        "/look": look,
+        "/part/{name}": part,
+        "/stopped": lambda _: refused(_STOPPED, 200),
+    }
     routes |= {"/keep/{file}": kept, "/asset/{file}": asset}
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
-
-    def nothing(request: Request, error: Exception) -> Response:
-        return refused("there is no such page", 404)
 
     def fault(request: Request, error: Exception) -> Response:
         return refused(f"a fault of ours, not of the view: {type(error).__name__}: {one_line(error)}", 500)
 
     listed = [Route(f"/{{token}}{path}", guarded(give)) for path, give in routes.items()]
-    return Starlette(routes=listed, middleware=[hosts], exception_handlers={404: nothing, Exception: fault})
+    return Starlette(
+        routes=listed,
+        middleware=[hosts],
+        exception_handlers={404: lambda *_: refused("there is no such page", 404), Exception: fault},
+    )
 
 
 @dataclass(eq=False)
@@ -337,16 +328,8 @@ def explore(model: Machine | str, reference: Machine | str | None = None, *, vie
         True
         >>> page.close()
     """
-    one, other = (load(m) if isinstance(m, str) else m for m in (model, reference)) if reference else (model, None)
-    one = load(one) if isinstance(one, str) else one
+    one = load(model) if isinstance(model, str) else model
+    other = load(reference) if isinstance(reference, str) and reference else reference or None
     origin = f"interp.load({model!r})" if isinstance(model, str) else ""
     command = f"interp explore {model}" if isinstance(model, str) else ""
-    return Served(explorer_of(one, other, origin, command), port, View.of(view)).start()
-
-
-def explorer_of(model: Machine, reference: Machine | None, origin: str, command: str) -> Explorer:
-    """An explorer of machines that fit together."""
-    if reference is not None:
-        tasks = [machine.layout.task for machine in (model, reference)]
-        require(tasks[0] == tasks[1], f"the machines are of different tasks, {tasks[0]!r} and {tasks[1]!r}")
-    return Explorer(model, reference, origin, command)
+    return Served(Explorer(one, other, origin, command), port, View.of(view)).start()

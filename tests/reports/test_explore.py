@@ -14,10 +14,9 @@ from starlette.testclient import TestClient
 import interp
 from interp.errors import InputError
 from interp.interventions.sites import Site
-from reports.explore import Edit, Explorer, View, parts
-from reports.explore.edits import Written
-from reports.explore.python import script
+from reports.explore import Edit, Explorer, View, page
 from reports.explore.server import app
+from reports.explore.view import Written, script
 
 TOKEN = "a-token"
 INSIDE = ("patch 3 latent 5", "patch 2- latent 4", "mean 3 latent -", "zero 4 latent -")
@@ -225,10 +224,10 @@ def test_what_is_kept_says_the_same_as_the_page(client: TestClient) -> None:
 def test_layers_and_carriers_come_row_by_row_beside_an_untrained_copy(client: TestClient) -> None:
     view = of("move 3 log_weights.1 1.5", round=4)
     one, _ = explorer("wma-handwired").answer(view)
-    read = {row["place"]: row for row in parts.layers(one)}
+    read = {row["place"]: row for row in page.layers(one)}
     last = read["resid_post[1]@p?"] if "resid_post[1]@p?" in read else list(read.values())[-1]
     assert last["number"] and max(row["R2"] for row in read.values()) > 0.9
-    shares = {row["place"]: row["share"] for row in parts.carriers(one)}
+    shares = {row["place"]: row["share"] for row in page.carriers(one)}
     assert shares["latent@<z>"] == pytest.approx(1) and shares["embed@y"] == 0 if "embed@y" in shares else True
     assert min(shares.values()) == pytest.approx(0, abs=1e-9)
     text = client.get(f"/{TOKEN}/part/carriers?{view.query()}").text

@@ -34,7 +34,7 @@ def test_marks_stand_where_their_numbers_are() -> None:
         [],
     ]
     assert drawn.kinds == {"span", "from", "to", "untrained", "control", "dot", "beyond"}
-    assert drawn.said(above) == f"0.60 [0.50, 0.90]; at least 0.95; {UNTRAINED} −2; random 0.25"
+    assert drawn.said(above) == f"0.60 [0.50, 0.90]; at least 0.95; {UNTRAINED}: −2; random: 0.25"
 
 
 def test_an_amount_is_printed() -> None:
