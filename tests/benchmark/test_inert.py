@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from circuits.benchmark.questions import QUESTIONS
 
 from circuits.benchmark.known_machine import build
 from circuits.benchmark.material import ANOTHER, QUICK, Material
 from circuits.benchmark.question import Answer, ranking
+from circuits.benchmark.questions import QUESTIONS
 
 
 @pytest.mark.parametrize(

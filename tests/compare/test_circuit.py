@@ -506,15 +506,6 @@ def test_the_state_is_the_first_carried_variable_that_differs_between_episodes()
     assert circuit._state(subject, None) == ""
 
 
-@pytest.mark.parametrize(
-    ("hypothesis", "algorithms", "known"), [(None, {}, False), (1, {}, True), (None, {"a": 1}, True)]
-)
-def test_a_task_without_algorithms_has_no_state_to_look_for(hypothesis, algorithms, known):
-    known_algorithms = SimpleNamespace(hypothesis=hypothesis, records=lambda: algorithms)
-    task = SimpleNamespace(algorithms=known_algorithms, explains=lambda model: "algorithm")
-    assert circuit._algorithm(SimpleNamespace(task=task, model=None)) == ("algorithm" if known else None)
-
-
 def test_wma_learned_has_heads_that_only_look_as_if_they_weighed_votes():
     """Head 1.0 attends to votes in proportion to their experts' records, and carries under an eighth of the effect."""
     model, effort = interp.load("wma-learned"), Effort(known=8, test=16, rounds=20, starts=4)

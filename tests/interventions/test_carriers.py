@@ -69,7 +69,9 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
 
 def test_a_handwired_q_learners_own_rates_are_sampled():
     """The algorithm it is held against has its learning rate and discount, and so have the episodes."""
-    model = circuits.compile_circuit(circuits.build("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5))
+    model = circuits.compile_circuit(
+        circuits.build("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5)
+    )
     task = tasks.of(model)
     episodes = task.sample_for(model, 3, 9, 0)
     assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)

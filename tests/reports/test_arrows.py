@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from circuits.registry import RECORDS, build
 from circuits.circuit import EMBEDDINGS
+from circuits.registry import RECORDS, build
 from interp.errors import InputError
 from reports.arrows import flow, strongest, wiring, written
 
