@@ -47,6 +47,8 @@ from interp.interventions.interchange import interchange
 from interp.interventions.patching import round_map
 from interp.interventions.sites import Site
 from interp.model.replay import replay
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 
 _THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""
@@ -119,8 +121,11 @@ def _interchanged(subject: KnownMachine, material: Material) -> Answer:
     scores = {}
     for key, site in material.items("where"):
         at = partial(interchange, subject.model, *runs, subject.algorithm, key, site)
-        results = [at(outcome=Outcome(outcome, decode)) for outcome in outcomes]
-        scores[key, site] = max(_cosine(one.effect, one.wanted) for one in results)
+        cosines = []
+        for one in [at(outcome=Outcome(outcome, decode)) for outcome in outcomes]:
+            size = float(np.linalg.norm(one.effect) * np.linalg.norm(one.wanted))
+            cosines.append(float((one.effect * one.wanted).sum()) / size if size > 1e-9 else 0.0)
+        scores[key, site] = max(cosines)
     return Answer(scores)
 
 
@@ -132,26 +137,15 @@ def _reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Ten
     return lambda latents: run.layout.state(decoder(latents))
 
 
-def _cosine(effect: np.ndarray, wanted: np.ndarray) -> float:
-    size = float(np.linalg.norm(effect) * np.linalg.norm(wanted))
-    return float((effect * wanted).sum()) / size if size > 1e-9 else 0.0
-
-
-def _accuracies(subject: KnownMachine, material: Material) -> Answer:
-    return Answer({item: one.accuracy() for item, one in _aligned(subject, material, "where").items()})
-
-
-def _learned(subject: KnownMachine, material: Material) -> Answer:
-    return Answer({}, subspaces={item: one.basis for item, one in _aligned(subject, material, "subspace").items()})
-
-
-def _aligned(subject: KnownMachine, material: Material, question: str) -> dict[tuple[str, str], AlignmentResult]:
-    """What was learned of each item, without those that were refused; the last refusal where all of them were."""
+def _das(question: str, subject: KnownMachine, material: Material) -> Answer:
+    """Accuracies of learned bases, or the bases, without items that were refused; the last refusal where all were."""
     asked = material.items(question)
     learned = {item: material.once(("das", *item), partial(_align, subject, material, *item)) for item in asked}
     results = {item: one for item, one in learned.items() if isinstance(one, AlignmentResult)}
     require(bool(results) or not asked, f"no site could be aligned; of the last: {[None, *learned.values()][-1]}")
-    return results
+    if question == "where":
+        return Answer({item: one.accuracy() for item, one in results.items()})
+    return Answer({}, subspaces={item: one.basis for item, one in results.items()})
 
 
 def _align(subject: KnownMachine, material: Material, key: str, site: str) -> AlignmentResult | AlignmentError:
@@ -224,8 +218,8 @@ register(
     Method("probe:weights", "directions of a linear probe", "subspace", partial(_directions, False)),
     Method("probe:pattern", "directions along which decoded activations vary", "subspace", partial(_directions, True)),
     Method("interchange", "interchange of whole activations", "where", _interchanged, quick=False),
-    Method("das", "distributed alignment search", "where", _accuracies, quick=False),
-    Method("das", "distributed alignment search", "subspace", _learned, quick=False),
+    Method("das", "distributed alignment search", "where", partial(_das, "where"), quick=False),
+    Method("das", "distributed alignment search", "subspace", partial(_das, "subspace"), quick=False),
     Method("fit", "nearest fitted algorithm, by predictions", "algorithm", _nearest, quick=False),
 )
 register(
