@@ -61,12 +61,13 @@ def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, origin):
         return _mapping(parts, value, finite)
     from beartype.door import is_bearable
-    from jaxtyping import Float, Num
+    from jaxtyping import Float, Num, jaxtyped
 
     if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
         kind = Num[kind.array_type, kind.dim_str]
     kind = origin if origin is np.ndarray else kind
-    return value if is_bearable(value, kind) else NO
+    with jaxtyped("context"):  # names of axes are this value's own, whatever is checked around it
+        return value if is_bearable(value, kind) else NO
 
 
 def _whole(value: Any, finite: bool) -> Any:
