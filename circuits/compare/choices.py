@@ -8,8 +8,8 @@ the probability of a choice by a temperature and a lapse rate::
 
 Rounds in which all outcomes are alike go by how often each was chosen in such rounds. Lapse (by maximum likelihood),
 temperature (of :data:`_TEMPERATURES`) and the family's parameters are fitted on every other episode, and scored on
-those left, then the other way round: every loss is *held out*, in nats a round. A player may also *switch* at a round from
-one family to another, which is asked of the best few.
+those left, then the other way round: every loss is *held out*, in nats a round. A player may also *switch* at a round
+from one family to another, which is asked of the best few.
 
 That a family explains the choices needs all of these, each by its 95 % interval over episodes:
 
