@@ -12,9 +12,9 @@ Kullback-Leibler is of no use here: Weighted Majority says exactly 0 and 1. The 
 that keeps no memory are chosen where families are fitted, and scored where they are not; the sets of episodes pull the
 families apart (the battery of a task) and count alike. A family *explains* the model where, by 95 % intervals over
 episodes, it explains at least :data:`_EXPLAINED` and leaves at most :data:`RATIO` of what its runner-up leaves. Else
-the answer is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it where
-it leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not, unless that one
-explains :data:`NEARLY_ALL`; the two are no rivals.
+the answer is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it
+where it leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not, unless that
+one explains :data:`NEARLY_ALL`; the two are no rivals.
 
 Averages hide what happens rarely: a family that explains must also respond to single inputs as the model does
 (:mod:`circuits.compare.response`), to every input at every lag and in every round: every cell must reach
