@@ -167,7 +167,7 @@ def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout:
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """One round run: what it predicted and chose, the latents that it leaves, and the round as it was fed."""
 
     prediction: Tensor
@@ -184,7 +184,7 @@ def run_round(
     commit: str,
     hooks: Hooks,
     step: Callable[[Tensor, EncodedRounds], Stepped] | None = None,
-) -> _Step:
+) -> Step:
     """One round: predict, commit the choice where the layout has one, and write the update.
 
     Callers that run many rounds without hooks give the model's ``stepper()`` as ``step``, which is then made once.
@@ -198,7 +198,7 @@ def run_round(
             if not torch.equal(committed, encoded.tokens):
                 encoded = replace(encoded, tokens=committed)
                 done = forward(latents, encoded)
-    return _Step(done.prediction, choice, done.carried, encoded)
+    return Step(done.prediction, choice, done.carried, encoded)
 
 
 def _sequential(
@@ -220,7 +220,7 @@ def _sequential(
         stepper = model.stepper()
         for t in range(n_rounds):
             if clean is not None and (t < first or (hold and t not in hooks)):
-                step = _Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], clean.fed.at(t))
+                step = Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], clean.fed.at(t))
             else:
                 pairs = counters[t].hooks if t in counters else ()
                 step = run_round(model, encoded.at(t), latents, layout, commit, pairs, stepper)
@@ -266,7 +266,7 @@ class _Record:
         self.latents = self._all(initial, n_rounds + 1)
         self.latents[:, 0] = initial.detach()
 
-    def add(self, step: _Step) -> None:
+    def add(self, step: Step) -> None:
         """The next round."""
         given = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.n_done:
