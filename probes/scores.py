@@ -117,7 +117,8 @@ def fitted(
 
     ``refitted`` gives what belongs to the probe that was fitted on all episodes.
     """
-    y, mask, of_classes = target.values, target.mask, target.kind == "class"
+    mask, of_classes = target.mask, target.kind == "class"
+    y = target.values if of_classes else target.values.astype(np.float64)
     if of_classes:
         *each, score = accuracies(y, predictions, mask, groups)
     else:
