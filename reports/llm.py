@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.players import Behaviour, behaviour
+from circuits.compare.players import PlayerBehaviour, behaviour
 from interp import figures
 from interp.checks import checked
 from interp.errors import require
@@ -107,7 +107,7 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
     )
 
 
-def _sentence(acts: Sequence[Behaviour]) -> str:
+def _sentence(acts: Sequence[PlayerBehaviour]) -> str:
     """Of each model, what it is named to play like most often; all groups that are not named, as one number."""
     named = [one for one in acts if one.found and one.found.family]
     told = []
@@ -120,7 +120,7 @@ def _sentence(acts: Sequence[Behaviour]) -> str:
     return f"{said[:1].upper()}{said[1:]}." if said.startswith("no ") else f"{said}."
 
 
-def _facts(runs: Sequence[LLMRun], acts: Sequence[Behaviour]) -> dict[str, Any]:
+def _facts(runs: Sequence[LLMRun], acts: Sequence[PlayerBehaviour]) -> dict[str, Any]:
     complete = sum(run.ended == "complete" for run in runs)
     missing, rounds = sum(int(run.missing.sum()) for run in runs), sum(run.rounds for run in runs)
     served = sorted({name for run in runs for name in run.served})
@@ -176,7 +176,7 @@ def _answers(scores: LLMScores) -> Section:
     return Section("Answers and tokens", [Prose(_ANSWERS), Table(frame, "Calls", formats={"malformed_share": ".2%"})])
 
 
-def _behaviour(acts: Sequence[Behaviour]) -> Section:
+def _behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
     whole = pd.concat([one.to_frame() for one in acts], ignore_index=True)
     table = joined(whole)
     families = pd.concat([one.families() for one in acts], ignore_index=True)

@@ -33,7 +33,7 @@ FEWEST = 8
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class PlayerBehaviour:
     """What one group of runs (model, condition, regime) plays like.
 
     Attributes:
@@ -102,8 +102,8 @@ class Behaviour:
 
 
 @checked
-def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()) -> list[Behaviour]:
-    """One :class:`Behaviour` for each (model, condition, regime) in ``runs`` that has a prediction.
+def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()) -> list[PlayerBehaviour]:
+    """One :class:`PlayerBehaviour` for each (model, condition, regime) in ``runs`` that has a prediction.
 
     Args:
         machines: models of expert advice; does the player choose as each of them does?
@@ -117,7 +117,7 @@ def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine]
 
 
 @checked
-def behaviour_tables(acts: Sequence[Behaviour]) -> dict[str, pd.DataFrame]:
+def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]:
     """What ``interp llm score`` writes of them: ``behaviour`` (a row a group) and ``families`` (a row a family)."""
     if not acts:
         return {}
@@ -126,7 +126,7 @@ def behaviour_tables(acts: Sequence[Behaviour]) -> dict[str, pd.DataFrame]:
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
 
 
-def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]) -> Behaviour:
+def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]) -> PlayerBehaviour:
     model, condition, regime = members[0].group
     episodes = episodes_of(members, regime)
     choices = np.full((len(episodes), episodes.n_rounds), np.nan)
@@ -138,7 +138,7 @@ def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
         families = player_families(episodes.n_experts)
         found = explain_choices(episodes, choices, families=families, beside=beside, seed=seed)
     best, worst = (float(np.mean(shares)) for shares in zip(*map(_second_half, members), strict=True))
-    return Behaviour(model, condition, regime, len(members), found, best, worst, _repeated(members, seed))
+    return PlayerBehaviour(model, condition, regime, len(members), found, best, worst, _repeated(members, seed))
 
 
 def _repeated(members: Sequence[LLMRun], seed: int) -> Interval:

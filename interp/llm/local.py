@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.llm.backend import THINKING_OFF, Backend, ContextOverflowError, Reply, Settings
-from interp.llm.schemes import Condition, Message, Turn, label_words
+from interp.llm.schemes import Condition, Message, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,7 @@ def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = 
 
 def answers(tokenizer: Any, condition: Condition) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
     """What both valid predictions begin with, the token after it in each (outcome 0, outcome 1), and their texts."""
-    zero, one = (json.dumps({"prediction": word}) for word in label_words(condition.framing))
+    zero, one = (json.dumps({"prediction": word}) for word in condition.words)
     first, second = (list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (zero, one))
     n = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
     return first[:n], (first[n], second[n]), (zero, one)

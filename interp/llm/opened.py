@@ -43,7 +43,7 @@ from interp.errors import InputError, require, require_known
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.note_counts import write_counts
 from interp.llm.protocol import Session
-from interp.llm.schemes import Condition, Message, built_in, expert_keys, expert_letters, label_words, read_message
+from interp.llm.schemes import Condition, Message, built_in, expert_keys, expert_letters, read_message
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks import experts
@@ -250,7 +250,7 @@ class _Conversations:
 
         prompt = prompt or built_in(condition.scheme, episodes.n_experts).text
         self.bridge, self.tokenizer, self.n_experts = bridge, tokenizer, episodes.n_experts
-        self.words = [json.dumps(word) for word in label_words(condition.framing)]
+        self.words = [json.dumps(word) for word in condition.words]
         self.sessions = [
             Session(condition, prompt, advice, labels)
             for advice, labels in zip(episodes.advice, episodes.labels, strict=True)

@@ -44,7 +44,6 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.files import file_to_write
-from interp.llm import schemes
 from interp.llm.schemes import Agent, Answer, Condition, Message, Turn, json_in, read_answer
 
 
@@ -131,7 +130,7 @@ class Session:
                 reply, problem = self._attempts[-1]
                 # Some servers refuse an assistant message without content.
                 messages += [{"role": "assistant", "content": reply}] if reply.strip() else []
-                messages.append(schemes.retry_message(self.condition, self._turn, problem))
+                messages.append(self.condition.retry_message(self._turn, problem))
             self._pending = Request(self._round, self._turn, len(self._attempts), tuple(messages))
         return self._pending
 
@@ -156,8 +155,8 @@ class Session:
     def _question(self) -> Message:
         votes = self.advice[self._round].tolist()
         if self._turn == "prediction":
-            return schemes.prediction_message(self.condition, votes, self.note)
-        return schemes.feedback_message(self.condition, votes, self.note, int(self.labels[self._round]))
+            return self.condition.prediction_message(votes, self.note)
+        return self.condition.feedback_message(votes, self.note, int(self.labels[self._round]))
 
     def _accept(self, text: str, answer: Answer) -> None:
         if self.condition.keeps_history:
@@ -170,7 +169,7 @@ class Session:
                 self._turn = "note"
                 return
             votes = self.advice[self._round].tolist()
-            self.history.append(schemes.feedback_message(self.condition, votes, "", int(self.labels[self._round])))
+            self.history.append(self.condition.feedback_message(votes, "", int(self.labels[self._round])))
             self.notes.append(None)
         else:
             if isinstance(answer.value, str):

@@ -74,6 +74,30 @@ class Condition:
         """Calls that a round needs where no answer is malformed."""
         return 2 if self.has_note else 1
 
+    @property
+    def words(self) -> tuple[str, str] | tuple[int, int]:
+        """How outcome 0 and outcome 1 are written in JSON."""
+        return ("rainy", "sunny") if self.framing == "weather" else (0, 1)
+
+    def prediction_message(self, advice: Sequence[int], note: str) -> Message:
+        """The user message that asks for a prediction (the note is left out where there is none)."""
+        known = {"note": note} if self.has_note else {}
+        return _user({"turn_type": _WORDS[self.framing]["turn_type"], **known, **self._votes(advice)})
+
+    def feedback_message(self, advice: Sequence[int], note: str, label: int) -> Message:
+        """The user message that reveals the outcome; with a note it repeats the note and the advice (paper, F.3)."""
+        known = {"note": note, **self._votes(advice)} if self.has_note else {}
+        truth_key = _WORDS[self.framing]["truth_key"]
+        return _user({"turn_type": "feedback", **known, truth_key: self.words[int(label)]})
+
+    def retry_message(self, turn: Turn, problem: str) -> Message:
+        """The user message after a malformed answer (ours: the paper has none)."""
+        value = '"<short text>"' if turn == "note" else _WORDS[self.framing]["choice"]
+        return _user({"turn_type": "retry", "problem": problem, "expected_output": f'{{"{turn}": {value}}}'})
+
+    def _votes(self, advice: Sequence[int]) -> dict[str, str | int]:
+        return {key: self.words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
+
     @classmethod
     @checked
     def parse(cls, name: str) -> Condition:
@@ -96,40 +120,6 @@ def expert_letters(n_experts: int) -> tuple[str, ...]:
 def expert_keys(n_experts: int) -> tuple[str, ...]:
     """The key of each expert in a prompt's JSON: Expert_A, Expert_B, ..."""
     return tuple(f"Expert_{letter}" for letter in expert_letters(n_experts))
-
-
-def label_words(framing: str) -> tuple[str, str] | tuple[int, int]:
-    """How outcome 0 and outcome 1 are written in JSON."""
-    return ("rainy", "sunny") if framing == "weather" else (0, 1)
-
-
-def prediction_message(condition: Condition, advice: Sequence[int], note: str) -> Message:
-    """The user message that asks for a prediction (the note is left out where there is none)."""
-    known = {"note": note} if condition.has_note else {}
-    return _user({"turn_type": _WORDS[condition.framing]["turn_type"], **known, **_votes(condition, advice)})
-
-
-def feedback_message(condition: Condition, advice: Sequence[int], note: str, label: int) -> Message:
-    """The user message that reveals the outcome; with a note it repeats the note and the advice (paper, F.3)."""
-    known = {"note": note, **_votes(condition, advice)} if condition.has_note else {}
-    truth_key = _WORDS[condition.framing]["truth_key"]
-    return _user({"turn_type": "feedback", **known, truth_key: label_words(condition.framing)[int(label)]})
-
-
-def _votes(condition: Condition, advice: Sequence[int]) -> dict[str, str | int]:
-    words = label_words(condition.framing)
-    return {key: words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
-
-
-def retry_message(condition: Condition, turn: Turn, problem: str) -> Message:
-    """The user message after a malformed answer (ours: the paper has none)."""
-    return _user({"turn_type": "retry", "problem": problem, "expected_output": _expected_form(condition, turn)})
-
-
-def _expected_form(condition: Condition, turn: Turn) -> str:
-    """The answer's form, as the prompts write it."""
-    value = '"<short text>"' if turn == "note" else _WORDS[condition.framing]["choice"]
-    return f'{{"{turn}": {value}}}'
 
 
 def _user(body: Mapping[str, object]) -> Message:
@@ -201,11 +191,11 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
             return Answer(None, problem=f"the note was longer than {LONGEST_NOTE:,} characters")
         # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
         return Answer(value.encode("utf-8", "replace").decode("utf-8"), strict, embedded=embedded)
-    words = [str(word) for word in label_words(condition.framing)]
+    words = [str(word) for word in condition.words]
     word = str(value).strip().lower()
     if isinstance(value, bool) or not isinstance(value, (int, str)) or word not in words:
         return Answer(None, problem=f"the prediction is not {' or '.join(words)}")
-    return Answer(words.index(word), strict and value in label_words(condition.framing), embedded=embedded)
+    return Answer(words.index(word), strict and value in condition.words, embedded=embedded)
 
 
 def json_in(text: str | bytes, **how: Any) -> Any:
@@ -224,7 +214,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def json_schema(condition: Condition, turn: Turn) -> dict[str, Any]:
     """The answer's JSON schema, for servers that enforce one."""
-    zero, one = label_words(condition.framing)
+    zero, one = condition.words
     value: dict[str, Any] = {"type": "string"} if turn == "note" else {"enum": [zero, one]}
     return {"type": "object", "properties": {turn: value}, "required": [turn], "additionalProperties": False}
 
@@ -233,7 +223,7 @@ def grammar(condition: Condition, turn: Turn, max_note_chars: int = 200) -> str:
     """The answer as a GBNF grammar (llama.cpp). The note's length is bounded so that a small model ends it."""
     if turn == "note":
         return f'root ::= "{{\\"note\\": \\"" [A-Za-z0-9 ,.:;/=]{{0,{max_note_chars}}} "\\"}}"'
-    words = [json.dumps(word).replace('"', '\\"') for word in label_words(condition.framing)]
+    words = [json.dumps(word).replace('"', '\\"') for word in condition.words]
     return f'root ::= "{{\\"prediction\\": " ("{words[0]}" | "{words[1]}") "}}"'
 
 

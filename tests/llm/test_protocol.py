@@ -18,12 +18,12 @@ from interp.llm.schemes import (
     CONDITIONS,
     SCHEMES,
     Condition,
-    _expected_form,
     built_in,
     built_in_prompts,
     json_schema,
     load_prompts,
     read_answer,
+    read_message,
 )
 
 ADVICE = np.array([[1, 0, 1, 0], [0, 0, 1, 1], [1, 1, 1, 0]])
@@ -99,7 +99,10 @@ def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(conditi
         body = json.loads(request.messages[-1]["content"])
         announced = [line.split('"')[1] for line in request.messages[0]["content"].splitlines() if line.startswith('"')]
         assert all(key in announced for key in body)
-        assert _expected_form(condition, request.turn)[1:-1] in request.messages[0]["content"]
+        assert (
+            read_message(condition.retry_message(request.turn, ""))["expected_output"][1:-1]
+            in request.messages[0]["content"]
+        )
         assert list(json_schema(condition, request.turn)["properties"]) == [request.turn]
         s.feed(AGENTS["majority"](request.messages))
 
