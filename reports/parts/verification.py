@@ -70,7 +70,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
     def summary(result: VerificationResult, context: Context) -> list[Measure]:
         keys = _EXITS if _unlisted(context) else shown
-        return [replace(one, is_share=False) for one in result if one.key in keys]
+        return [replace(one, claim=one.claim.replace("_", " "), is_share=False) for one in result if one.key in keys]
 
     def sentence(result: VerificationResult, context: Context) -> str:
         return result.sentence if result.passed else ""
