@@ -145,7 +145,7 @@ class SweepResult(Tabled):
         figure = heatmaps(grids, label=label, limit=1.0, lowest=0.0)
         for axes, (name, part) in zip(figure.axes, panels.items(), strict=False):
             for _, row in part[part["word"] == "yes"].iterrows():
-                at = positions.index(row["position"]) - 0.4, grids[str(name)].index.get_loc(row["layer"]) - 0.3
+                at = positions.index(row["position"]) - 0.4, list(grids[str(name)].index).index(row["layer"]) - 0.3
                 axes.plot(*at, "o", color="black", ms=3)
         figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: yes)")
         return figure

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -277,7 +277,7 @@ def remembered(find: Callable[Concatenate[Trial, P], T]) -> Callable[Concatenate
         key = (find.__module__, find.__name__, args, *options.items())
         return once(key, trial, make=lambda: find(trial, *args, **options))
 
-    return found
+    return cast(Callable[Concatenate[Trial, P], T], found)
 
 
 def rounds_for(model: Machine, effort: Scope, times: int = 1) -> int:

@@ -186,7 +186,7 @@ def _evaluate(context: Context) -> suite.Evaluation:
 def _elsewhere_measures(result: suite.Evaluation, context: Context) -> list[Measure]:
     control = result.tables["latent_control"].set_index("quantity")[["estimate", "low", "high"]]
     blank = latent_control(context.model.fresh(context.seed), context.episodes, context.seed).to_frame()
-    idle = float(blank.set_index("quantity").loc["lost when cut", "estimate"])
+    idle = float(blank.set_index("quantity")["estimate"]["lost when cut"])
     share = float(result.tables["theory"]["holds"].mean())
     return [
         Measure(
