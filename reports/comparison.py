@@ -164,7 +164,7 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
             least = of.sort_values("number", kind="stable").head(_MOST)
             few = f" The lowest {_MOST} of {len(of)}." if len(of) > _MOST else ""
             yield Measures(
-                [_row({str(name): cell for name, cell in row.items()}) for row in least.to_dict("records")],
+                [_row(dict(zip(least, row, strict=True))) for row in least.itertuples(index=False)],
                 f"{str(name).capitalize()}.{few}",
             )
         yield Table(joined(of), f"{str(name).capitalize()}: every number", collapsed=True)
