@@ -323,7 +323,11 @@ _N_DRAWN = 2
 
 @checked
 def check_task(task: Task) -> None:
-    """Raise unless a task's record keeps what it says: a sentence for the first way in which it does not."""
+    """Raise unless a task's record keeps what it says: a sentence for the first way in which it does not.
+
+    >>> from interp import tasks
+    >>> check_task(tasks.get("experts"))
+    """
     sizes = {size.name: size.default for size in task.sizes}
     layout = _tried("layout", lambda: task.layout(**sizes))
     _check_layout(task, layout)
