@@ -19,7 +19,7 @@ from interp.measure import Measure
 from interp.palette import INK
 from interp.statistics import Interval
 from interp.style import WIDTH, styled
-from reports.side_by_side import LOOKS, PARTS, machines
+from reports.comparison import LOOKS, PARTS, machines
 
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"

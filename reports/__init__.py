@@ -31,7 +31,6 @@ __all__ = [
     "build",
     "comparison",
     "evaluation",
-    "html",
     "llm",
     "page",
     "panels",

@@ -38,7 +38,7 @@ from interp.display import lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.palette import LIGHT
-from reports.html import TEMPLATES, environment, policy, stylesheet
+from reports.blocks import TEMPLATES, environment, policy, stylesheet
 
 if TYPE_CHECKING:
     from interp.model.run import Rollout

@@ -1,6 +1,7 @@
 """What a section is made of: prose, tables, figures, code, named facts, and measures, drawn as intervals on one scale.
 
-Plain data; ``reports.page`` makes HTML of them. The measures of a part (``Part.summary``) are what a page opens with.
+Plain data; ``reports.page`` makes HTML of them, with the templates, the style and the security policy that stand here,
+too. The measures of a part (``Part.summary``) are what a page opens with.
 
     >>> held = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
     >>> Measures([held]).marks(held)
@@ -9,18 +10,21 @@ Plain data; ``reports.page`` makes HTML of them. The measures of a part (``Part.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from interp import foreign
+from interp import foreign, palette
 from interp.checks import checked_fields
 from interp.errors import require, require_known
 from interp.kinds import shown
@@ -264,14 +268,14 @@ def number(value: float | np.number[Any]) -> str:
     return text.replace("-", "−")
 
 
-PLAIN = "no claim rests on it"
+_PLAIN = "no claim rests on it"
 """Why the word of a number that is only shown is "not applicable"."""
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:
     """A number between 0 and 1 that decides nothing, as a row of :class:`Measures`; NaN controls are not drawn."""
     beside = {key: Control(value) for key, value in (controls or {}).items()}
-    return Measure(name, name, number, controls=beside, lacking=PLAIN)
+    return Measure(name, name, number, controls=beside, lacking=_PLAIN)
 
 
 def colour(measure: Measure) -> str:
@@ -306,7 +310,7 @@ class Measures:
     @property
     def judged(self) -> bool:
         """Whether any row has a word."""
-        return any(one.lacking != PLAIN for one in self.measures)
+        return any(one.lacking != _PLAIN for one in self.measures)
 
     @property
     def kinds(self) -> set[str]:
@@ -352,3 +356,61 @@ class Measures:
 
 def _percent(value: float) -> float:
     return value if math.isnan(value) else round(100 * min(max(value, 0.0), 1.0), 2)
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """No request of any kind. Styles are inline because SVG needs them; scripts only by their hash."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {allowed}; {rest}"
+
+
+def stylesheet() -> str:
+    """The style of every page, in light and dark."""
+    css = "\n".join((TEMPLATES / name).read_text("utf-8") for name in ("page.css", "attention.css"))
+    light, dark = palette.css_variables(dark=False), palette.css_variables(dark=True)
+    return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{css}"
+
+
+@cache
+def environment() -> Any:
+    """The templates, with the filters that they use."""
+    import jinja2
+    from markupsafe import Markup, escape
+
+    def prose(text: str) -> Markup:
+        parts = re.split(f"({LINK}[^\ue001]*\ue001[^\ue002]*\ue002)", text)
+        return Markup("").join(linked(part) if i % 2 else worded(part) for i, part in enumerate(parts))
+
+    def worded(text: str) -> Markup:
+        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(foreign.plain(text))))
+        return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked))
+
+    def linked(text: str) -> Markup:
+        words, target = text.removeprefix(LINK)[:-1].split("\ue001")
+        within = re.fullmatch(r"#[\w-]+|(?:[\w.%~-]+/)*[\w.%~-]+\.html(?:#[\w-]+)?", target)
+        return Markup('<a href="{}">{}</a>').format(target, worded(words)) if within else worded(words)
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda shown: (
+            foreign.plain(shown) if isinstance(shown, str) and not isinstance(shown, Markup) else shown
+        ),
+    )
+    environment.filters["prose"] = prose
+    environment.filters["paragraphs"] = lambda text: [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
+    environment.filters["cell"] = cell
+    environment.filters["colour"] = colour
+    environment.filters["short"] = lambda value: cell(value, ".3f")
+    address = "data:text/csv;charset=utf-8;base64,"
+    environment.filters["download"] = lambda frame: address + base64.b64encode(csv_of(frame).encode()).decode()
+    environment.globals["identity"] = id
+    return environment

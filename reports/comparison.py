@@ -1,31 +1,39 @@
 """The page of a comparison: its measures first, then what each rests on, and the rounds at which two models differ.
 
 Every number was computed by :func:`circuits.compare.run`; nothing is computed here. Each part of the comparison is a
-section of its pictures and of its tables, one for each quantity.
+section of its pictures and of its tables, one for each quantity. Its first picture is of the two machines, their parts
+joined by lines: a solid one joins parts that are the same, a broken one parts that are different, a dotted one parts of
+which nothing was decided; a part that does not apply is joined by none.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+from matplotlib.patches import FancyBboxPatch
 
 from circuits.compare import FULL, Comparison
 from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
 from interp import figures, tasks
+from interp.measure import Measure, Word
+from interp.palette import INK, LIGHT, PAPER
 from interp.statistics import Interval
+from interp.style import styled
 from reports.blocks import Figure, Measures, Prose, Table, counts, joined, plain
 from reports.page import Report, Section, index_of, slug, write_index
 from reports.parts.compared import PAGE
-from reports.side_by_side import machines
 
 RESOLUTION = Path(__file__).with_name("resolution.json")
 """Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
@@ -102,7 +110,10 @@ def page(comparison: Comparison) -> Report:
     against = f" against {comparison.reference}" if comparison.reference else " against algorithms"
     measures = comparison.measures
     titles = [_TEXTS.get(one.key, (one.key.capitalize(),))[0] for one in measures]
-    found: list[Any] = [*_side_by_side(comparison), Measures(measures, f"{counts(measures)}.", _linked(titles))]
+    found: list[Any] = [
+        *_side_by_side(comparison),
+        Measures(measures, f"{counts(measures)}.", [(slug(title), title) for title in titles]),
+    ]
     found.append(Prose(f"**Which algorithm.** {comparison.algorithm}."))
     less = any(comparison.settings[key] < getattr(FULL, key) for key in ("known", "test", "scored", "edits"))
     seen = json.loads(RESOLUTION.read_text("utf-8")).get(_task(comparison).key, {})
@@ -121,10 +132,6 @@ def write(comparison: Comparison, out: str | Path) -> Path:
     written = replace(page(comparison), index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
     write_index(listed.parent)
     return written
-
-
-def _linked(titles: list[str]) -> list[tuple[str, str]]:
-    return [(slug(title), title) for title in titles]
 
 
 def _task(comparison: Comparison) -> Any:
@@ -160,7 +167,7 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
         yield Table(joined(of), f"{str(name).capitalize()}: every number", collapsed=True)
 
 
-def _row(row: dict[str, Any]) -> Any:
+def _row(row: dict[Any, Any]) -> Any:
     """A number of a part's table, called by its words, beside its controls."""
     words = [str(value).replace("_", " ") for value in row.values() if isinstance(value, str) and value]
     words += [f"{name} {row[name]:g}" for name in ("horizon",) if name in row]
@@ -277,3 +284,60 @@ _PICTURES: dict[str, Callable[[Any, Comparison, str], list[Any]]] = {
     "where": _where,
 }
 """Key of a part -> what draws its pictures, where they are more than its numbers as intervals."""
+
+
+PARTS = {"behaviour": "predictions", "circuit": "heads", "update": "update", "state": "state carried"}
+"""Key of a comparison's measure -> the part of a machine that it is about, from the top."""
+LOOKS: dict[Word, tuple[str, Any]] = {
+    "yes": (LIGHT["green"], "-"),
+    "no": (LIGHT["vermilion"], (0, (2.2, 1.6))),
+    "undecided": (LIGHT["grey"], (0, (1, 1.6))),
+    "not applicable": (LIGHT["grey"], ""),
+}
+"""Word -> colour and dash of its line."""
+_WIDTH, _LEFT, _RIGHT, _HALF, _HIGH = 6.2, 0.9, 5.3, 0.7, 0.66
+"""Inches: of the picture, narrow enough for a phone; where the machines stand; half of a part, and its height."""
+
+
+@styled
+def machines(model: str, reference: str, measures: Sequence[Measure]) -> Picture:
+    """Draw the parts of two machines, joined by the measures whose keys are in :data:`PARTS`.
+
+    >>> from interp.statistics import Interval
+    >>> state = Measure("state", "Holds the same state", Interval(1, 1, 1), 0.95, needs_control=False)
+    >>> len(machines("a", "b", [state]).axes)
+    1
+    """
+    of = {one.key: one for one in measures}
+    drawn = [key for key in PARTS if key in of]
+    figure = Picture(figsize=(_WIDTH, 0.5 + 0.62 * len(drawn)))
+    axes = figure.subplots()
+    top = float(len(drawn))
+    text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5}
+    for x, name in ((_LEFT, model), (_RIGHT, reference)):
+        _box(axes, x, (top - 1) / 2, 2 * _HALF + 0.24, top + 0.15, edge=LIGHT["grey"])
+        axes.text(x, top - 0.22, name, ha="center", va="bottom", fontsize=10, fontweight="bold", color=INK)
+    axes.text(_WIDTH / 2, top - 0.22, "the same?", ha="center", va="bottom", fontsize=9, color=LIGHT["grey"])
+    for i, key in enumerate(drawn):
+        y, one = top - 1 - i, of[key]
+        colour, dash = LOOKS[one.word]
+        if dash:
+            axes.plot([_LEFT + _HALF, _RIGHT - _HALF], [y, y], color=colour, linestyle=dash, linewidth=2.4, zorder=1)
+        number = "" if isnan(one.number.estimate) else f" {one.number.estimate:.3f}".replace(" 0.", " .")
+        word = axes.text(_WIDTH / 2, y, f"{one.word}{number}", color=colour, **text)
+        word.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 2})
+        word.set_fontweight("bold")
+        beside = one.condition or (one.unit if number else "")
+        axes.text(_WIDTH / 2, y - 0.27, beside, color=LIGHT["grey"], **{**text, "fontsize": 8})
+        for x in (_LEFT, _RIGHT):
+            _box(axes, x, y, 2 * _HALF, _HIGH, edge=colour)
+            axes.text(x, y, PARTS[key], color=INK, **text)
+    axes.set(xlim=(0, _WIDTH), ylim=(-0.66, top + 0.08))
+    axes.axis("off")
+    return figure
+
+
+def _box(axes: Axes, x: float, y: float, width: float, height: float, edge: str) -> None:
+    corner = (x - width / 2, y - height / 2)
+    look: dict[str, Any] = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "none", "linewidth": 1.1}
+    axes.add_patch(FancyBboxPatch(corner, width, height, edgecolor=edge, **look))

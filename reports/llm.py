@@ -82,6 +82,10 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
     """The page on what was read from ``path``, with ``others`` on the same instances."""
     runs, scores = reading.runs, score(reading.runs, others, seed)
     acts, notes = behaviour(runs, seed), note_table(runs)
+    table = Table(
+        reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]], _NOT_READ, collapsed=True
+    )
+    aside = [Section("What was not read", [Prose(_SET_ASIDE), table])]
     sections = [
         Section("Summary", [Summary(_facts(runs, acts))]),
         _regret(scores),
@@ -90,7 +94,7 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
         *([_behaviour(acts)] if acts else []),
         *([_notes(notes)] if len(notes.to_frame()) else []),
         _prompts(runs),
-        *([_set_aside(reading)] if len(reading.sentences) > 1 else []),
+        *(aside if len(reading.sentences) > 1 else []),
         _covered(bool(len(notes.to_frame()))),
     ]
     options = ["--models", *others] if others else []
@@ -228,11 +232,6 @@ def _prompts(runs: Sequence[LLMRun]) -> Section:
     return Section("Prompts", [Prose(_PROMPTS), *tables])
 
 
-def _set_aside(reading: Reading) -> Section:
-    table = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
-    return Section("What was not read", [Prose(_SET_ASIDE), Table(table, "Files and parts of files", collapsed=True)])
-
-
 _PYTHON = """
 from circuits.compare import players
 from interp.llm import loading, scores
@@ -272,6 +271,7 @@ _NOTES = (
     "by their record over the whole instance. In the anti-signal regime, the least accurate is the adversary."
 )
 _PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
+_NOT_READ = "Files and parts of files"
 _SET_ASIDE = (
     "Of each episode the longest consistent source is read (by the rule in `interp.llm.importer`); the rest is here."
 )

@@ -25,8 +25,22 @@ from interp.errors import require
 from interp.foreign import loaded
 from interp.kinds import shown
 from reports import attention
-from reports.blocks import Code, Figure, Measures, NotComputed, Prose, Summary, Table, cell, colour, link
-from reports.html import TEMPLATES, environment, policy, stylesheet
+from reports.blocks import (
+    TEMPLATES,
+    Code,
+    Figure,
+    Measures,
+    NotComputed,
+    Prose,
+    Summary,
+    Table,
+    cell,
+    colour,
+    environment,
+    link,
+    policy,
+    stylesheet,
+)
 
 
 def slug(title: str) -> str:
@@ -124,7 +138,9 @@ class Report:
         slugs = [section.slug for section in self.sections]
         twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
-        blocks = [block for section in self.sections for part in section.blocks for block in _with_table(part)]
+        blocks = list[Any]()
+        for block in (block for section in self.sections for block in section.blocks):
+            blocks += [block, block.table] if isinstance(block, Measures) and block.judged else [block]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         scripts = [*(attention.scripts() if views else []), (TEMPLATES / "contents.js").read_text("utf-8").strip()]
         carried: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
@@ -139,11 +155,6 @@ class Report:
     def write(self, path: str | Path) -> Path:
         """Write the page to ``path``, atomically."""
         return files.write_text(path, self.html())
-
-
-def _with_table(block: Any) -> list[Any]:
-    """A block, and the table that is folded beneath it."""
-    return [block, block.table] if isinstance(block, Measures) and block.judged else [block]
 
 
 def _thumbnail(blocks: Sequence[Any]) -> str:

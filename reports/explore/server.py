@@ -26,11 +26,11 @@ from interp.library import load
 from interp.machine import Machine
 from interp.style import house_style
 from reports.attention import library_script
+from reports.blocks import TEMPLATES, environment, stylesheet
 from reports.explore import page
 from reports.explore.answer import Answer, answer
 from reports.explore.bench import N_EPISODES, Bench
 from reports.explore.view import LONGEST, Edit, View, script
-from reports.html import TEMPLATES, environment, stylesheet
 
 _ROUNDS = 30
 """Rounds of an episode, where the task has so many that say something new."""

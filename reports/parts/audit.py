@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib.figure
 import pandas as pd
 
 from interp import figures
@@ -48,16 +47,13 @@ def part(found: AuditResult | None = None) -> Part:
 
 def _draw(found: AuditResult, context: Context) -> list[object]:
     blocks: list[object] = [Prose(_TEXT), Measures(found.measures, found.sentence)]
-    if len(found.tables["timing"]):
+    if len(timing := found.tables["timing"]):
         caption = "The loss of the last question falls as later states are asked; the band is a 95 % interval"
-        blocks.append(Figure(_timing(found.tables["timing"]), "Loss by state", caption, found.tables["timing"]))
+        named = timing.rename(columns={"of": "algorithm", "loss": "mean", "loss_low": "low", "loss_high": "high"})
+        picture = figures.curves(named, x="state_of_round", ylabel="loss of the last question")
+        blocks.append(Figure(picture, "Loss by state", caption, timing))
     for name, caption in _TABLES.items():
         if len(found.tables[name]):
             blocks.append(Table(found.tables[name], caption, collapsed=True))
     why = pd.DataFrame([{"threshold": name, "value": of.value, "why": of.why} for name, of in THRESHOLDS.items()])
     return [*blocks, Table(why, "Thresholds, and why", collapsed=True)]
-
-
-def _timing(table: pd.DataFrame) -> matplotlib.figure.Figure:
-    named = table.rename(columns={"of": "algorithm", "loss": "mean", "loss_low": "low", "loss_high": "high"})
-    return figures.curves(named, x="state_of_round", ylabel="loss of the last question")

@@ -36,18 +36,20 @@ _Saved = tuple[Path, str, str, Sequence[Measure]]
 
 def part() -> Part:
     """The saved comparisons of the model; the command that makes one where there is none."""
-    return Part("compared", "Compared with other machines", _saved, _draw, _applies, _measures)
-
-
-def _applies(context: Context) -> bool:
-    """Whether there is an algorithm to be compared with, and a page to link from."""
-    return bool(context.algorithms and context.folder is not None)
+    return Part(
+        "compared",
+        "Compared with other machines",
+        _saved,
+        _draw,
+        applies=lambda context: bool(context.algorithms and context.folder is not None),
+        summary=lambda computed, context: [one for *_, measures in computed for one in measures],
+    )
 
 
 def _saved(context: Context) -> list[_Saved]:
     """Each saved comparison in which the model takes part, by its own weights."""
     assert context.folder is not None
-    digest, saved = context.model.digest(), []
+    digest, saved = context.model.digest(), list[_Saved]()
     for path in sorted((context.folder / COMPARISONS).glob(f"*/{_SAVED}")):
         about = read_json(path, "model", "reference", "measures", "settings")
         if digest in about["settings"].get("digests", ()):
@@ -62,10 +64,6 @@ def _saved(context: Context) -> list[_Saved]:
             name = f"{model} against {reference or 'algorithms'}"
             saved.append((path.parent, name, about.get("sentence", ""), measures))
     return saved
-
-
-def _measures(computed: Sequence[_Saved], context: Context) -> list[Measure]:
-    return [one for *_, measures in computed for one in measures]
 
 
 def _command(context: Context) -> Code:

@@ -10,9 +10,9 @@ from interp.training.goal import goal_of
 from interp.training.runs import over_seeds
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
-from reports.part import Context, Part
+from reports.part import Part
 
-TITLE = "How the update of the latent learns"
+_TITLE = "How the update of the latent learns"
 _TEXT = (
     "The same task, curriculum and optimiser; only the setting named differs. An added latent keeps what it held "
     "without doing anything; one that is written over must copy the state through attention before it can change it."
@@ -20,7 +20,7 @@ _TEXT = (
 _NOT = " NOT evidence of what a setting would reach with more steps or a learning rate of its own."
 
 
-def part(title: str = TITLE, text: str = _TEXT) -> Part:
+def part(title: str = _TITLE, text: str = _TEXT) -> Part:
     """The learning curves that ship beside a model; ``title`` and ``text`` say what the runs were compared for.
 
     A machine that is no transformer ships none, and its page says so; that of a transformer leaves the part out.
@@ -31,13 +31,10 @@ def part(title: str = TITLE, text: str = _TEXT) -> Part:
         lambda context: context.curves,
         lambda curves, context: learning(curves, goal_of(context.task).floor, title, text),
         lambda context: context.curves is not None or "resid_post" not in context.model.points,
-        lacking=_without,
+        lacking=lambda context: (
+            "" if context.curves is not None else f"not applicable: no learning curves ship with {context.name}"
+        ),
     )
-
-
-def _without(context: Context) -> str:
-    """What a machine lacks beside which no learning curves ship."""
-    return "" if context.curves is not None else f"not applicable: no learning curves ship with {context.name}"
 
 
 def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:
@@ -46,7 +43,7 @@ def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:
     return figures.curves(spread, x="step", ylabel=f"loss above {floor} (nats)", log_y=True)
 
 
-def learning(curves: pd.DataFrame, floor: str, title: str = TITLE, text: str = _TEXT) -> Section:
+def learning(curves: pd.DataFrame, floor: str, title: str = _TITLE, text: str = _TEXT) -> Section:
     """The curves (:func:`interp.training.runs.learning_curves`) above a loss called ``floor``, and each run's end."""
     last = curves.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
     spread = over_seeds(curves).rename(columns={"setting": "algorithm"})
