@@ -6,7 +6,7 @@ All three say how exactly a construction computes its algorithm; they are no evi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -70,7 +70,7 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
 
     def summary(result: VerificationResult, context: Context) -> list[Measure]:
         keys = _EXITS if _unlisted(context) else shown
-        return [one for one in result if one.key in keys]
+        return [replace(one, claim=one.claim.replace("_", " ")) for one in result if one.key in keys]
 
     def sentence(result: VerificationResult, context: Context) -> str:
         return result.sentence if result.passed else ""
