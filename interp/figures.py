@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import require_columns
 from interp.errors import require
-from interp.measure import Measure
 from interp.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
 from interp.statistics import bootstrap_mean
 from interp.style import WIDTH, styled
@@ -339,8 +338,8 @@ def intervals(
 
 
 @styled
-def measured(measures: Sequence[Measure]) -> Figure:
-    """A row for each measure that has a number: its interval, its threshold and its strongest control.
+def measured(measures: Sequence[Any]) -> Figure:
+    """A row for each measure of :mod:`interp.measure` that has a number: interval, threshold, strongest control.
 
     Shares are drawn from 0 to 1, and what lies beyond at the end of the axis; amounts are not drawn.
     """
