@@ -217,7 +217,6 @@ def needs_float64(model: str, instead: str) -> str:
 # whose sink is keyed by content, needs eta = (2 / Delta) ln((N - 1) / eps) and no xi.
 
 
-@checked
 def required_eta(margin: float, n_positions: int, eps: float) -> float:
     """Inverse temperature at which the corrected chooser leaks at most ``eps``.
 
@@ -229,7 +228,6 @@ def required_eta(margin: float, n_positions: int, eps: float) -> float:
     return 2 / margin * math.log((n_positions - 1) / eps)
 
 
-@checked
 def lemma(code: PositionCode, eps: float) -> tuple[float, float]:
     """eta and xi as printed, for codes of squared norm d / 2 (1 for one-hot codes)."""
     n, d = len(code.labels), len(code.axes) - 1
@@ -238,7 +236,6 @@ def lemma(code: PositionCode, eps: float) -> tuple[float, float]:
     return math.log(n / eps) / (norm * code.margin), 3 * d / (norm * from_first)
 
 
-@checked
 def measured_attention(code: PositionCode, offset: int, eta: float) -> float:
     """Least softmax attention on the right key, over firing and silent queries at every position."""
     basis = Basis.of(("id",), ("sink", "fires"), code)

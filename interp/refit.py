@@ -86,7 +86,6 @@ _WIDEST = 100.0
 """Half widths of a log beyond this are cut, so that no bound overflows."""
 
 
-@checked
 def inflation(n_episodes: int, n_folds: int, level: float = 0.95, n_effective: float | None = None) -> float:
     """Half width of an interval over the standard error of fixed errors; a plain mean of many episodes has 1.96.
 
@@ -211,7 +210,6 @@ def interval(
     return found if score == "ratio" else found.complement
 
 
-@checked
 def difference(
     losses: ArrayLike,
     control_losses: ArrayLike,
@@ -244,7 +242,6 @@ def difference(
     return Interval(gain, gain - below, gain + above)
 
 
-@checked
 def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> float:
     """The smallest skill whose interval would have excluded 0 in this sample: ``1 - exp(-h)``.
 

@@ -81,7 +81,6 @@ def exact_share(hits: ArrayLike) -> Interval:
     return Interval(float(found.mean()), float(bounds.low), float(bounds.high))
 
 
-@checked
 def percentile_bounds(
     samples: ArrayLike, level: float = 0.95, axis: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

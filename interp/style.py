@@ -76,7 +76,6 @@ _MAX_SCALE = 1.3
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
 
 
-@checked
 def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     """``figure`` as an ``<svg>`` element for the body of a page.
 

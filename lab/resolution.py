@@ -124,7 +124,6 @@ class Resolution:
     runs: int
 
 
-@checked
 def resolutions(frame: pd.DataFrame) -> list[Resolution]:
     """The resolution of every question to every deviation, from rows of :func:`measure`."""
     require_columns("rows of measured deviations", frame, "deviation", "size", "seed", *QUESTIONS)

@@ -250,7 +250,6 @@ def _again(targets: Sequence[TargetValues], episodes: Episodes, n_rounds: int) -
     return [of(episodes, moment, **target.parameters).rounds(0, n_rounds) for (of, moment), target in every]
 
 
-@checked
 def fit_targets(
     activations: Any,
     targets: Sequence[TargetValues],

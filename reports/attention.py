@@ -198,7 +198,6 @@ def notices() -> list[tuple[str, str]]:
     return [(what, licence.strip())]
 
 
-@checked
 def heads_of(model: Machine) -> Heads:
     """What each head is called: its address, such as "L0H3", and the words that the model has for it.
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from interp import files
-from interp.checks import checked, checked_fields
+from interp.checks import checked_fields
 from interp.errors import require
 from interp.foreign import loaded
 from interp.kinds import shown
@@ -214,7 +214,6 @@ _KINDS = {"handwired": "Wired by hand", "learned": "Learned", "comparison": "Com
 _LEAD = "Every report in this folder. Each page stands by itself and opens offline."
 
 
-@checked
 def write_index(folder: str | Path) -> Path:
     """Write ``folder/index.html`` from the pages that lie there, and from those of comparisons below it."""
     pages = list(_pages(Path(folder)))

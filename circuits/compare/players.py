@@ -116,7 +116,6 @@ def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine]
     return [_behaviour(members, seed, machines) for members in groups.values()]
 
 
-@checked
 def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]:
     """What ``interp llm score`` writes of them: ``behaviour`` (a row a group) and ``families`` (a row a family)."""
     if not acts:

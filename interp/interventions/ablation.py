@@ -108,7 +108,6 @@ class CircuitScorer:
         return provenance(self.pair.model, **chosen, **more)
 
 
-@checked
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[Keep]:
     """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
     integer("size", size, 0, graph.n_edges)
@@ -118,7 +117,6 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
     return [graph.mask([graph.edges[i] for i in draw]) for draw in draws]
 
 
-@checked
 def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
     """The metric's mean drop (95 % interval over episodes) without each node, or edge, and as a share of the gap."""
     graph = scorer.graph
@@ -278,7 +276,6 @@ class FaithfulnessCurve(Tabled):
         return sizes.assign(random_mean=self.random.mean(1), random_max=self.random.max(1))
 
 
-@checked
 def faithfulness_curve(
     scorer: CircuitScorer,
     scores: Float[np.ndarray, "source destination"],

@@ -41,7 +41,6 @@ TOLERANCE = 0.1
 """How far from 1 the faithfulness of the circuit that is evaluated may be."""
 
 
-@checked
 def patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows."""
     task = catalog.of(model)
@@ -53,7 +52,6 @@ def patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-@checked
 def interchange_table(
     model: Machine,
     episodes: Any,
@@ -85,7 +83,6 @@ def _recent(t: int) -> slice:
     return slice(max(t - 4, 0), t + 1)
 
 
-@checked
 def alignment_table(
     model: Machine,
     episodes: Any,
@@ -110,7 +107,6 @@ def alignment_table(
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
-@checked
 def steering_table(model: Machine, episodes: Any, t: int, seed: int) -> pd.DataFrame:
     """Dose-response of the task's state change, against the algorithm and random directions."""
     task, base = catalog.of(model), run_of(model, episodes)
@@ -131,7 +127,6 @@ def _named(task: Task, field: str, value: Any) -> Any:
     return value
 
 
-@checked
 def circuit_tables(
     model: Machine, episodes: Any, t: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:

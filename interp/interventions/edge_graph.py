@@ -38,7 +38,6 @@ Ablation = Literal["resample", "mean", "zero"]
 EXITS = ("prediction", "update")
 
 
-@checked
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     """The model, where its heads read and write a residual stream; else an error says what ``what`` lacks there."""
     if runs_from(model):

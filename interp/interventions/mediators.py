@@ -15,7 +15,6 @@ from functools import cache
 
 import numpy as np
 
-from interp.checks import checked
 from interp.errors import require
 from interp.interventions.experiment import Rows, passed
 from interp.interventions.sites import COMPONENTS, Site, resolve, sites
@@ -30,7 +29,6 @@ _Span = tuple[int, int]  # the first and the last position that something covers
 _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 
-@checked
 def order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
     """When a round computes each hook point of the machine, seen in a round of ``run``; None for a transformer."""
     stream = model.points.get("resid_post")

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.algorithm import Predicted
-from interp.checks import checked, unique
+from interp.checks import unique
 from interp.errors import InputError, require_known
 from interp.interventions.pairs import Pair, Readout
 from interp.model.layout import RoundLayout
@@ -98,7 +98,6 @@ def _squared_error(readout: Readout, pair: Pair) -> Tensor:
     return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
 
 
-@checked
 def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric:
     """The state after the read round, along the line from corrupted to clean, in units of the state.
 
@@ -143,13 +142,11 @@ EXITS = ("logit_diff", "state")
 does not show in the other; read through both, methods find far more of the parts that matter (``interp benchmark``)."""
 
 
-@checked
 def exits(layout: RoundLayout) -> tuple[str, str]:
     """:data:`EXITS` of a layout's rounds: where these predict a real number, that is read by "prediction"."""
     return EXITS if layout.kind == "classes" else ("prediction", EXITS[1])
 
 
-@checked
 def metric(name: str | Metric | None, layout: RoundLayout | None = None) -> Metric:
     """The metric of that key; a :class:`Metric` is returned as it is.
 

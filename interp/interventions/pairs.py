@@ -162,7 +162,6 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     )
 
 
-@checked
 def run_of(model: Machine, episodes: Episodes | Rollout) -> Rollout:
     """The model's rollout of episodes, or the one that is given, which must be the model's and know its episodes."""
     if not isinstance(episodes, Rollout):

@@ -35,7 +35,6 @@ _UNKNOWN = Component("", "", "", "")
 _TEXT = re.compile(r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?")
 
 
-@checked
 def component(name: str, model: Machine | None = None) -> Component:
     """The component of that name, of a machine, or of any transformer."""
     points, key = (COMPONENTS if model is None else model.points), ALIASES.get(name, name)
@@ -213,13 +212,11 @@ def chosen(model: Machine, layout: RoundLayout, given: Site | str | Sequence[Sit
     return found
 
 
-@checked
 def swept(model: Machine) -> tuple[str, ...]:
     """The components that are swept by default: those of a residual stream, or every point of a machine without one."""
     return ("resid_pre", "attn_out", "z") if "resid_pre" in model.points else tuple(model.points)
 
 
-@checked
 def row_widths(model: Machine) -> list[int]:
     """How many numbers of each row of what is carried a control may move: its channel's, and not those that pad it.
 
@@ -256,7 +253,6 @@ def check(site: Site, model: Machine, layout: RoundLayout) -> None:
     site.index(layout)
 
 
-@checked
 def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
     """``site`` parsed, if a text, and checked."""
     parsed = Site.parse(site, model) if isinstance(site, str) else site

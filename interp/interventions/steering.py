@@ -40,7 +40,6 @@ from interp.provenance import provenance
 from interp.statistics import bootstrap_mean, ratio_interval
 
 
-@checked
 def has_state_direction(model: Machine) -> bool:
     """Whether a state can be written exactly: by the map of a handwired transformer. Other machines are only read."""
     return model.is_handwired and hasattr(model, "state_map")
@@ -58,7 +57,6 @@ def _state_map(model: Machine) -> Float[Tensor, "number d_model"]:
     return found
 
 
-@checked
 def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
     """The smallest latent change that changes a handwired transformer's state by ``change`` (one state's shape)."""
     state_map = _state_map(model)
@@ -72,7 +70,6 @@ def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent 
     return model.layout.per_latent(wanted) @ torch.linalg.pinv(state_map).T
 
 
-@checked
 def write_state(
     model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:

@@ -191,7 +191,6 @@ def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((x**2).reshape(*x.shape[:2], -1).sum(-1))
 
 
-@checked
 def run_on(
     model: Machine, run: Rollout, starts: Sequence[int], horizon: int, latents: Tensor
 ) -> tuple[Tensor, Float[Tensor, "episode start row width"]]:

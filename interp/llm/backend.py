@@ -323,7 +323,6 @@ def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
     return int(votes[int(np.argmax(seen.correct))])
 
 
-@checked
 def _weighted_majority(eta: float) -> Callable[[Evidence, _Counts], int]:
     """Vote with weights ``exp(-eta * losses)``; a tied vote says 1 (tolerance 1e-12)."""
 

@@ -220,7 +220,6 @@ class _CountCheck:
     least_accurate: bool | None = None
 
 
-@checked
 def check_counts(
     note: str, correct_so_far: NDArray[np.int64], n_rounds: int, reliability: NDArray[np.float64] | None = None
 ) -> _CountCheck:
@@ -252,7 +251,6 @@ def _picks(shares: NDArray[np.float64], truth: NDArray[np.int64]) -> bool | None
     return None if len(top) == len(shares) else bool((truth[top] == truth.max()).all())
 
 
-@checked
 def write_counts(correct: Sequence[int], n_rounds: int) -> str:
     """The counter note in the paper's most common form: ``A:45/100, B:94/100``."""
     return ", ".join(

@@ -40,7 +40,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.checks import checked
 from interp.errors import require
 from interp.llm.backend import (
     AGENTS,
@@ -167,7 +166,6 @@ class NoteTest(Measured):
         return sentence(f"{self.model} ({self.condition})", self.measures)
 
 
-@checked
 def try_edits(
     path: str | Path,
     folder: str | Path,
@@ -359,14 +357,12 @@ def _same_state(one: Evidence, other: Evidence) -> bool:
     return bool(alike and (one.correct.any() or np.array_equal(one.last, other.last)))
 
 
-@checked
 def _says_anything(note: str, n_experts: int) -> bool:
     """Does a note tell the experts apart, by counts or by who was right last?"""
     said = evidence_in(note, n_experts)
     return bool(np.ptp(said.correct) or (said.last.any() and not said.last.all()))
 
 
-@checked
 def edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, str]:
     """Every edit and every control that applies to ``note``, by its name in :data:`EDITS` or :data:`CONTROLS`.
 
@@ -419,7 +415,6 @@ def _moved(counts: np.ndarray, names: Mapping[str, str], letters: tuple[str, ...
     return moved
 
 
-@checked
 def _renamed(note: str, names: Mapping[str, str], n_experts: int) -> str:
     """``note`` with the letters of experts replaced, all at once.
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from interp.checks import checked
 from interp.llm.note_counts import BAD, GOOD, mentions, tallied, tally_places
 from interp.llm.schemes import expert_letters
 
@@ -109,7 +108,6 @@ class _NoteFormat:
     words: int
 
 
-@checked
 def classify(note: str, n_experts: int = 4) -> _NoteFormat:
     """The format of a note, one of :data:`FORMATS`, by the rules above.
 

@@ -81,7 +81,6 @@ def instances(
     return drawn
 
 
-@checked
 def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
     """One instance for each episode, so that a model of ours and a language model see the same ones."""
     known = episodes.known_accuracies

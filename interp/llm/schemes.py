@@ -273,7 +273,6 @@ _WORDS = {
 _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}
 
 
-@checked
 def built_in(scheme: str, n_experts: int = 4) -> Prompt:
     """Our prompt for ``scheme`` (one of :data:`SCHEMES`): the text in ``prompts`` beside this file, filled in."""
     require_known("scheme", scheme, SCHEMES)

@@ -51,7 +51,6 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 """Episodes to P(y=1) [episode, round]: how any model of ours enters the comparison."""
 
 
-@checked
 def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
     """Regret after each round played, Float[round played]."""
     require_known("treatment of missing predictions", missing, _TREATMENTS)
@@ -150,7 +149,6 @@ def references(
     return known + [scored("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
 
 
-@checked
 def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
     """Count, mean, population std and 95 % interval of one number per instance."""
     if len(values) == 0:
@@ -226,7 +224,6 @@ def write_tables(
     return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]
 
 
-@checked
 def write_notes(notes: NoteTable, folder: str | Path) -> list[Path]:
     """Write ``notes.csv`` (every note), ``note_formats.csv`` (the paper's table), ``note_formats_by_round.csv``,
     ``note_rounds.csv`` (words, prompt tokens and exact counts over the rounds) and ``note_summary.csv``.

@@ -292,7 +292,6 @@ def _fitting(name: str, text: str, usual: Any) -> Any:
     return type(usual)(int(text))
 
 
-@checked
 def script(bench: Bench, view: View) -> str:
     """Python that runs the edits of a view: ``predictions`` are ``[round, outcome]``, ``before`` is the plain run."""
     kinds = {edit.kind for edit in view.edits}

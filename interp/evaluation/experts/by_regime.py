@@ -94,7 +94,6 @@ def training_prior(model: Machine) -> list[str]:
     return fixed or trained[:1]
 
 
-@checked
 def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
     """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
     etas = non_empty("etas", etas, "learning rates")
@@ -102,7 +101,6 @@ def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
     return float(etas[int(np.argmin(made))])
 
 
-@checked
 def baselines(episodes: ExpertEpisodes, prior: list[str], eta: float) -> dict[str, Baseline]:
     """The predictors of :data:`BASELINES` for these episodes and their :func:`best_eta`, by key.
 

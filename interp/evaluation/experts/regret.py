@@ -46,7 +46,6 @@ ROUNDING = 1e-6
 """A probability may leave [0, 1] by this much: a float32 model's rounding, clipped."""
 
 
-@checked
 def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
     """``predictions`` as Float[episode, round]."""
     p = np.asarray(predictions, dtype=np.float64)
@@ -59,7 +58,6 @@ def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRo
     return np.clip(p, 0.0, 1.0)
 
 
-@checked
 def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
     """Expected mistakes of each round, in [0, 1]."""
     p = check_predictions(predictions, episodes)
@@ -68,7 +66,6 @@ def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decisio
     return np.abs((decisions(p) if decision == "threshold" else p) - episodes.labels)
 
 
-@checked
 def expert_mistakes(episodes: ExpertEpisodes) -> Float[np.ndarray, "episode round"]:
     """Cumulative mistakes of the best expert of each prefix."""
     return (~episodes.correct).cumsum(axis=1).min(axis=-1).astype(np.float64)
@@ -80,7 +77,6 @@ def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision 
     return mistakes(predictions, episodes, decision).cumsum(axis=1) - expert_mistakes(episodes)
 
 
-@checked
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
     """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong."""
     p = check_predictions(predictions, episodes)
@@ -88,7 +84,6 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
         return -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
 
 
-@checked
 def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
     """Log-loss of ``predictions`` minus that of ``reference``, which must be finite, round by round, in nats."""
     bound = log_loss(reference, episodes)

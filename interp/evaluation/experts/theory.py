@@ -53,7 +53,6 @@ class LatentExpertEpisodes:
         return np.take_along_axis(self.distributions, self.outcomes[..., None, None], axis=-1)[..., 0]
 
 
-@checked
 def sample_latent_expert(
     n_episodes: int, n_rounds: int, n_experts: int, n_outcomes: int = 2, *, concentration: float = 2.0, seed: int = 0
 ) -> LatentExpertEpisodes:
@@ -153,7 +152,6 @@ def excess_and_divergence(
     return excess, (best * ratio).sum(axis=(1, 2))
 
 
-@checked
 def every_history(
     n_rounds: int = 6, n_experts: int = 3, n_outcomes: int = 2, seed: int = 0
 ) -> tuple[LatentExpertEpisodes, Float[np.ndarray, " episode"]]:

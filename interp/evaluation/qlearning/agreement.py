@@ -127,7 +127,6 @@ def agreement(
     return AgreementResult(intervals, n_steps, made)
 
 
-@checked
 def agreement_by_round(
     predictions: Any,
     episodes: MDPEpisodes,

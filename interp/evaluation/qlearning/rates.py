@@ -52,7 +52,6 @@ R2 = ("R2 of the table", "held-out episodes")
 """How the share of the table's variance that is decoded is named beside the rates and their methods."""
 
 
-@checked
 def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> Scores:
     """Regress the decoded change of Q(s_t, a_t) on its two causes: "alpha" and "gamma" by both methods.
 
@@ -70,7 +69,6 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
     return Scores(("rate", "method"), numbers, made, dict.fromkeys(numbers, n_steps))
 
 
-@checked
 def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
     """The same regression for every episode on its own, by instruments: few rounds each, so expect scatter.
 

@@ -38,7 +38,6 @@ from interp.tasks.qlearning.layout import representative_sizes
 from interp.tasks.qlearning.regimes import EVALUATION
 
 
-@checked
 def cumulative(episodes: MDPEpisodes) -> Float[np.ndarray, "episode round"]:
     """The sum of rewards up to and including each round."""
     return episodes.rewards.cumsum(1)

@@ -63,7 +63,6 @@ PARENT, OTHER = "a parent of the negative is added", "another node is added"
 """The sharpest move, and its control."""
 
 
-@checked
 def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
     """How sets are read from all that a machine carries, and written into it: two maps.
 
@@ -99,7 +98,6 @@ def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
     return sets
 
 
-@checked
 def exact_sets(model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0) -> pd.DataFrame:
     """By round, the share of sets that are decoded without an error in any node, with 95 % intervals."""
     decoded = read(rollout(model, episodes).latents[:, 1:-1]).numpy(force=True) > 0.5

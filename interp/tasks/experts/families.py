@@ -52,7 +52,6 @@ def _signs(v: Values) -> Array:
     return 2 * v["votes"] - 1
 
 
-@checked
 def bayes_mixture(
     low: float = 0.3, high: float = 0.9, other_low: float = 0.0, other_high: float = 1.0, weight: float = 0.5
 ) -> Algorithm:
@@ -128,7 +127,6 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
     return base.varied("fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
 
 
-@checked
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     """Each expert votes with ``gain`` times its hits less its misses, in log-odds."""
     base = algorithms.bayes()
@@ -161,7 +159,6 @@ def follow_previous_winners() -> Algorithm:
     )  # fmt: skip
 
 
-@checked
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     """The log-odds vote of experts that are all right with probability ``accuracy``, whatever happened before."""
     require(0 < accuracy < 1, f"accuracy must lie in (0, 1), got {accuracy}")

@@ -19,7 +19,6 @@ from scipy import special
 
 from interp import lapses
 from interp.algorithm import Algorithm, Values, Variable
-from interp.checks import checked
 from interp.errors import require
 from interp.tasks.experts.algorithms import PER_EXPERT, bayes, weighted_majority
 from interp.tasks.experts.posterior import share
@@ -59,7 +58,6 @@ def bayes_stopped(low: float = 0.3, high: float = 0.9, last: float = 10) -> Algo
     return lapses.stopped(bayes(low, high), last)
 
 
-@checked
 def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = SILENT) -> Algorithm:
     """Weighted Majority that never hears one expert.
 

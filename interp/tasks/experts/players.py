@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm, Family, Searched, Values
-from interp.checks import checked
 from interp.errors import require
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.families import families
@@ -44,7 +43,6 @@ _KEPT: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 
-@checked
 def one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     """Say what one expert says (``agrees`` 1), or the opposite (0), whatever happened before.
 
@@ -62,7 +60,6 @@ def one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     return base.varied("one_expert", "what one expert says", {"expert": expert, "agrees": agrees}, changes)
 
 
-@checked
 def first_leader() -> Algorithm:
     """Follow the leader; of several leaders the first."""
 
@@ -74,7 +71,6 @@ def first_leader() -> Algorithm:
     return algorithms.follow_the_leader().varied("first_leader", "follow the first leader", {}, changes)
 
 
-@checked
 def player_families(n_experts: int) -> tuple[Family, ...]:
     """What the choices of a player among ``n_experts`` experts are compared with."""
     known = {family.key: family for family in families()}

@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 from scipy import special
 
-from interp.checks import checked, non_empty
+from interp.checks import non_empty
 from interp.errors import InputError, require
 from interp.tasks.experts import Bounds, ExpertEpisodes
 
@@ -166,7 +166,6 @@ _IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -in
 _BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
 
 
-@checked
 def different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
     """The different slots, and each different way to deal them to experts: ``orders[o, i]`` is expert i's slot.
 
@@ -195,7 +194,6 @@ def _deal(tally: list[int]) -> list[list[int]]:
     ]
 
 
-@checked
 def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]) -> tuple[Predictions, States]:
     """P(y=1) and posterior mean accuracies when each slot is one expert's, in an unknown order.
 
@@ -227,7 +225,6 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
     return _in_blocks(average, episodes, len(orders))
 
 
-@checked
 def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int) -> tuple[Predictions, States]:
     """P(y=1) and posterior mean accuracies when known accuracies rotate to a new order every ``every`` rounds."""
     if len(slots) != episodes.n_experts:

@@ -57,7 +57,6 @@ class ExpertRun:
     approximation: str = ""
 
 
-@checked
 def counts(episodes: ExpertEpisodes) -> Integer[np.ndarray, "episode round_plus_1 expert"]:
     """How often each expert was right before each round, and after the last."""
     start = np.zeros((len(episodes), 1, episodes.n_experts), dtype=np.int64)
@@ -103,13 +102,11 @@ def weighted_majority(
     return ExpertRun(share(weights, episodes.advice), "sample" if randomised else "threshold", state, "log-weights")
 
 
-@checked
 def horizon_eta(n_experts: int, n_rounds: int) -> float:
     """The learning rate sqrt(ln n / T) of the classical regret bound."""
     return float(np.sqrt(np.log(n_experts) / n_rounds))
 
 
-@checked
 def paper_eta(n_episodes: int, seed: int = 0) -> Float[np.ndarray, " episode"]:
     """One learning rate U[.05, .5] per episode (paper, appendix on LLM baselines)."""
     integer("n_episodes", n_episodes, 0)
@@ -117,20 +114,17 @@ def paper_eta(n_episodes: int, seed: int = 0) -> Float[np.ndarray, " episode"]:
     return np.random.default_rng([seed, _ETA]).uniform(0.05, 0.5, size=n_episodes)
 
 
-@checked
 def follow_the_leader(episodes: ExpertEpisodes) -> ExpertRun:
     """Follow an expert that was right most often so far, a tie broken uniformly at random."""
     predictions = algorithms.follow_the_leader().run(episodes)["prediction"]
     return ExpertRun(predictions, "sample", counts(episodes).astype(np.float64), "counts")
 
 
-@checked
 def follow_previous_winners(episodes: ExpertEpisodes) -> ExpertRun:
     """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
     return ExpertRun(families.follow_previous_winners().run(episodes)["prediction"])
 
 
-@checked
 def majority_vote(episodes: ExpertEpisodes) -> ExpertRun:
     """The majority of all experts, whatever happened before."""
     return ExpertRun(algorithms.majority_vote().run(episodes)["prediction"])
@@ -182,20 +176,17 @@ def bayes(
     return ExpertRun(predictions, "threshold", state, "mean accuracies", approximation)
 
 
-@checked
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
     """The log-odds vote of one who knows every accuracy (and takes the experts as independent)."""
     ignored = "shared predictions" if episodes.params.get("correlation") else ""
     return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
 
 
-@checked
 def decisions(predictions: Predictions) -> Predictions:
     """The likelier label of each prediction; 1/2 for a tie (within 1e-12), which counts as half a mistake."""
     return np.where(np.abs(predictions - 0.5) <= _TIE, 0.5, (predictions > 0.5).astype(np.float64))
 
 
-@checked
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> Predictions:
     """P(y = 1) from votes weighted by the log-odds of accuracies (0 and 1 kept uncertain), both ``[..., expert]``."""
     accuracies, advice = array_of("accuracies", accuracies), array_of("advice", advice)
@@ -257,7 +248,6 @@ PREDICTORS: Mapping[str, Baseline] = unique(
 )  # fmt: skip
 
 
-@checked
 def get_predictor(key: str) -> Baseline:
     """The predictor called ``key``."""
     if key not in PREDICTORS:

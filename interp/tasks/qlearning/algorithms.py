@@ -212,7 +212,6 @@ def q_learning(
     )
 
 
-@checked
 def no_bootstrap(alpha: float = 0.1) -> Algorithm:
     """The table of discount 0: the mean reward of every pair, recent ones counting more."""
     return replace(q_learning(alpha, 0.0), key="no_bootstrap", name="Q-learning without bootstrapping")

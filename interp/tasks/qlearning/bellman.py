@@ -24,7 +24,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from interp.checks import checked
 from interp.errors import require
 from interp.tasks.qlearning.mdps import MDPs
 
@@ -135,7 +134,6 @@ class _FinitePlan(NamedTuple):
     policy: Int[np.ndarray, "mdp round state"]
 
 
-@checked
 def discounted(mdps: MDPs, gamma: float = 0.9) -> _DiscountedPlan:
     """Policy iteration on every MDP of the batch; ``gamma`` lies in [0, 1)."""
     check_rates(1.0, gamma)
@@ -153,7 +151,6 @@ def discounted(mdps: MDPs, gamma: float = 0.9) -> _DiscountedPlan:
         policy = np.where(better, greedy(action_values), policy)
 
 
-@checked
 def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
     """Backward induction on every MDP of the batch."""
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
@@ -166,7 +163,6 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
     return _FinitePlan(values, policy)
 
 
-@checked
 def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps state"]:
     """Expected sum of rewards still to come under uniform actions, ``[mdp, round + 1, state]``."""
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")

@@ -22,7 +22,6 @@ def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
     )
 
 
-@checked
 def change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> _Pair:
     """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
     t = corrupted_round(episodes, round)

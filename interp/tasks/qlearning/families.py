@@ -216,14 +216,12 @@ def _bootstrapping(key: str, name: str, value: Callable[[_Array], _Array], alpha
     return _learner(key, name, table, alpha=alpha, gamma=gamma, **parameters)
 
 
-@checked
 def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     """Q-learning that bootstraps from the mean over actions, as for a policy of uniform actions."""
     name = "Q-learning with the mean in place of the maximum"
     return _bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
 
 
-@checked
 def soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
     """Q-learning with a soft maximum: the next values weighed by their softmax.
 
@@ -274,13 +272,11 @@ def mean_reward() -> Algorithm:
     return _learner("mean_reward", "mean reward of every pair", table)
 
 
-@checked
 def visit_counts(sign: float = 1.0) -> Algorithm:
     """How often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
     return _learner("visit_counts", "counts of visits", lambda v: sign * (v["visits"] + pair(v)), sign=sign)
 
 
-@checked
 def monte_carlo(gamma: float = 0.9) -> Algorithm:
     """The mean over visits of the rewards since, discounted by ``gamma`` a round."""
     bellman.check_rates(1.0, gamma)

@@ -140,7 +140,6 @@ SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-v
 """Away from training: no cell of the training grid is among them, as "sparse" and "dense" are."""
 
 
-@checked
 def regime_named(key: str) -> MDPRegime:
     """The regime of that key."""
     require_known("MDP regime", key, REGIMES)

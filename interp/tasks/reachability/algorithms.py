@@ -176,7 +176,6 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     return _algorithm("breadth_first", name, *variables, initial=_no_nodes("reached"), spread=spread)
 
 
-@checked
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     """Breadth-first search that stops after ``hops`` rounds, at least 1: it never sees farther than that."""
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
@@ -184,7 +183,6 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     return sometimes(breadth_first(spread), lambda elapsed: elapsed < hops, {"hops": hops}, "depth_limited", name)
 
 
-@checked
 def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
     """Breadth-first search that is ``lag`` rounds late: it holds what it should have held so many rounds before."""
     require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
@@ -192,7 +190,6 @@ def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
     return sometimes(breadth_first(spread), lambda elapsed: elapsed >= lag, {"lag": lag}, "late_search", name)
 
 
-@checked
 def undirected(spread: float = 0.0) -> Algorithm:
     """Breadth-first search that follows every edge both ways."""
 
@@ -255,7 +252,6 @@ def _path(key: str, name: str, step: Any, spread: float, *luck: Variable, read: 
     return _algorithm(key, name, *variables, read=read, initial=_no_nodes("visits"), spread=spread)
 
 
-@checked
 def depth_first(spread: float = 0.0) -> Algorithm:
     """Depth-first search, a node a round.
 
@@ -300,7 +296,6 @@ _HEURISTICS: dict[str, tuple[str, str, Callable[[NDArray[np.bool_], _Array], _Ar
 Int[..., node]."""
 
 
-@checked
 def heuristic(key: str = "more_ancestors") -> Algorithm:
     """A heuristic as an algorithm that keeps nothing.
 

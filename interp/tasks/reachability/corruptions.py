@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from interp.checks import checked
 from interp.task import Corruption, corrupted_round, exchanged
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 _Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
 
 
-@checked
 def _exchange_history(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its set of nodes reached."""
     t = corrupted_round(episodes, round, history=True)
@@ -26,7 +24,6 @@ def _exchange_history(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     return episodes, replace(episodes, **arrays)
 
 
-@checked
 def _add_edge(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Add an edge from the root to the negative candidate in one round, in place of an edge that is given twice.
 
@@ -43,7 +40,6 @@ def _add_edge(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     return episodes, replace(episodes, edges=edges)
 
 
-@checked
 def _remove_edges(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Take away every edge into the target in one round; a self-loop of the root, which changes nothing, fills in."""
     t = corrupted_round(episodes, round)
@@ -53,7 +49,6 @@ def _remove_edges(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     return episodes, replace(episodes, edges=edges)
 
 
-@checked
 def _move_target(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Lead every edge into the target to the negative in one round: the search finds the one instead of the other."""
     t = corrupted_round(episodes, round)
@@ -63,7 +58,6 @@ def _move_target(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     return episodes, replace(episodes, edges=edges)
 
 
-@checked
 def _change_root(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Make the negative candidate the root of one round."""
     t = corrupted_round(episodes, round)
@@ -72,7 +66,6 @@ def _change_root(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     return episodes, replace(episodes, roots=roots)
 
 
-@checked
 def _swap_candidates(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Ask about another pair in one round: the root, which is reached, takes the place of the target."""
     t = corrupted_round(episodes, round)
