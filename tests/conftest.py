@@ -20,7 +20,7 @@ def in_one_thread() -> Iterator[None]:
 def early() -> Iterator[None]:
     """Fits of algorithms that stop early: they are half of a small comparison, and its words are the same ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("circuits.compare.fitting.STEPS_PER_PARAMETER", 8)
+        patch.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
         yield
 
 

@@ -145,6 +145,7 @@ class Map(nn.Module):
     def reset_parameters(self) -> None:
         with torch.no_grad():
             self.matrix.normal_()
+            self.drift.zero_()
 
     def forward(self, x: Tensor, said: Tensor) -> Tensor:
         moved = x @ self.matrix.T
