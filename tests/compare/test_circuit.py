@@ -217,7 +217,7 @@ def test_what_is_lost_and_changed_without_a_head_is_what_plain_hooks_give(direct
     row, layout = 4 * layer + number, direct.run.layout
     for kind, at in enumerate(direct.places.values()):
         done, _ = direct.without((), layer, number, at)
-        outcomes = [(layout.distribution(d.prediction), d.carried.flatten(1)) for d in (done, direct.done)]
+        outcomes = [(layout.distribution(d.prediction), d.latents.flatten(1)) for d in (done, direct.done)]
         lost = [direct.by_episode((a - b).double().pow(2).sum(1)) for a, b in zip(*outcomes, strict=True)]
         assert direct.profile.lost[row, :, kind] == pytest.approx(np.array(lost), rel=1e-3, abs=1e-7)
     later = [Site("z", i) for i in range(4)]
@@ -429,7 +429,7 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
         assert list(seen) == looks(subject, algorithm, latents, SMALL)
     assert [len(several) for several in part.looks] == [12, 12]
     assert part.paths[0].blocked.high < 0.9 < part.paths[0].reference_blocked.low
-    assert [(len(call["rounds"]), call["n_random"], call["each"]) for call in crossed.calls] == [
+    assert [(len(c["rounds"]), c["split"].n_random, c["split"].each) for c in crossed.calls] == [
         *[(4, 0, True), (4, 0, False)] * 2,
         *[(2, 0, False)] * 6,
     ]
