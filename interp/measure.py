@@ -78,11 +78,12 @@ def is_clear(bound: float, control: float, side: Side = "above", is_share: bool 
 
     >>> is_clear(0.998, 0.996), is_clear(1.0, 0.996), is_clear(0.6, 0.3), is_clear(0.5, 0.3)
     (False, True, True, False)
-    >>> is_clear(0.01, 0.2, side="below"), is_clear(2.0, 1.0, is_share=False)
-    (True, False)
+    >>> is_clear(0.01, 0.2, side="below"), is_clear(2.0, 1.0, is_share=False), is_clear(0.0, 0.0, is_share=False)
+    (True, False, False)
     """
     mine, its = _odds(bound, is_share), _odds(control, is_share)
-    return mine >= CLEAR * its if side == "above" else its >= CLEAR * mine
+    near, far = (its, mine) if side == "above" else (mine, its)
+    return far > near and far >= CLEAR * near
 
 
 def _odds(value: float, is_share: bool) -> float:

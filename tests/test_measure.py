@@ -98,6 +98,8 @@ def test_clear_is_three_times_the_odds_and_nothing_beyond_rounding() -> None:
     assert is_clear(0.25, 0.5, "below") and not is_clear(0.26, 0.5, "below")
     assert is_clear(0.75, 0.25, is_share=False) and not is_clear(0.74, 0.25, is_share=False)
     assert not is_clear(1 - 1e-12, 1 - ROUNDING) and is_clear(1.0, 0.996) and not is_clear(0.998, 0.996)
+    assert not is_clear(0.0, 0.0, is_share=False) and not is_clear(0.0, 0.0, "below", is_share=False)
+    assert is_clear(0.1, 0.0, is_share=False) and is_clear(0.0, 0.1, "below", is_share=False)
     assert is_clear(0.5, -7.0) and not is_clear(0.0, -7.0) and is_clear(3.0, -1.0, is_share=False)
 
 
