@@ -68,7 +68,7 @@ def verify(
         result = verification.verify(model, grid, dtype=dtype or DTYPES, device=device, **run, **given)
     say.measures(result)
     say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
-    say.facts(checks=result.summary().to_dict("records"))
+    say.table(result.summary(), f"{model}: largest difference from the algorithm", "checks")
     if out is not None:
         table = write_csv(out / "verification.csv", result.table())
         about = {"model": model, "exact": result.passed, **result.settings}
