@@ -216,8 +216,9 @@ def untrained_runs(
             samples.append(more)
             elsewhere = []
             for one, other in zip(own, _again(targets, more, n_rounds), strict=True):
-                parts = [(one.values, other.values), (one.mask, other.mask)]
-                values, mask = (None if pair[1] is None else np.concatenate(pair) for pair in parts)
+                values = np.concatenate([one.values, other.values])
+                masks = [part.mask for part in (one, other) if part.mask is not None]
+                mask = np.concatenate(masks) if masks else None
                 elsewhere.append(replace(one, values=values, mask=mask, inputs=(), types=None))
     blanks = []
     for i in range(n):

@@ -123,16 +123,17 @@ def fitted(
         *each, score = accuracies(y, predictions, mask, groups)
     else:
         *sums, together = squares(y, predictions, mask, groups)
-        score = ProbeScore.of(*together)
+        score = ProbeScore.of(together[0], together[1])
 
     def details() -> dict[str, Any]:
-        by_output = each if of_classes else [ProbeScore.of(*of) for of in sums]
+        by_output = each if of_classes else [ProbeScore.of(of[0], of[1]) for of in sums]
         metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
         if not of_classes:
             metrics["rank_correlation"] = rank_correlation(y, predictions, mask)
             metrics["mae"] = mean_scores(np.abs(y - predictions), mask, groups)[-1]
         if probabilities:
-            of_truth = [np.take_along_axis(p, y[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
+            truth = y.astype(np.int64)
+            of_truth = [np.take_along_axis(p, truth[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
             losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
             metrics["log_loss"] = mean_scores(np.maximum(losses, 0.0), mask, groups)[-1]
         found = {"by_output": dict(zip(target.outputs, by_output, strict=True)), "metrics": metrics}

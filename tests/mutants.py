@@ -85,7 +85,7 @@ TARGETS = {
             "a bound that is 0 is the nearer one, and gives the same 0",
         ),
     ),
-    "reports/explore/edits.py": Target(
+    "reports/explore/view.py": Target(
         ("tests/reports/test_explore.py",),
         dict.fromkeys(
             ("Edit.written: (1, 1) -> (2, 1)", "Edit.written: (1, 1) -> (1, 2)"),

@@ -32,7 +32,7 @@ def test_help_on_training_names_every_task_and_its_presets():
 def test_verify_prints_every_variable_and_takes_several_sizes():
     result = invoke("verify", "wma-handwired", "--experts", 1, 3, "--rounds", 5, "--episodes", 2)
     assert result.exit_code == 0
-    assert "next_log_weights" in result.output
+    assert "next log weights" in result.output
     assert "exactly: all" in result.output
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from interp import catalog
-from interp.checks import checked
+from interp.checks import checked, checked_fields
 from interp.errors import require
 from interp.files import write_csv, write_figure, write_json
 from interp.interventions.metrics import METRICS, exits
@@ -23,6 +23,7 @@ from interp.machine import Machine
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Sample:
     """The episodes that are patched: ``n_rounds`` long, or as long as the round and the map need when None.
 

@@ -49,6 +49,7 @@ _MISSING = "a live page needs the extra `explore`; run: pip install 'latent-cont
 
 
 @dataclass(eq=False)
+@checked_fields
 class Explorer:
     """A machine that can be looked at, and perhaps another one beside it.
 

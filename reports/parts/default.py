@@ -36,7 +36,7 @@ def default_parts(
         without: keys of parts that are left out.
 
     >>> [part.title for part in default_parts(without=["compared"])][:3]
-    ['Verdicts', 'The state over time', 'Probes']
+    ['What was found', 'The state over time', 'Probes']
     """
     default = {part.key: part for part in (make() for make in _EVERY_TASK)}
     own, following = {part.key: part for part in replace}, after or {}

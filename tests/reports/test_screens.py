@@ -97,7 +97,7 @@ def test_the_first_screen_holds_the_measures(browser: Browser, small_page: Path)
     said = browser.evaluate(f"{rows.format(plot)}.map((row) => row.querySelector('.badge').innerText)")
     assert said == words
     track = browser.evaluate(f"{plot}.querySelector('.track').getAttribute('aria-label')")
-    assert track == "0.50 [0.40, 0.60] R2; at least 0.3; chance 0.1"
+    assert track == "0.50 [0.40, 0.60] R2; at least 0.3; chance: 0.1"
     evidence = "document.querySelector('figure.intervals details.table')"
     assert browser.evaluate(f"{evidence}.open") is False
     browser.evaluate(f"{evidence}.open = true")

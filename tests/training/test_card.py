@@ -36,7 +36,7 @@ def shipped(run_folder, tmp_path_factory):
     """Shipped with the real headline numbers, on shorter long episodes."""
     out = tmp_path_factory.mktemp("checkpoints")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "WINDOWS", ((5, 10), (20, 30)))
+        patch.setattr(evaluation, "_WINDOWS", ((5, 10), (20, 30)))
         return card.ship(run_folder, "tiny", n_episodes=8, machine="a test", notes="Shared.", out=out)
 
 

@@ -36,7 +36,6 @@ def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTran
         corrupted=corrupted,
         round=ROUND,
         sites="resid_pre",
-        positions="all",
         metric="probability",
     )
     frame = result.to_frame().set_index("site")["effect"]
