@@ -49,7 +49,7 @@ def test_what_says_shapes_is_wrapped_and_nothing_else():
         "from __future__ import annotations\n"
         "def plain(n: int) -> str: ...\n"
         "def given(x: Float[Array, 'a'] | None): ...\n"
-        "def gives() -> list[Mask]: ...\n"
+        "def gives() -> list[Keep]: ...\n"
         "class Held:\n    x: Int[Array, 'a']\n"
         "class Plain:\n    n: int\n"
     )

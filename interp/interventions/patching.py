@@ -139,6 +139,7 @@ class PatchingResult(Tabled):
         table = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns]).unstack()
         return table.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))]
 
+    @checked
     def plot(self, component: str = "") -> Any:
         """A heat map of the effect of one component by layer and position; the one with the largest when not named."""
         largest = self.sites[int(self.effects.mean(-1).abs().argmax())]
