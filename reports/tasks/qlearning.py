@@ -97,8 +97,10 @@ _AGREEMENT_TEXT = (
 def _compare(context: Context) -> tuple[AgreementResult, AgreementResult]:
     """Agreement of the model, and of an untrained copy."""
     table, episodes = reference_table(context.model), context.episodes
+    drawn = np.clip(np.nan_to_num(np.asarray(policy(context.blank_run), np.float64)), 0, None) + np.finfo(float).tiny
+    fresh = drawn / drawn.sum(-1, keepdims=True)  # an untrained copy of a handwired model may give no probabilities
     model, blank = (
-        agreement(policy(run), episodes, table=table, seed=context.seed) for run in (context.run, context.blank_run)
+        agreement(given, episodes, table=table, seed=context.seed) for given in (policy(context.run), fresh)
     )
     return model, blank
 
