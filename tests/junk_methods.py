@@ -24,8 +24,15 @@ LEFT_OUT = {
         "the toolkit's own step: what users call, fresh, rollout and compare, checks first",
     ),
     **dict.fromkeys(
-        ("Condition.prediction_message", "Condition.feedback_message", "Condition.retry_message")
-        + ("Measures.said", "Measures.marks", "Measures.controls", "Circuit.pair_error"),
+        (
+            "Condition.prediction_message",
+            "Condition.feedback_message",
+            "Condition.retry_message",
+            "Measures.said",
+            "Measures.marks",
+            "Measures.controls",
+            "Circuit.pair_error",
+        ),
         "a step of a session or a page, which are made of checked records",
     ),
     "Measure.from_dict": "reads what to_dict wrote; its reader says which file is damaged",
