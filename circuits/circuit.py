@@ -325,6 +325,7 @@ class Circuit:
         eta = self.arguments.get("eta")
         return 0.0 if eta is None else math.exp(-float(eta) * min(self.basis.positions.margin, 1.0) / 2)
 
+    @checked
     def pair_error(self, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
         """What a pair (:func:`circuits.heads.softmax_pair`) misses of a sum x of ``size``.
 

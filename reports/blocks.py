@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from interp import foreign, palette
-from interp.checks import checked_fields
+from interp.checks import checked, checked_fields
 from interp.errors import require, require_known
 from interp.kinds import shown
 from interp.measure import UNTRAINED, WORDS, Control, Measure, to_frame
@@ -326,6 +326,7 @@ class Measures:
         empty = [name for name in frame if all(value == "" or value != value for value in frame[name])]
         return Table(frame.drop(columns=empty), f"The numbers: {counts(self.measures)}", collapsed=True)
 
+    @checked
     def marks(self, of: Measure) -> list[tuple[str, float, float]]:
         """(kind, where it begins, how wide it is), in percent of the scale; what lies beyond it stands at its end."""
         number, ends = of.number, [_percent(x) for x in (of.number.low, of.number.high)]
@@ -339,12 +340,14 @@ class Measures:
             marks.append((kind + " beyond" * (not 0 <= value <= 1), _percent(value), 0.0))
         return marks
 
+    @checked
     def controls(self, of: Measure) -> dict[str, float]:
         """The controls that are drawn: an untrained copy, and the strongest of the others."""
         others = replace(of, controls={name: one for name, one in of.controls.items() if name != UNTRAINED})
         drawn = [name for name in (UNTRAINED, others.strongest) if name in of.controls]
         return {name: of.controls[name].number for name in drawn if not math.isnan(of.controls[name].number)}
 
+    @checked
     def said(self, of: Measure) -> str:
         """A row as it is read out, or printed where nothing can be drawn."""
         if math.isnan(of.number.estimate):

@@ -19,22 +19,6 @@ LEFT_OUT = {
     **{f"AdaptedMachine.{name}": "a step inside a round, as above" for name in ("forward", "layout_of", *STEPS)},
     "EdgeGraph.forward": "a step inside a round, as above",
     **{f"Algorithm.{name}": "a step inside a round: run checks the episodes" for name in ("advance", "needed")},
-    **dict.fromkeys(
-        ("AdaptedMachine.drawn_anew", "HookedLatentTransformer.drawn_anew", "Rollout.joined", "Effort.before"),
-        "the toolkit's own step: what users call, fresh, rollout and compare, checks first",
-    ),
-    **dict.fromkeys(
-        (
-            "Condition.prediction_message",
-            "Condition.feedback_message",
-            "Condition.retry_message",
-            "Measures.said",
-            "Measures.marks",
-            "Measures.controls",
-            "Circuit.pair_error",
-        ),
-        "a step of a session or a page, which are made of checked records",
-    ),
     "Measure.from_dict": "reads what to_dict wrote; its reader says which file is damaged",
     "HookedLatentTransformer.hooks": "TransformerLens' own context manager does the work when it is entered",
 }

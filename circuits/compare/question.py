@@ -93,6 +93,7 @@ class Effort:
         first, last = self.rounds // 6, self.rounds - self.horizon
         return [first + round((last - first) * i / max(self.starts - 1, 1)) for i in range(self.starts)]
 
+    @checked
     def before(self, on: int) -> list[int]:
         """The same rounds, the last ones earlier where the state ``on`` rounds later would lie after the last round.
 

@@ -79,17 +79,20 @@ class Condition:
         """How outcome 0 and outcome 1 are written in JSON."""
         return ("rainy", "sunny") if self.framing == "weather" else (0, 1)
 
+    @checked
     def prediction_message(self, advice: Sequence[int], note: str) -> Message:
         """The user message that asks for a prediction (the note is left out where there is none)."""
         known = {"note": note} if self.has_note else {}
         return _user({"turn_type": _WORDS[self.framing]["turn_type"], **known, **self._votes(advice)})
 
+    @checked
     def feedback_message(self, advice: Sequence[int], note: str, label: int) -> Message:
         """The user message that reveals the outcome; with a note it repeats the note and the advice (paper, F.3)."""
         known = {"note": note, **self._votes(advice)} if self.has_note else {}
         truth_key = _WORDS[self.framing]["truth_key"]
         return _user({"turn_type": "feedback", **known, truth_key: self.words[int(label)]})
 
+    @checked
     def retry_message(self, turn: Turn, problem: str) -> Message:
         """The user message after a malformed answer (ours: the paper has none)."""
         value = '"<short text>"' if turn == "note" else _WORDS[self.framing]["choice"]

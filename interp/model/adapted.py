@@ -258,7 +258,7 @@ class AdaptedMachine(HookedMachine):
             left = ", ".join(name for name, weight in blank.module.named_parameters() if weight.isnan().any())
             require(not left, f"nothing says how to draw {left} of {self.name!r} anew; give adapt(..., reset=...)")
 
-        blank = self.drawn_anew(seed, draw)
+        blank = self._drawn_anew(seed, draw)
         blank.called, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
         return blank
 

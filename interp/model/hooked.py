@@ -164,7 +164,7 @@ class HookedMachine(HookedRootModule):
         """What the machine is beside its weights, as a text."""
         raise NotImplementedError
 
-    def drawn_anew(self, seed: int, draw: Callable[[Self], object] | None = None) -> Self:
+    def _drawn_anew(self, seed: int, draw: Callable[[Self], object] | None = None) -> Self:
         """A copy in evaluation mode whose weights are fresh, and given by no global generator.
 
         ``draw`` draws them, or every module's own ``reset_parameters`` does.

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from interp.checks import fit
+from interp.checks import checked, fit
 from interp.display import Cache, table_html
 from interp.errors import require
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -48,6 +48,7 @@ class Rollout:
     episodes: Any = field(default=None, compare=False)
 
     @classmethod
+    @checked
     def joined(cls, runs: Sequence[Rollout]) -> Rollout:
         """Rollouts of one model over different episodes, of equal sizes, as one."""
         predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))

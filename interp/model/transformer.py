@@ -409,7 +409,7 @@ class HookedLatentTransformer(LensSurface):
         ``tools.analysis.interchange.reinitialized`` draws (a test compares them), without that import: it loads half of
         ``transformers``, three seconds for every command that probes.
         """
-        fresh = self.drawn_anew(seed)
+        fresh = self._drawn_anew(seed)
         fresh.config = replace(self.config, name=f"{self.name}-untrained")
         fresh.state_map = torch.zeros(0, self.config.d_model, device=self.device)
         return fresh
