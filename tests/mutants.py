@@ -57,7 +57,14 @@ class Target:
 
 _COMPARE = "tests/compare"
 TARGETS = {
-    "circuits/compare/question.py::Verdict,above": Target((f"{_COMPARE}/test_verdicts.py",)),
+    "interp/measure.py": Target(
+        ("tests/test_measure.py",),
+        {
+            "module: if TYPE_CHECKING:\n    import pandas as pd -> if not TYPE_CHECKING:\n    import pandas as pd": "pandas "
+            "is there at run time, too",
+            "Measured.__getitem__: limit=20 -> limit=21": "no result has 21 measures of unlike keys",
+        },
+    ),
     "circuits/compare/behaviour.py::module,judge_behaviour,Agreement": Target((f"{_COMPARE}/test_verdicts.py",)),
     "circuits/compare/response.py::cells,_cells_of": Target((f"{_COMPARE}/test_response.py",)),
     "circuits/compare/crossfit.py::scored,folds,CrossFitted": Target(

@@ -98,6 +98,7 @@ def test_clear_is_three_times_the_odds_and_nothing_beyond_rounding() -> None:
     assert is_clear(0.25, 0.5, "below") and not is_clear(0.26, 0.5, "below")
     assert is_clear(0.75, 0.25, is_share=False) and not is_clear(0.74, 0.25, is_share=False)
     assert not is_clear(1 - 1e-12, 1 - ROUNDING) and is_clear(1.0, 0.996) and not is_clear(0.998, 0.996)
+    assert is_clear(1.0, 3300 / 3301) and not is_clear(1.0, 3400 / 3401)
     assert not is_clear(0.0, 0.0, is_share=False) and not is_clear(0.0, 0.0, "below", is_share=False)
     assert is_clear(0.1, 0.0, is_share=False) and is_clear(0.0, 0.1, "below", is_share=False)
     assert is_clear(0.5, -7.0) and not is_clear(0.0, -7.0) and is_clear(3.0, -1.0, is_share=False)
@@ -122,7 +123,9 @@ def test_a_word_can_be_forbidden_and_a_claim_can_be_beside_the_point() -> None:
         "no heads",
     )
     assert (Measure("a", "A").word, Measure("a", "A").reason) == ("undecided", NOTHING)
-    assert replace(HELD, number=Interval(0.9, nan, nan)).reason == NOTHING
+    assert {replace(HELD, number=Interval(0.9, *ends)).reason for ends in ((nan, nan), (0.8, nan), (nan, 0.95))} == {
+        NOTHING
+    }
 
 
 def test_what_is_false_by_design_says_so_beside_the_no_alone() -> None:
@@ -138,7 +141,9 @@ def test_the_strongest_control_comes_closest_to_the_claim() -> None:
         replace(HELD, controls={"c": Control(0.8, counts=False)}).strongest == "c"
         and replace(HELD, controls={}).strongest == ""
     )
-    assert best_of([0.1, nan, 0.3]).number == 0.3 and best_of([0.1, 0.3], "below").number == 0.1
+    unknown_first = replace(HELD, controls={"d": Control(nan, counts=False), "c": Control(0.8, counts=False)})
+    assert unknown_first.strongest == "c" and replace(HELD, controls={"d": Control(nan)}).strongest == ""
+    assert best_of([nan, 0.1, 0.3]).number == 0.3 and best_of([nan, 0.3, 0.1], "below").number == 0.1
 
 
 def test_the_part_that_decides_is_the_first_no_then_the_first_undecided() -> None:
@@ -168,9 +173,30 @@ def test_tables_and_json_have_one_form() -> None:
     ]
     assert list(both.columns) == columns and list(to_frame([]).columns) == columns
     assert both["word"].tolist() == ["yes", "not applicable"] and both["control_number"].tolist() == [0.1, 0.1]
+    assert isinstance(both, pd.DataFrame) and both[["number", "low", "high"]].iloc[0].tolist() == [0.9, 0.8, 0.95]
     said = json.loads(json.dumps(json_values(HELD.to_dict())))
     assert set(columns) < set(said) and said["controls"] == {UNTRAINED: {"number": 0.1, "counts": True}}
-    assert isinstance(both, pd.DataFrame)
+    rest = {"key", "refuted", "is_share", "yes", "no", "unless", "lacking", "by_design", "needs_control", "caution"}
+    assert set(said) == {*columns, *rest, "controls", "rests_on", "note"} and Measure.from_dict(said) == HELD
+
+
+def test_a_null_of_json_is_no_number() -> None:
+    unknown = replace(HELD, number=Interval(0.9, nan, nan), controls={UNTRAINED: Control(nan)})
+    again = Measure.from_dict(json.loads(json.dumps(json_values(unknown.to_dict()))))
+    assert (again.number.estimate, again.word, again.reason) == (0.9, "undecided", NOTHING)
+    assert again.strongest == "" and (again.threshold, again.claim) == (0.5, HELD.claim)
+
+
+def test_a_measure_prints_its_word_its_reason_or_condition_and_its_number() -> None:
+    number = "R2 0.9 [0.8, 0.95], at least 0.5; an untrained copy 0.1."
+    assert str(HELD) == f"The latents hold the counts: yes. {number}"
+    assert str(replace(HELD, about="h")) == f"The latents hold the counts (h): yes. {number}"
+    assert str(replace(HELD, condition="given t")) == f"The latents hold the counts: yes, given t. {number}"
+    bare = replace(HELD, condition="given t", controls={})
+    assert str(bare) == f"The latents hold the counts: undecided, {NOT_RUN}. R2 0.9 [0.8, 0.95], at least 0.5."
+    assert str(replace(HELD, number=Interval(0.9, nan, nan))).startswith("The latents hold the counts: undecided")
+    assert "R2 0.9" in str(replace(HELD, number=Interval(0.9, nan, nan)))
+    assert str(replace(HELD, lacking="no heads", number=Interval(nan, nan, nan))).endswith("not applicable, no heads.")
 
 
 def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> None:
@@ -189,6 +215,7 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
         replace(spans, unless={"undecided": "other"}),
     ]
     assert sentence("m", both) == "m holds a and holds b. 2 of 4 claims are undecided."
+    assert sentence("m", [yes, no], "It is the algorithm.") == "It is the algorithm. It predicts otherwise."
     assert sentence("m", [yes, yes, spans, spans]).endswith(f"2 of 4 claims are undecided: {SPANS}.")
 
 
@@ -203,7 +230,7 @@ def test_a_first_sentence_has_at_most_twenty_words(extra: int, fits: bool) -> No
 
 def test_a_result_finds_a_measure_by_its_key() -> None:
     result = Result("m", (HELD, RARE, replace(RARE, key="rare"), replace(RARE, key="rare", claim="second")))
-    assert result["rare"].claim == RARE.claim and result["state"] is HELD and list(result) == list(result.measures)
+    assert result["rare"] is result.measures[2] and result["state"] is HELD and list(result) == list(result.measures)
     assert result.sentence in repr(result) and "at least 0.5; an untrained copy 0.1" in repr(result)
     assert "<table" in result._repr_html_() and len(result.to_frame()) == 4
     with pytest.raises(InputError, match="did you mean 'rare'"):
@@ -212,7 +239,7 @@ def test_a_result_finds_a_measure_by_its_key() -> None:
 
 def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
     with pytest.raises(InputError, match="needs a threshold"):
-        Measure("a", "A", Interval(1, 1, 1))
+        Measure("a", "A", Interval(1, nan, nan))
     assert {"yes", "no", "undecided", "not applicable"} == set(WORDS)
     for one in (HELD, RARE, replace(HELD, controls={}), replace(HELD, number=Interval(0.5, 0.3, 0.7))):
         assert one.word == "yes" or any(reason in one.reason for reason in REASONS)
