@@ -305,3 +305,26 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
                 named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 long += [node.name] if len([one for one in named if one.arg not in ("self", "cls")]) > 8 else []
     assert long == [] and lookups == []
+
+
+BY_ITS_OWN_NAME = {
+    "circuits.benchmark.methods.libraries": "grades the methods of other libraries, which need not be there",
+    "interp.machines.presets": "registers the presets of machines for training when a user imports it",
+}
+"""Modules that a user imports by their own names, and why."""
+
+
+def test_every_module_is_reached_from_a_public_name_or_a_command() -> None:
+    """From the packages' faces and the commands, by imports, by the names of modules in strings, or by their ends."""
+    unseen, ahead = set(MODULES), [*PACKAGES, *(name for name in MODULES if name.startswith("interp.cli"))]
+    while ahead:
+        if (module := ahead.pop()) in unseen:
+            unseen.remove(module)
+            tree = ast.parse(MODULES[module].read_text())
+            ahead += [name for name, _ in imports(tree) if name in MODULES]
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
+                    named = node.value.partition(":")[0]
+                    ahead += [name for name in unseen if f".{name}".endswith(f".{named}")]
+            ahead.append(module.rpartition(".")[0] or module)
+    assert unseen == set(BY_ITS_OWN_NAME)
