@@ -60,8 +60,8 @@ TARGETS = {
     "interp/measure.py": Target(
         ("tests/test_measure.py",),
         {
-            "module: if TYPE_CHECKING:\n    import pandas as pd -> if not TYPE_CHECKING:\n    import pandas as pd": "pandas "
-            "is there at run time, too",
+            "module: if TYPE_CHECKING:\n    import pandas as pd -> "
+            "if not TYPE_CHECKING:\n    import pandas as pd": "pandas is there at run time, too",
             "Measured.__getitem__: limit=20 -> limit=21": "no result has 21 measures of unlike keys",
         },
     ),
