@@ -26,10 +26,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp import figures
-from interp.files import write_csv, write_text
+from interp.files import write_csv, write_figure, write_text
 from interp.style import WIDTH, styled
 from reports import blocks
-from reports.evaluation import save_figure
 from reports.page import Report, Section
 
 MEASURES = ("behaviour", "response", "state", "update on", "update off")
@@ -216,7 +215,7 @@ def main(folder: Path, out: Path | None = None) -> None:
     write_csv(folder / "judged.csv", table)
     write_csv(folder / "controls.csv", controls(pairs))
     write_text(folder / "sentences.txt", "\n".join(sentences(machines, pairs)) + "\n")
-    save_figure(draw(trained(pairs), table), folder / "matrix.svg")
+    write_figure(folder / "matrix.svg", draw(trained(pairs), table), bbox_inches="tight")
     if out is not None:
         page(machines, pairs).write(out)
 

@@ -33,7 +33,9 @@ WHOLE = ("round", "step", "layer")
 
 
 @styled
-def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str], *, ylabel: str) -> Figure:
+def trajectories(
+    values: ArrayLike, reference: ArrayLike, labels: Sequence[str], *, ylabel: str, width: float = WIDTH
+) -> Figure:
     """What a model holds over time, drawn on what the algorithm holds, with the absolute difference beside it.
 
     Args:
@@ -45,7 +47,7 @@ def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str],
         values.shape == reference.shape and values.ndim == 2 and values.shape[1] == len(labels),
         f"values {values.shape} and reference {reference.shape} must both be [step, series] with {len(labels)} series",
     )
-    figure = Figure(figsize=(WIDTH, 3.4))
+    figure = Figure(figsize=(width, 3.4))
     left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
     steps = np.arange(len(values))
     told = _told_apart(reference)
@@ -65,7 +67,7 @@ def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str],
     left.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
     left.margins(x=0.01)
     if len((named := left.get_legend_handles_labels())[0]) <= 14:
-        figure.legend(*named, loc="outside lower left", ncols=min(len(named[0]), 6), columnspacing=1.2)
+        figure.legend(*named, loc="outside lower left", ncols=min(len(named[0]), int(width / 1.6)), columnspacing=1.2)
     right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
     _difference_scale(right, np.abs(values - reference))

@@ -1,6 +1,6 @@
 """Pictures of circuits, arrow by arrow: one round as it ran, and the wiring that somebody claims.
 
-:func:`flow` and :func:`strongest` draw what was measured in one round. Columns are the positions of a round, levels are
+:func:`flow` draws what was measured in one round. Columns are the positions of a round, levels are
 the residual stream before and after each layer, and an arrow is a head that moves something from one position to
 another: all that a sparse circuit does (:func:`written`), or the few reads whose cut changes most
 (:mod:`interp.interventions.reads`). They do NOT say what is moved. :func:`wiring` draws a circuit's table of edges, a
@@ -64,63 +64,47 @@ def written(
 
 
 @styled
-def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str, str]]) -> Figure:
-    """Draw the reads of a round that :func:`written` gives, a colour a head.
+def flow(
+    frame: pd.DataFrame, labels: Sequence[str], n_layers: int, legend: Mapping[str, str], *, width: float = WIDTH
+) -> Figure:
+    """Draw reads of a round, a colour a group of them, paler where they weigh less.
 
-    ``heads`` is, per layer, head name -> what the legend says of it; heads that draw no arrow are listed too.
+    Args:
+        frame: columns ``layer``, ``source``, ``target``, ``weight`` (0 to 1) and ``of``, the group of each read; a
+            ``label`` for each arrow where there is one, else a group is named once, on its longest arrow.
+        legend: group -> what the legend says of it; a group that draws no arrow is listed, too.
     """
-    require_columns("frame", frame, "layer", "head", "source", "target", "weight")
-    n_layers = len(heads)
-    colour = {name: CYCLE[i % len(CYCLE)] for names in heads for i, name in enumerate(names)}
-    figure, axes = _stream(labels, n_layers, frame, 0.2 * (-(-len(colour) // 2)))
-    named = []
-    for (_, head), reads in frame.groupby(["layer", "head"], sort=False):
-        name, spans = str(head), _spans(reads, labels)
-        for span, weight in zip(spans, reads["weight"], strict=True):
-            axes.add_patch(_read(span, colour[name], weight))
-        named.append((name, colour[name], max(spans, key=lambda span: abs(span[1][0] - span[0][0]))))
-    texts = [f"{name}  {text}".strip() for names in heads for name, text in names.items()]
-    return _finished(figure, axes, list(zip(colour.values(), texts, strict=True)), named, n_layers)
+    require_columns("frame", frame, "layer", "source", "target", "weight", "of")
+    colour = {key: _COLOURS[i % len(_COLOURS)] for i, key in enumerate(legend)}
+    figure, axes = _stream(labels, n_layers, frame, width, 0.2 * -(-len(legend) // 2))
+    column, named = {label: x for x, label in enumerate(labels)}, {}
+    for i, read in enumerate(frame.to_dict("records")):
+        span = ((column[read["source"]], read["layer"]), (column[read["target"]], read["layer"] + 1))
+        bow, alpha = 0 if span[0][0] != span[1][0] else 0.35, 0.35 + 0.6 * read["weight"]
+        look = {"shrinkA": 3, "shrinkB": 4, "linewidth": 1.6, "alpha": alpha, "clip_on": False}
+        axes.add_patch(_arrow(*span, colour[read["of"]], bow, 2.6, **look))
+        key = i if "label" in read else (read["layer"], read["of"])
+        long = abs(span[1][0] - span[0][0])
+        if key not in named or long > named[key][0]:
+            named[key] = (long, read.get("label", read["of"]), colour[read["of"]], span)
+    handles = [axes.plot([], [], color=hue, linewidth=2.5)[0] for hue in colour.values()]
+    figure.legend(handles, list(legend.values()), loc="outside lower left", ncols=2, fontsize=8.5)
+    _name(figure, axes, sorted(named.values(), key=lambda one: one[0]))
+    return figure
 
 
-@styled
-def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figure:
-    """Draw the reads that matter most in a round, a colour an exit, each with its head and its effect.
-
-    ``frame`` has columns ``layer``, ``head`` (its name), ``source``, ``target``, ``exit`` and ``effect``.
-    """
-    require_columns("frame", frame, "layer", "head", "source", "target", "exit", "effect")
-    n_layers = min(n_layers, int(frame["layer"].max()) + 1 if len(frame) else 1)  # what is above is not read
-    figure, axes = _stream(labels, n_layers, frame, 0.2)
-    named, largest = [], frame["effect"].max()
-    for read, span in zip(frame.to_dict("records"), _spans(frame, labels), strict=True):
-        colour = _EXITS[read["exit"]]
-        axes.add_patch(_read(span, colour, read["effect"] / largest))
-        named.append((f"{read['head']}: {read['effect']:.2f}", colour, span))
-    legend = [(colour, f"matters most to the {name}") for name, colour in _EXITS.items()]
-    return _finished(figure, axes, legend, named, n_layers)
-
-
-_EXITS = {"prediction": LIGHT["blue"], "update": LIGHT["vermilion"]}
-"""A colour for each exit of a round."""
+_COLOURS = (*CYCLE, INK)
 _Point = tuple[float, float]
 _Span = tuple[_Point, _Point]
 _COLUMN = 0.17
 """Inches that a position takes at least: a rotated label."""
-_BELOW = -0.44
-"""Where legends begin, under the labels of positions, as a share of the height of a layer."""
 
 
-def _spans(reads: pd.DataFrame, labels: Sequence[str]) -> list[_Span]:
-    """From the source before the layer to the target after it, for each read."""
-    column = {label: x for x, label in enumerate(labels)}
-    ends = zip(reads["source"], reads["target"], reads["layer"], strict=True)
-    return [((column[source], layer), (column[target], layer + 1)) for source, target, layer in ends]
-
-
-def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: float) -> tuple[Figure, Axes]:
+def _stream(
+    labels: Sequence[str], n_layers: int, frame: pd.DataFrame, width: float, below: float
+) -> tuple[Figure, Axes]:
     """The residual stream: a line per position, a node per level, filled if written; ``below``: the legend's inches."""
-    figure = Figure(figsize=(max(WIDTH, 1.2 + _COLUMN * len(labels)), 1.0 + max(1.25 * n_layers, 2.6) + below))
+    figure = Figure(figsize=(max(width, 1.2 + _COLUMN * len(labels)), 0.7 + max(0.95 * n_layers, 2.0) + below))
     axes = figure.subplots()
     written = set(zip(frame["target"], frame["layer"] + 1, strict=True))
     for x, label in enumerate(labels):
@@ -128,7 +112,7 @@ def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: fl
         for level in range(n_layers + 1):
             colour, alpha = (INK, 1.0) if (label, level) in written else (LIGHT["grey"], 0.5)
             axes.plot(x, level, "o", markersize=5, color=colour, alpha=alpha, zorder=4)
-    crowded = len(labels) * max(map(len, labels)) > 110
+    crowded = len(labels) * max(map(len, labels)) > 11 * width
     axes.set_xticks(range(len(labels)), labels, rotation=90 if crowded else 0)
     axes.set_yticks(range(n_layers + 1), ["input", *(f"after layer {i}" for i in range(n_layers))])
     axes.tick_params(length=0)
@@ -143,29 +127,13 @@ def _arrow(start: _Point, end: _Point, colour: str, bow: float, head_width: floa
     return FancyArrowPatch(start, end, arrowstyle=style, connectionstyle=bowed, color=colour, zorder=2, **more)
 
 
-def _read(span: _Span, colour: str, weight: float) -> FancyArrowPatch:
-    """From a position to another, or bowed from a position to itself; paler where it weighs less."""
-    bow = 0 if span[0][0] != span[1][0] else 0.35
-    alpha = 0.35 + 0.6 * weight
-    return _arrow(*span, colour, bow, 2.6, shrinkA=3, shrinkB=4, linewidth=1.6, alpha=alpha, clip_on=False)
-
-
-def _finished(
-    figure: Figure,
-    axes: Axes,
-    legend: Sequence[tuple[str, str]],
-    named: Sequence[tuple[str, str, _Span]],
-    n_layers: int,
-) -> Figure:
-    """The legend below; a name on every arrow, where no other stands: along it, or a little above or below it."""
-    handles = [axes.plot([], [], color=colour, linewidth=2.5)[0] for colour, _ in legend]
-    texts, place = [text for _, text in legend], (-0.02, _BELOW / n_layers)
-    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=place, ncols=2, fontsize=8.5)
+def _name(figure: Figure, axes: Axes, named: Sequence[tuple[float, str, str, _Span]]) -> None:
+    """A name on every arrow, where no other stands: along it, or a little above or below it."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is measured here stays where it is
     renderer = FigureCanvasAgg(figure).get_renderer()
     taken: list[Any] = []
-    for text, colour, (start, end) in sorted(named, key=lambda item: abs(item[2][1][0] - item[2][0][0])):
+    for _, text, colour, (start, end) in named:
         label = axes.text(*start, text, color=colour, fontsize=8.5, ha="center", va="center", zorder=5)
         label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.2})
         for aside, along in product(_ASIDE, _ALONG):
@@ -175,7 +143,6 @@ def _finished(
             if not any(box.overlaps(other) for other in taken):
                 break
         taken.append(box)
-    return figure
 
 
 _ALONG = (0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78)

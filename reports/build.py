@@ -29,14 +29,14 @@ from interp.provenance import provenance
 from interp.session import session
 from interp.workers import one_thread
 from reports.blocks import NotComputed, Prose, counts
-from reports.page import INDEX, Report, Section, write_index
+from reports.page import INDEX, Report, Section, write_listed
 
 if TYPE_CHECKING:
     from reports.part import Context, Part
 
 
 @dataclass(frozen=True)
-class Written:
+class _Written:
     """A report on disk: its measures, and ``failures``, title of a part that was not computed -> why."""
 
     path: Path
@@ -58,7 +58,7 @@ def write(
     regime: str = "",
     sizes: Mapping[str, int] | None = None,
     arguments: Mapping[str, Any] | None = None,
-) -> Written:
+) -> _Written:
     """Write the report of a model below ``out``; warn of parts that could not be computed.
 
     Args:
@@ -101,15 +101,15 @@ def write(
         for file in (_page_name(context), INDEX):
             file_to_write(folder / file)
         report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
-        path = report.write(folder / _page_name(context))
+        listed = None if context.keys == ("audit",) else folder / INDEX
+        path = write_listed(report, folder / _page_name(context), listed)
         update(completed=total)
-    write_index(folder)
     failures = {part.title: context.reason(part.key) for part in context.parts if part.key in context.failures}
     if failures:
         listed = "; ".join(f"{title}, because {why}" for title, why in failures.items())
         warnings.warn(f"parts of {path} were not computed: {listed}", stacklevel=3)
     measures = tuple(one for of_part in context.measures.values() for one in of_part)
-    return Written(path, measures, failures)
+    return _Written(path, measures, failures)
 
 
 def _compose(context: Context, step: Callable[[str], None]) -> Report:
@@ -124,21 +124,24 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     from reports.parts.overview import measures_of, sampled
 
     step("drawing" + took)
+    opening = [
+        _attempt(context, part, part.hero) for part in sorted(context.parts, key=lambda part: part.key == "attention")
+    ]
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = [_sections(context, part) for part in reversed(context.parts)]
-    task = context.task
+    task, sections = context.task, [section for of_part in reversed(drawn) for section in of_part]
     settings = {"model": context.name, "digest": context.model.digest()[:16], "seed": context.seed}
     settings |= {"regime": context.episodes.regime, "n_episodes": context.n_episodes, "n_rounds": context.n_rounds}
     settings |= {**context.sizes, **task.data.sample_options(context.model)}
     heading = next((part.heading for part in context.parts if part.heading), None)
     said = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")
     title, lead = fit("heading", said, tuple[str, str])
-    sections = [section for of_part in reversed(drawn) for section in of_part]
-    about = {"kind": "handwired" if context.handwired else "learned", "task": task.name}
     measures = measures_of(context).measures
     first = _first(context, [one for one in measures if one.key in context.failures])
-    about |= {"run": sampled(context), "words": counts(measures), "sentence": first}
-    return Report(title, lead, sections, provenance(**settings), INDEX, about, first)
+    kind = "audit" if context.keys == ("audit",) else "handwired" if context.handwired else "learned"
+    about = {"kind": kind, "task": task.name, "run": sampled(context), "words": counts(measures), "sentence": first}
+    hero = [block for blocks in opening for block in blocks or ()]
+    return Report(title, lead, sections, provenance(**settings), "", about, first, hero)
 
 
 _FIRST = ("interchange", "probes")
@@ -183,9 +186,16 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
 
 def _sections(context: Context, part: Part) -> list[Section]:
     """A part as sections; where it failed, or the machine lacks what it looks at, a section that says why."""
+
+    def draw(computed: Any, context: Context) -> list[Section]:
+        given = part.draw(computed, context)
+        blocks = [given] if isinstance(given, Section) else list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
+        whole = bool(blocks) and all(isinstance(block, Section) for block in blocks)
+        return blocks if whole else [Section(part.title, blocks)]
+
     why = context.missing.get(part.key)
     said = [Section(part.title, [Prose(f"{why[0].upper()}{why[1:]}.")])] if why else None
-    sections = said or _attempt(context, part, partial(_drawn, part))
+    sections = said or _attempt(context, part, draw)
     if part.key in context.failures:
         error = context.failures[part.key]
         told = NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))
@@ -197,12 +207,3 @@ def _sections(context: Context, part: Part) -> list[Section]:
 def _measures(part: Part, computed: Any, context: Context) -> Sequence[Measure]:
     """What a part says of the model, which must be measures."""
     return list(fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Measure]))
-
-
-def _drawn(part: Part, computed: Any, context: Context) -> list[Section]:
-    """What a part draws, as sections: one or several, or blocks of the one that has its title."""
-    given = part.draw(computed, context)
-    sections = [given] if isinstance(given, Section) else list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
-    if sections and all(isinstance(section, Section) for section in sections):
-        return sections
-    return [Section(part.title, sections)]

@@ -9,9 +9,8 @@ which nothing was decided; a part that does not apply is joined by none.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,10 @@ from interp.palette import INK, LIGHT, PAPER
 from interp.statistics import Interval
 from interp.style import styled
 from reports.blocks import Figure, Measures, Prose, Table, counts, joined, plain
-from reports.page import Report, Section, index_of, slug, write_index
+from reports.page import Report, Section, slug, write_listed
 from reports.parts.compared import PAGE
 
-RESOLUTION = Path(__file__).with_name("resolution.json")
+_RESOLUTION = Path(__file__).with_name("resolution.json")
 """Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
 _LEAD = (
     "Is it the same machine? Four questions have four answers, since a model can predict what another one predicts "
@@ -47,57 +46,7 @@ _MEASURES = {
     "normal": ("mean of both Kullback-Leibler divergences", "predicted mean"),
 }
 """Kind of prediction -> by what predictions are apart, and what is drawn."""
-_TEXTS = {
-    "algorithm": (
-        "Which algorithm",
-        "Every family of algorithms that the task knows is fitted on some episodes and scored on others, by the "
-        "{apart} of the predictions. This says what the model predicts, not how it does so.",
-    ),
-    "behaviour": (
-        "Behaviour",
-        "**Average, rounds, responses.** The average says how far apart the predictions are, as a share of what the "
-        "two memories are worth. It hides what is rare: so the share of rounds in which they are plainly apart stands "
-        "beside it, and the response to single inputs. One input is changed in one round of one episode, and the "
-        "change of every later prediction compared; 1 is the same response, 0 none or an unrelated one.",
-    ),
-    "state": (
-        "State",
-        "**Stitching.** An affine map takes one model's latents to the other's. It is fitted on other episodes, and "
-        "the other model then runs on from the mapped latents. A score of 1 means its own predictions, 0 those of its "
-        "empty memory. Where the round is supplied, the map has an offset of its own at every round.",
-    ),
-    "update": (
-        "Update",
-        "**Step R2.** The state is decoded before and after a round, and the second is compared with the algorithm's "
-        "update of the first: on the states that occur, and on states that no episode visits.",
-    ),
-    "response": (
-        "Response through the state",
-        "The response to a changed input is compared with the effect of moving the decoded state, just before the "
-        "prediction, as the algorithm says that the input changes it. A machine that sees an input late, or predicts "
-        "from something else, responds otherwise.",
-    ),
-    "effects": (
-        "Effects",
-        "**Graded effects.** One variable is moved alone, and the outcome's move is compared with the algorithm's; a "
-        "score of 1 is the whole effect. The difference says how much better than its rival the first algorithm "
-        "predicts it.",
-    ),
-    "circuit": (
-        "Circuit",
-        "**Roles.** Heads of one model are matched to heads of the other by what they read where, and what is lost "
-        "without them; then it is compared which head reads what which other wrote. **Mediation.** Attention patterns "
-        "are held at the values that they have without an effect, in both models; the share of the effect that is lost "
-        "passes through them. Equal roles are no proof of equal circuits.",
-    ),
-    "where": (
-        "Where",
-        "**Sites and maps.** For every variable, the table names the place that scores best under interchange, among "
-        "all places where the model is claimed to hold it: subspaces of the weights where a machine is handwired, "
-        "whole activations elsewhere. The maps show which share of an effect each activation of the residual stream "
-        "carries by itself, on one scale for both models.",
-    ),
-}
+_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 """Key of a part -> its title and its text, in page order."""
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
 """Columns of a part's table that are controls of its number."""
@@ -107,51 +56,43 @@ _MOST = 12
 
 def page(comparison: Comparison) -> Report:
     """The report on a comparison: its measures, then a section for each part that has something to show."""
-    against = f" against {comparison.reference}" if comparison.reference else " against algorithms"
-    measures = comparison.measures
-    titles = [_TEXTS.get(one.key, (one.key.capitalize(),))[0] for one in measures]
-    found: list[Any] = [
-        *_side_by_side(comparison),
-        Measures(measures, f"{counts(measures)}.", [(slug(title), title) for title in titles]),
-    ]
+    said, measures, task = comparison.sentence, comparison.measures, tasks.get(comparison.algorithm.settings["task"])
+    titles = [_titled(one.key)[0] for one in measures]
+    found: list[Any] = [Measures(measures, f"{counts(measures)}.", [(slug(title), title) for title in titles])]
     found.append(Prose(f"**Which algorithm.** {comparison.algorithm}."))
     less = any(comparison.settings[key] < getattr(FULL, key) for key in ("known", "test", "scored", "edits"))
-    seen = json.loads(RESOLUTION.read_text("utf-8")).get(_task(comparison).key, {})
+    seen = json.loads(_RESOLUTION.read_text("utf-8")).get(task.key, {})
     found += [Prose(seen[effort]) for effort in ["quick" if less else "full"] if effort in seen]
-    about = {"kind": "comparison", "words": counts(measures), "sentence": comparison.sentence}
-    sections = [Section("What was found", found), *_sections(comparison)]
-    title, said = comparison.model + against, comparison.sentence
-    return Report(title, _LEAD, sections, comparison.settings, about=about, sentence=said)
+    sections = [Section("What was found", found)]
+    apart, shown = _MEASURES[task.kind]
+    for key in sorted(comparison.parts, key=lambda key: [*_TEXTS, key].index(key)):
+        (title, text), frame = _titled(key), comparison.tables.get(key, pd.DataFrame())
+        if lacking := next((one.lacking for one in measures if one.key == key), ""):
+            sections.append(Section(title, [Prose(f"Not applicable: {lacking}.")]))
+        elif len(frame):
+            blocks: list[Any] = [Prose(text.format(apart=apart))] if text else []
+            blocks += _PICTURES[key](comparison.parts[key], comparison, shown) if key in _PICTURES else []
+            blocks += [*_tables(key, frame), *([_failures(comparison)] if key == "behaviour" else [])]
+            sections.append(Section(title, [block for block in blocks if block is not None]))
+    hero = []
+    if comparison.reference:
+        same_name = " (reference)" if comparison.reference == comparison.model else ""
+        picture = machines(comparison.model, comparison.reference + same_name, measures)
+        hero = [Figure(picture, said, "The two machines, joined by what was found of each part and its number.")]
+    about = {"kind": "comparison", "words": counts(measures), "sentence": said}
+    title = comparison.model + (f" against {comparison.reference}" if comparison.reference else " against algorithms")
+    return Report(title, _LEAD, sections, comparison.settings, about=about, sentence=said, hero=hero)
+
+
+def _titled(key: str) -> tuple[str, str]:
+    """The title and the text of a part, known here or not."""
+    known = _TEXTS.get(key, {})
+    return known.get("title", key.replace("_", " ").capitalize()), known.get("text", "")
 
 
 def write(comparison: Comparison, out: str | Path) -> Path:
     """Write the page as ``out/comparison.html``, and again the list of reports that it belongs to."""
-    path = Path(out) / PAGE
-    if (listed := index_of(path)) is None:
-        return page(comparison).write(path)
-    written = replace(page(comparison), index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
-    write_index(listed.parent)
-    return written
-
-
-def _task(comparison: Comparison) -> Any:
-    return tasks.get(comparison.algorithm.settings["task"])
-
-
-def _sections(comparison: Comparison) -> Iterator[Section]:
-    """The parts that are known here, in the order of their texts; then the others."""
-    keys = [key for key in _TEXTS if key in comparison.parts]
-    apart, shown = _MEASURES[_task(comparison).kind]
-    for key in (*keys, *(key for key in comparison.parts if key not in keys)):
-        part, frame = comparison.parts[key], comparison.tables.get(key, pd.DataFrame())
-        title, text = _TEXTS.get(key, (key.replace("_", " ").capitalize(), ""))
-        lacking = next((one.lacking for one in comparison.measures if one.key == key), "")
-        if lacking:
-            yield Section(title, [Prose(f"Not applicable: {lacking}.")])
-        elif len(frame):
-            pictures = _PICTURES[key](part, comparison, shown) if key in _PICTURES else []
-            texts = [Prose(text.format(apart=apart))] if text else []
-            yield Section(title, [*texts, *pictures, *_tables(key, frame), *_failures(key, comparison)])
+    return write_listed(page(comparison), Path(out) / PAGE)
 
 
 def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
@@ -164,13 +105,13 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
             least = of.sort_values("number", kind="stable").head(_MOST)
             few = f" The lowest {_MOST} of {len(of)}." if len(of) > _MOST else ""
             yield Measures(
-                [_row(dict(zip(least, row, strict=True))) for row in least.itertuples(index=False)],
+                [_row(row) for row in least.to_dict("records")],
                 f"{str(name).capitalize()}.{few}",
             )
         yield Table(joined(of), f"{str(name).capitalize()}: every number", collapsed=True)
 
 
-def _row(row: dict[Any, Any]) -> Any:
+def _row(row: Mapping[Any, Any]) -> Measure:
     """A number of a part's table, called by its words, beside its controls."""
     words = [str(value).replace("_", " ") for value in row.values() if isinstance(value, str) and value]
     words += [f"{name} {row[name]:g}" for name in ("horizon",) if name in row]
@@ -178,26 +119,16 @@ def _row(row: dict[Any, Any]) -> Any:
     return plain(", ".join(words), Interval(*(row[name] for name in ("number", "number_low", "number_high"))), controls)
 
 
-def _failures(key: str, comparison: Comparison) -> list[Table]:
+def _failures(comparison: Comparison) -> Table | None:
     """The rounds at which two models differ most, on the section of behaviour."""
-    if key != "behaviour" or not comparison.failures:
-        return []
+    if not comparison.failures:
+        return None
     frame = pd.DataFrame(map(vars, comparison.failures)).drop(columns="n_scored")
     for column in ("model", "reference"):
         frame[column] = [" ".join(f"{p:.3f}" for p in of) for of in frame[column]]
     n = comparison.failures[0].n_scored
     caption = f"The rounds that differ most; the second episodes of each set of sets_for(..., n_scored={n})"
-    return [Table(frame, caption, collapsed=True)]
-
-
-def _side_by_side(comparison: Comparison) -> list[Figure]:
-    """The two machines, their parts joined by the measures; nothing where there is one."""
-    if not comparison.reference:
-        return []
-    same_name = " (reference)" if comparison.reference == comparison.model else ""
-    picture = machines(comparison.model, comparison.reference + same_name, comparison.measures)
-    caption = "The parts of the two machines, joined by what was found of them and the number that decided it."
-    return [Figure(picture, comparison.sentence, caption)]
+    return Table(frame, caption, collapsed=True)
 
 
 def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[Any]:

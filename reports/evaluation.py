@@ -33,12 +33,8 @@ def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
 @checked
 def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
     """:func:`draw`, as SVG files in ``folder``."""
-    return [save_figure(figure, Path(folder) / f"{name}.svg") for name, figure in draw(tables).items()]
-
-
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write one figure as SVG, atomically."""
-    return write_figure(path, figure, bbox_inches="tight")
+    drawn = draw(tables).items()
+    return [write_figure(Path(folder) / f"{name}.svg", figure, bbox_inches="tight") for name, figure in drawn]
 
 
 def _regret(curves: pd.DataFrame) -> _Pictures:

@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import unescape
 from pathlib import Path
 from typing import Any, ClassVar
@@ -49,7 +49,7 @@ def slug(title: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cards:
+class _Cards:
     """Pages of a list by what each says of itself: ``report`` (a link), ``sentence``, ``drawn`` and what is beside."""
 
     pages: Sequence[Mapping[str, str]]
@@ -81,17 +81,7 @@ class Section:
     opened: bool = False
 
     def __post_init__(self) -> None:
-        kinds = (
-            Prose,
-            Summary,
-            Code,
-            Figure,
-            Table,
-            NotComputed,
-            Measures,
-            Cards,
-            attention.AttentionView,
-        )
+        kinds = (Prose, Summary, Code, Figure, Table, NotComputed, Measures, _Cards, attention.AttentionView)
         for block in self.blocks:
             require(
                 isinstance(block, kinds) and any(block.kind is kind.kind for kind in kinds),
@@ -116,7 +106,8 @@ class Section:
 class Report:
     """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
 
-    ``sentence`` is the message of the page, which its measures support, and stands under the title, before the lead.
+    ``sentence`` is the message of the page, which its measures support; it stands under the title, and under it the
+    figures ``hero``, side by side, that show it. The lead comes after them.
     ``index`` is the list of reports, relative to the page; ``about`` is what the list says of it (:func:`write_index`).
     """
 
@@ -127,6 +118,7 @@ class Report:
     index: str = ""
     about: Mapping[str, str] = field(default_factory=dict)
     sentence: str = ""
+    hero: Sequence[Figure] = ()
 
     @property
     def folds(self) -> bool:
@@ -138,35 +130,31 @@ class Report:
         slugs = [section.slug for section in self.sections]
         twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
-        blocks = list[Any]()
+        blocks = list[Any](self.hero)
         for block in (block for section in self.sections for block in section.blocks):
             blocks += [block, block.table] if isinstance(block, Measures) and block.judged else [block]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
+        plots = [block for block in blocks if isinstance(block, Measures)]
         scripts = [*(attention.scripts() if views else []), (TEMPLATES / "contents.js").read_text("utf-8").strip()]
-        carried: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
-        carried["notices"] = attention.notices() if views else []
-        ids = {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}
-        shown: dict[str, Any] = {"drawn": _drawn(blocks), "numbers": _numbers(blocks), "ids": ids}
-        shown["words"] = _words(blocks)
-        said: dict[str, Any] = {"provenance": list(_flat(self.provenance))}
-        said["about"] = json.dumps({**self.about, "drawn": _thumbnail(blocks)}) if self.about else ""
-        return str(environment().get_template("page.html.j2").render(report=self, **carried, **shown, **said))
+        shown: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
+        shown |= {"drawn": _drawn(blocks), "words": _words(plots), "numbers": {}}
+        shown |= {"ids": {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}}
+        for name, kinds in (("Figure", (Figure, Measures, attention.AttentionView)), ("Table", (Table,))):
+            of_kind = [block for block in blocks if isinstance(block, kinds)]
+            shown["numbers"] |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
+        marks = [(colour(one), plot.marks(one)) for plot in plots[:1] for one in plot.measures]
+        small = " ".join(f"{hue}:{of[-1][1] if of else ''}" for hue, of in marks)  # the first measures, for the list
+        shown["about"] = json.dumps({**self.about, "drawn": small}) if self.about else ""
+        shown |= {"notices": attention.notices() if views else [], "provenance": list(_flat(self.provenance))}
+        return str(environment().get_template("page.html.j2").render(report=self, **shown))
 
     def write(self, path: str | Path) -> Path:
         """Write the page to ``path``, atomically."""
         return files.write_text(path, self.html())
 
 
-def _thumbnail(blocks: Sequence[Any]) -> str:
-    """The first measures in small, for the list: the colour of each word, and where its number stands."""
-    first = next((block for block in blocks if isinstance(block, Measures)), Measures([]))
-    marks = [(one, first.marks(one)) for one in first.measures]
-    return " ".join(f"{colour(one)}:{of[-1][1] if of else ''}" for one, of in marks)
-
-
-def _words(blocks: Sequence[Any]) -> dict[str, list[tuple[str, str]]]:
+def _words(plots: Sequence[Measures]) -> dict[str, list[tuple[str, str]]]:
     """The words of each section, by its name in links, each with its colour; alike ones are counted."""
-    plots = [block for block in blocks if isinstance(block, Measures)]
     seen = [(slug, one) for plot in plots for one, (slug, _) in zip(plot.measures, plot.sections, strict=False) if slug]
     words: dict[str, list[tuple[str, str]]] = {}
     for (slug, word, hue), n in Counter((slug, one.word, colour(one)) for slug, one in seen).items():
@@ -184,16 +172,6 @@ def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
     return {id(block): inline_svg(block.figure, block.title, f"f{i}") for i, block in enumerate(figures, start=1)}
 
 
-def _numbers(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
-    """What a reader calls each figure and table, such as ("Figure", 3), by the identity of its block."""
-    numbered: dict[int, tuple[str, int]] = {}
-    kinds: tuple[tuple[Any, str], ...] = (((Figure, Measures, attention.AttentionView), "Figure"), (Table, "Table"))
-    for kind, name in kinds:
-        of_kind = [block for block in blocks if isinstance(block, kind)]
-        numbered |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
-    return numbered
-
-
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in record.items():
         if isinstance(value, Mapping):
@@ -207,34 +185,55 @@ _FLAT = 3
 INDEX = "index.html"
 COMPARISONS = "comparisons"
 """The folder of comparisons, one each in a folder of its own, beside the reports on models."""
+_PAGES = ("*.html", f"{COMPARISONS}/*/comparison.html", "audits/*/*.html", "*/llm.html", "*/benchmark.html")
+"""Where pages lie below a folder of reports."""
 _HEAD = 20_000
 """Characters of a page in which it says what it is."""
-_KINDS = {"handwired": "Wired by hand", "learned": "Learned", "comparison": "Compared"}
+_KINDS = {
+    "handwired": "Wired by hand",
+    "learned": "Learned",
+    "comparison": "Compared",
+    "audit": "Audited",
+    "benchmark": "Benchmarks",
+    "llm": "Language models",
+}
 """Titles of the list's sections, by what a page says that it is."""
 _LEAD = "Every report in this folder. Each page stands by itself and opens offline."
 
 
 def write_index(folder: str | Path) -> Path:
-    """Write ``folder/index.html`` from the pages that lie there, and from those of comparisons below it."""
+    """Write ``folder/index.html`` from the pages that lie there, and from those of other commands below it."""
     pages = list(_pages(Path(folder)))
-    sections = []
-    for kind, title in _KINDS.items():
-        rows = [about for about in pages if about["kind"] == kind]
-        if rows:
-            sections.append(Section(title, [Cards(rows)]))
+    titles = [about["title"] for about in pages]
+    for about in pages:  # two entries of one title are told apart by their files
+        said = f"{about['title']} ({Path(about['where']).stem})" if titles.count(about["title"]) > 1 else about["title"]
+        about["report"] = link(said, quote(os.fsencode(about["where"])))
+    groups = {title: [about for about in pages if about["kind"] == kind] for kind, title in _KINDS.items()}
+    sections = [Section(title, [_Cards(rows)]) for title, rows in groups.items() if rows]
     nothing = Section("Nothing yet", [Prose("No report was written here.")])
     return Report("Reports", _LEAD, sections or [nothing]).write(Path(folder) / INDEX)
 
 
-def index_of(page: Path) -> Path | None:
-    """The list that a comparison's page belongs to, beside the folder ``comparisons``; None where it lies elsewhere."""
+def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path:
+    """Write a page, and again the list of reports that it belongs to: ``listed``, or one beside or above it, if any."""
+    if (listed := listed or _index_of(path)) is None:
+        return report.write(path)
+    written = replace(report, index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
+    write_index(listed.parent)
+    return written
+
+
+def _index_of(page: Path) -> Path | None:
+    """The list of a page: beside the folder of comparisons or audits that it lies in, else one that lies above it."""
     above = page.parent.parent
-    return above.parent / INDEX if above.name == COMPARISONS else None
+    if above.name in (COMPARISONS, "audits"):
+        return above.parent / INDEX
+    return next((up / INDEX for up in (page.parent, above) if (up / INDEX).is_file()), None)
 
 
-def _pages(folder: Path) -> Iterator[Mapping[str, str]]:
-    """What every report of a folder says about itself, with a link; what is no page of ours is passed over."""
-    for path in sorted([*folder.glob("*.html"), *folder.glob(f"{COMPARISONS}/*/comparison.html")]):
+def _pages(folder: Path) -> Iterator[dict[str, str]]:
+    """What every report of a folder says about itself, with where it is; what is no page of ours is passed over."""
+    for path in sorted(path for pattern in _PAGES for path in folder.glob(pattern)):
         if not path.is_file():
             continue  # a folder, a pipe, a link to nothing
         try:
@@ -245,11 +244,10 @@ def _pages(folder: Path) -> Iterator[Mapping[str, str]]:
         title = re.search(r"<title>(.*?)</title>", head)
         about = re.search(r'<meta name="report" content="(.*?)">', head)
         if title and about and (said := _said(unescape(about[1]))):
-            where = quote(os.fsencode(path.relative_to(folder).as_posix()))
-            yield {"report": link(unescape(title[1]), where), **said}
+            yield {**said, "title": unescape(title[1]), "where": path.relative_to(folder).as_posix()}
 
 
-def _said(about: str) -> Mapping[str, str] | None:
+def _said(about: str) -> dict[str, str] | None:
     """What a page says of itself, where it is a report of a kind that is listed."""
     try:
         said = loaded(about)

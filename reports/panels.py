@@ -28,7 +28,12 @@ _SMALL = 7.5
 
 @styled
 def attention(
-    patterns: Sequence[NDArray[Any]], labels: Sequence[str], heads: Sequence[Sequence[str]], *, columns: int = 8
+    patterns: Sequence[NDArray[Any]],
+    labels: Sequence[str],
+    heads: Sequence[Sequence[str]],
+    *,
+    columns: int = 8,
+    width: float = WIDTH,
 ) -> Figure:
     """Every head's pattern in one round, layer after layer: rows attend to columns.
 
@@ -41,7 +46,7 @@ def attention(
     integer("columns", columns, 1)
     rows = [(layer, start) for layer, names in enumerate(heads) for start in range(0, len(names), columns)]
     columns = max(min(columns, len(names)) for names in heads)
-    side = min((WIDTH - 1.2) / columns, 3.0)
+    side = min((width - 1.2) / columns, 3.0)
     figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
     grid = figure.subplots(len(rows), columns, squeeze=False)
     largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
@@ -63,6 +68,8 @@ def attention(
             left, below = (places if there else [] for there in (offset == 0, (layer, start) == rows[-1]))
             axes.set_yticks(left, [labels[i] for i in left], fontsize=_SMALL)
             axes.set_xticks(below, [labels[i] for i in below], fontsize=_SMALL, rotation=90)
+    figure.supxlabel("position that is read", fontsize=9)
+    figure.supylabel("position that reads", fontsize=9)
     colour_bar(figure, image, "weight", ax=grid, fraction=0.02, pad=0.01, aspect=30)
     return figure
 

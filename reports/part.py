@@ -32,6 +32,7 @@ from interp.model.run import Rollout
 from interp.tasks import Task
 from interp.training.runs import shipped_curves
 from reports.attention import Heads, heads_of
+from reports.blocks import Figure
 from reports.page import Section
 
 CAUSAL_EPISODES, QUICK_EPISODES = 24, 8
@@ -56,6 +57,7 @@ class Part:
         compute: the context to anything that the part draws.
         draw: (what was computed, context) to the blocks of its section, or to one section or several of other titles.
         summary: (what was computed, context) to the measures that the page opens with.
+        hero: (what was computed, context) to the figures under the page's first sentence.
         sentence: (what was computed, context) to the page's first sentence, where that of the measures would say less.
         heading: of the page, where this part says it.
         slow: whether a quick report leaves it out.
@@ -70,6 +72,7 @@ class Part:
     applies: Callable[[Context], bool] = lambda context: True
     summary: Callable[[Any, Context], Sequence[Measure]] = lambda computed, context: ()
     sentence: Callable[[Any, Context], str] = lambda computed, context: ""
+    hero: Callable[[Any, Context], Sequence[Figure]] = lambda computed, context: ()
     heading: Callable[[Context], Heading] | None = None
     slow: bool = False
     opened: bool = False

@@ -14,7 +14,7 @@ from interp.checks import folder_name
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
-from interp.files import folder_to_write, require_free, write_csv
+from interp.files import folder_to_write, require_free, write_csv, write_figure
 from interp.progress import working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
@@ -99,12 +99,11 @@ def curves(
         runs: Folders of training runs, such as output/training/NAME.
     """
     from interp.training.runs import LEARNING_FILE, learning_curves, over_seeds
-    from reports.evaluation import save_figure
     from reports.parts.learning import draw
 
     found = learning_curves(runs)
     written = [write_csv(out / LEARNING_FILE, found)]
-    written.append(save_figure(draw(found, "the floor"), out / "learning.svg"))
+    written.append(write_figure(out / "learning.svg", draw(found, "the floor"), bbox_inches="tight"))
     last = over_seeds(found).groupby("setting", sort=False).tail(1)
     say.table(last, "Loss above the floor, last shared step", "last")
     say.wrote(written)

@@ -18,26 +18,9 @@ from reports.part import Context, Part
 from reports.parts import probing
 
 PAPER = "The paper's figures"
-
 PRINTED = {
-    "1": ("regret over rounds; causal attention, experts", "wma-learned"),
-    "2": ("reward, probe of the TD parts, agreement by step", "qlearning-learned"),
-    "3": ("the prompts of the LLM experiments", "interp llm report"),
-    "4": ("regret of an LLM, stratified regime", "interp llm report"),
-    "5": ("weights of handwired Weighted Majority", "wma-handwired"),
-    "6": ("Q-values of handwired Q-learning", "qlearning-handwired"),
-    "7": ("figure 1 again", "wma-learned"),
-    "8": ("regret by number of good experts and by correlation", "wma-learned"),
-    "9": ("attention to each expert over the layers", "wma-learned"),
-    "10": ("attention on the 4-state chain", "qlearning-learned"),
-    "11": ("reward over a long horizon", "qlearning-learned"),
-    "12": ("probe of the reward, with residuals", "qlearning-learned"),
-    "13": ("error of the decoded Q-table", "qlearning-learned"),
-    "14": ("reward in six reward families", "qlearning-learned"),
-    "15": ("regret of an LLM, three regimes", "interp llm report"),
-    "table 1": ("final regret, DeepSeek-V3", "interp llm report"),
-    "table 2": ("final regret, notes without history", "interp llm report"),
-    "table 3": ("formats of the notes", "interp llm report"),
+    row.figure: (row.shows, row.report)
+    for row in pd.read_csv(Path(__file__).with_name("paper.csv"), dtype=str).itertuples()
 }
 """Number of a figure or table of the paper -> what it shows, and the report that has it."""
 _PAPER_TEXT = (
@@ -50,30 +33,21 @@ def paper(here: Mapping[str, tuple[str, str]]) -> Part:
     """The list, at the end of a page; ``here`` is number -> key of the part that shows it, and what differs there."""
 
     def draw(computed: None, context: Context) -> list[object]:
-        return [Prose(_PAPER_TEXT), Table(_coverage(here, context), "The paper's figures and tables")]
+        titles, rows = {part.key: part.title for part in context.parts}, []
+        for number, (shows, report) in PRINTED.items():
+            where = f"the page of `{report}`" if report.startswith("interp ") else f"the report on {report}"
+            key, differs = here.get(number, ("", ""))
+            if key in context.failures or key in context.missing:
+                why = context.missing.get(key) or f"not computed here: {context.reason(key)}"
+                where, differs = "nowhere", why
+            elif key in titles:
+                where = f"here: {titles[key]}"
+            else:
+                where, differs = f"the full report on {report}" if key and context.quick else where, ""
+            rows.append({"figure": number, "what it shows": shows, "where": where, "what differs": differs})
+        return [Prose(_PAPER_TEXT), Table(pd.DataFrame(rows), "Where each figure of the paper is reproduced")]
 
     return Part("paper", PAPER, lambda context: None, draw)
-
-
-def _coverage(here: Mapping[str, tuple[str, str]], context: Context) -> pd.DataFrame:
-    titles = {part.key: part.title for part in context.parts}
-    rows = []
-    for number, (shows, report) in PRINTED.items():
-        where, differs = f"the report on {report}", ""
-        if report.startswith("interp "):
-            where = f"the page of `{report}`"
-        if number in here:
-            key, differs_here = here[number]
-            if key in titles:
-                where, differs = f"here: {titles[key]}", differs_here
-            elif context.quick:
-                where = f"the full report on {report}"
-            if key in context.failures:
-                where, differs = "nowhere", f"not computed here: {context.reason(key)}"
-            if key in context.missing:
-                where, differs = "nowhere", context.missing[key]
-        rows.append({"figure": number, "what it shows": shows, "where": where, "what differs": differs})
-    return pd.DataFrame(rows)
 
 
 def titled(number: str, text: str) -> str:
@@ -95,10 +69,14 @@ def reproduce() -> Part:
 
 def _draw_commands(computed: None, context: Context) -> Section:
     n_episodes, n_rounds, seed = context.n_episodes, context.n_rounds, context.seed
-    counts = f"--episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
-    shell = " ".join(["interp report", context.source, *_options(context), counts])
+    sizes, arguments = context.asked
+    words = [f"interp report {context.source}", *(f"--{option} {value}" for option, value in sizes.items())]
+    if arguments:
+        words.append("--set " + " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items()))
+    words += [f"--regime {context.regime}"] * bool(context.regime) + ["--quick"] * context.quick
+    words.append(f"--episodes {n_episodes} --rounds {n_rounds} --seed {seed}")
     if context.folder not in (None, Path("output")):
-        shell += f" --out {shlex.quote(str(context.folder))}"
+        words.append(f"--out {shlex.quote(str(context.folder))}")
     axes = "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
     given = "".join(f", {name}={value!r}" for name, value in context.arguments.items())
     loaded = f"interp.load({context.source!r}{given})"
@@ -118,17 +96,7 @@ def _draw_commands(computed: None, context: Context) -> Section:
         decoded = [result.target.key for result in context.result(probing.KEY)]
         lines.insert(1, "import probes")
         lines.append(f"probes.probe(model, episodes, {decoded}, seed={seed})")
-    return commands(shell if context.source else "", "\n".join(lines))
-
-
-def _options(context: Context) -> list[str]:
-    """What else the command was given: sizes, arguments of the model, the regime."""
-    sizes, arguments = context.asked
-    words = [f"--{option} {value}" for option, value in sizes.items()]
-    if arguments:
-        words.append("--set " + " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items()))
-    words += [f"--regime {context.regime}"] * bool(context.regime)
-    return [*words, *["--quick"] * context.quick]
+    return commands(" ".join(words) if context.source else "", "\n".join(lines))
 
 
 def commands(shell: str, python: str) -> Section:

@@ -18,8 +18,9 @@ from circuits.registry import build
 from interp.interventions.attribution import strongest_reads
 from interp.library import handwired_models
 from interp.model.rollout import rollout
-from reports import arrows
-from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, show, spread, worded
+from interp.style import WIDTH
+from reports import arrows, panels
+from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, show, spread, worded
 from reports.blocks import Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part, needing
@@ -36,11 +37,25 @@ def attention(paper: str = "") -> Part:
     """Attention of every head, drawn for paper and interactive; ``paper`` is its figure there, as "figure 1, right"."""
 
     def draw(view: AttentionView, context: Context) -> list[object]:
-        caption = f"{_most(view)} Every head in round {context.looked_at} of episode {context.shown}. "
-        caption += _said(context.heads) + (f" (Paper, {paper}.)" if paper else "")
-        return [Prose(_ATTENTION_TEXT), replace(view, caption=caption)]
+        _, layer, head, query, key = _ranked(view)[0]
+        at, read, size = view.labels[query], view.labels[key], abs(view.patterns[layer][view.first][head, query, key])
+        named = [f"{address} {text}" for of in context.heads for address, text in of.items() if text]
+        caption = f"Head {view.heads[layer][head]} reads most: {read} at {at} (attention {size:.2f}). Every head in "
+        caption += f"round {context.looked_at} of episode {context.shown}. "
+        caption += (
+            f"The heads are {', '.join(named)}." if named else "A head is called by its layer and its place in it."
+        )
+        return [Prose(_ATTENTION_TEXT), replace(view, caption=caption + (f" (Paper, {paper}.)" if paper else ""))]
 
-    return Part("attention", "Attention", _attend, draw, opened=True, lacking=needing("pattern"))
+    def hero(view: AttentionView, context: Context) -> list[Figure]:
+        best = [one[1:3] for one in _ranked(view)[:4]]
+        shown = np.array([view.patterns[layer][view.first][head] for layer, head in best])
+        picture = panels.attention([shown], view.labels, [[view.heads[at][i] for at, i in best]], columns=2, width=3.5)
+        caption = f"Attention in round {context.looked_at}: the {len(best)} heads that read most."
+        return [Figure(picture, f"Attention in round {context.looked_at}", caption)]
+
+    lacking = needing("pattern")
+    return Part("attention", "Attention", _attend, draw, hero=hero, opened=True, lacking=lacking)
 
 
 def _attend(context: Context) -> AttentionView:
@@ -55,20 +70,17 @@ def _attend(context: Context) -> AttentionView:
     return replace(show(run, context.heads), episodes=tuple(episodes), first=first, opened=False)
 
 
-def _most(view: AttentionView) -> str:
-    """The strongest read of another position than the first, where heads rest, and than its own."""
-    n = len(view.labels)
-    others = [np.abs(of[view.first])[..., 1:] * (1 - np.eye(n, n - 1, k=-1)) for of in map(np.asarray, view.patterns)]
-    layer = int(np.argmax([of.max(initial=0) for of in others]))
-    head, query, key = map(int, np.unravel_index(int(others[layer].argmax()), others[layer].shape))
-    reader, read = view.labels[query], view.labels[key + 1]
-    return f"Head {view.heads[layer][head]} reads most: {read} at {reader} (attention {others[layer].max():.2f})."
+def _ranked(view: AttentionView) -> list[tuple[float, int, int, int, int]]:
+    """Every head with its strongest read of another position than the first, where heads rest, and than its own.
 
-
-def _said(heads: Heads) -> str:
-    """What the heads of a handwired model are called, beside their numbers."""
-    named = [f"{address} {text}" for of_layer in heads for address, text in of_layer.items() if text]
-    return f"The heads are {', '.join(named)}." if named else "A head is called by its layer and its place in it."
+    Each is (minus the weight, layer, head, query, key); the strongest comes first.
+    """
+    n, found = len(view.labels), []
+    for layer, pattern in enumerate(view.patterns):
+        for head, of_head in enumerate(np.abs(pattern[view.first])[..., 1:] * (1 - np.eye(n, n - 1, k=-1))):
+            query, key = map(int, np.unravel_index(int(of_head.argmax()), of_head.shape))
+            found.append((-float(of_head[query, key]), layer, head, query, key + 1))
+    return sorted(found)
 
 
 _WIRED, _LEARNED = "The circuit", "What the heads do"
@@ -91,7 +103,26 @@ _BESIDE = (
 
 def circuit() -> Part:
     """Which position read which, by which head, in the round looked at."""
-    return Part("circuit", _WIRED, _read, _draw_reads, lacking=needing("pattern"))
+
+    def hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
+        if not context.handwired:
+            return []
+        picture, caption = _flow(reads, context, width=6.0), f"Who reads whom in round {context.looked_at}, by head."
+        return [Figure(picture, f"The circuit in round {context.looked_at}", caption)]
+
+    return Part("circuit", _WIRED, _read, _draw_reads, hero=hero, lacking=needing("pattern"))
+
+
+def _flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
+    """The reads of a circuit wired by hand, a colour a head; of a learned model, a colour for what each matters to."""
+    labels, n_layers = context.run.layout.labels, len(context.heads)
+    if context.handwired:
+        legend = {name: f"{name}  {text}".strip() for of in context.heads for name, text in of.items()}
+        return arrows.flow(reads.rename(columns={"head": "of"}), labels, n_layers, legend, width=width)
+    named = [f"{head} {effect:.2f}" for head, effect in zip(reads["head"], reads["effect"], strict=True)]
+    drawn = reads.assign(of=reads["exit"], label=named, weight=reads["effect"] / reads["effect"].max())
+    legend = {name: f"matters most to the {name}" for name in ("prediction", "update")}
+    return arrows.flow(drawn, labels, n_layers, legend, width=width)
 
 
 def _read(context: Context) -> pd.DataFrame:
@@ -124,10 +155,10 @@ def _written(context: Context) -> pd.DataFrame:
 
 
 def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
-    t, labels = context.looked_at, context.run.layout.labels
+    t = context.looked_at
     if context.handwired:
         picture = Figure(
-            arrows.flow(reads, labels, context.heads),
+            _flow(reads, context, WIDTH),
             f"Which position reads which, by which head, in round {t}",
             f"{reads['head'].nunique()} heads write something in round {t} of episode {context.shown}, by {len(reads)} "
             "reads. An arrow is a head that reads at its foot and writes at its tip; paler arrows carry less, "
@@ -135,24 +166,20 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
             "reads the first token and writes nothing. Filled nodes have been written to.",
         )
         return Section(_WIRED, [picture, *_wiring(context.circuit)])
+    matters = "No read matters."
+    if len(reads):
+        most = reads.loc[reads["effect"].idxmax()]
+        matters = f"Most important read: head {most['head']} carries {most['source']} to {most['target']}; without it "
+        matters += f"the {most['exit']} shifts by {most['effect']:.0%} of the distance between episodes."
     picture = Figure(
-        arrows.strongest(reads, labels, len(context.heads)),
+        _flow(reads, context, WIDTH),
         f"The reads whose cut changes most in round {t}",
-        f"{_matters(reads)} Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: head and effect.",
+        f"{matters} Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: head and effect.",
     )
     table = joined(reads[["head", "source", "target", "weight", "exit", "effect", "low", "high"]])
     table = table.rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
     caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
     return Section(_LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *_beside(context)])
-
-
-def _matters(reads: pd.DataFrame) -> str:
-    """The read whose cut changes most, in a sentence."""
-    if reads.empty:
-        return "No read matters."
-    most = reads.iloc[int(reads["effect"].argmax())]
-    read = f"Most important read: head {most['head']} carries {most['source']} to {most['target']}"
-    return f"{read}; without it the {most['exit']} shifts by {most['effect']:.0%} of the distance between episodes."
 
 
 def _beside(context: Context) -> list[object]:
@@ -163,14 +190,17 @@ def _beside(context: Context) -> list[object]:
     wired = build(names[0], **context.sizes)
     caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
     drawn = _picture(wired, "The circuit that was wired by hand", caption)
-    return [Prose(_BESIDE), drawn, Table(_addressed(wired), "Its heads", collapsed=True)]
+    return [Prose(_BESIDE), drawn, Table(_addressed(wired), f"Its heads. {_FORMULAS}", collapsed=True)]
 
 
 def _wiring(wired: Circuit) -> list[object]:
     """What was wired: heads, which reads which, and where each causal variable lives."""
     caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
-    what = "The heads, in the order of computation (ids, buf1, ... are blocks of the residual stream)."
-    blocks: list[object] = [Table(_addressed(wired), what), _picture(wired, "Which head reads which", caption)]
+    what = f"The heads, in the order of computation. {_FORMULAS}"
+    blocks: list[object] = [
+        Table(_addressed(wired), what, collapsed=True),
+        _picture(wired, "Which head reads which", caption),
+    ]
     if wired.edges:
         edges = _edges(wired).assign(positions=lambda frame: frame["positions"].map(", ".join))
         blocks.append(Table(edges, "What is read by what, the embeddings included", collapsed=True))
@@ -191,7 +221,8 @@ def _addresses(wired: Circuit) -> dict[str, str]:
 def _addressed(wired: Circuit) -> pd.DataFrame:
     """The circuit's heads, called as the model's are."""
     frame = wired.to_frame()
-    return frame.assign(head=frame["head"].replace(_addresses(wired)), layer=frame["layer"] - 1)
+    formulas = "`" + frame["writes"] + "`"
+    return frame.assign(head=frame["head"].replace(_addresses(wired)), layer=frame["layer"] - 1, writes=formulas)
 
 
 def _edges(wired: Circuit) -> pd.DataFrame:
@@ -208,5 +239,6 @@ def _picture(wired: Circuit, title: str, caption: str) -> Figure | Prose:
     return Figure(arrows.wiring(layers, edges[edges["source"].isin(table["head"])]), title, caption)
 
 
+_FORMULAS = "What a head writes is a formula: ids, buf1, ... are blocks of the residual stream, u_x the direction of x."
 _NO_EDGES = "Not drawn: the circuit {name} lists no edges, so it does not say which head reads which."
 _NO_SITES = "The circuit {name} lists no sites, so it does not say where its variables live."

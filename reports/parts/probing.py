@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from interp.algorithm import NEXT
 from interp.display import lacks
 from interp.errors import require
 from interp.measure import Measure
+from interp.style import WIDTH
 from probes import ProbeResult
 from probes.targets import parse
 from reports.blocks import Figure, Measures, Prose, Table, number
@@ -103,24 +104,33 @@ def state(
     def compute(context: Context) -> Held:
         return _of_the_latents(context) if context.exact else _of_a_probe(context, probed)
 
-    def draw(held: Held, context: Context) -> list[object]:
+    def figure(held: Held, context: Context, width: float = WIDTH) -> Figure:
         which = 0 if context.exact else 1
         ylabel = units[which] or held.variable.replace("_", " ")
-        drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel)
+        drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel, width=width)
         apart = f"differ by at most {number(held.largest)}" if held.largest else "are equal in every bit"
         series = shown[which].format(context.shown)
         whose = "machine" if lacks(context.model, "pattern") else "transformer"
         caption = f"What the {whose} holds and the algorithm's {held.variable.replace('_', ' ')} {apart}. {series}: "
         caption += f"the {whose}'s thin, the algorithm's wide and pale."
+        return Figure(drawn, f"{title}, {whose} and algorithm", caption)
+
+    def draw(held: Held, context: Context) -> list[object]:
         known = read.format(**context.algorithm.parameters) if context.compiled else _READ
         text = known if context.exact else decoded
-        return [Prose(text), Figure(drawn, f"{title}, {whose} and algorithm", caption)]
+        return [Prose(text), figure(held, context)]
+
+    def hero(held: Held, context: Context) -> list[Figure]:
+        drawn = replace(
+            figure(held, context, 6.0), caption=f"{title}: the model's thin, the algorithm's wide and pale."
+        )
+        return [] if context.compiled else [drawn]
 
     def applies(context: Context) -> bool:
         readable = context.exact or context.task.analysis.probed
         return bool(context.algorithms and context.algorithm.memory and readable)
 
-    return Part("state", title, compute, draw, applies, opened=True)
+    return Part("state", title, compute, draw, applies, hero=hero, opened=True)
 
 
 def _of_the_latents(context: Context) -> Held:

@@ -86,4 +86,4 @@ def test_pages_say_what_was_measured():
         task: {effort: said for effort, quick in efforts.items() if (said := resolution.sentence(task, quick))}
         for task in ("experts", "qlearning")
     }
-    assert json.loads(comparison.RESOLUTION.read_text("utf-8")) == measured
+    assert json.loads(comparison._RESOLUTION.read_text("utf-8")) == measured

@@ -14,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch
 from circuits.circuit import EMBEDDINGS
 from circuits.registry import RECORDS, build
 from interp.errors import InputError
-from reports.arrows import flow, strongest, wiring, written
+from reports.arrows import flow, wiring, written
 
 LABELS = ["<w>", "e_1", "p?"]
 
@@ -32,11 +32,13 @@ def test_edges_are_reads_that_write() -> None:
 def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
     """A head without an arrow is in the legend all the same: silence is information."""
     frame = written([np.eye(3)[None]], [np.diag([0.0, 0, 1])[None]], LABELS, [["1.1"]])
-    figure = flow(frame, LABELS, [{"1.1": "copies"}, {"2.1": "is silent"}])
-    axes = figure.axes[0]
-    assert len([p for p in axes.patches if isinstance(p, FancyArrowPatch)]) == 1
-    legend = axes.get_legend()
-    assert legend is not None and [text.get_text() for text in legend.get_texts()] == ["1.1  copies", "2.1  is silent"]
+    named = {"1.1": "1.1 copies", "2.1": "2.1 is silent"}
+    figure = flow(frame.rename(columns={"head": "of"}), LABELS, 2, named)
+    assert len([p for p in figure.axes[0].patches if isinstance(p, FancyArrowPatch)]) == 1
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(named.values())
+    figure.draw_without_rendering()
+    assert legend.get_window_extent().y0 >= 0 and legend.get_window_extent().x0 >= 0, "the legend is cut off"
 
 
 def test_edges_refuse_what_does_not_fit() -> None:
@@ -56,10 +58,14 @@ def test_no_label_covers_another() -> None:
     """Every arrow is named, and no two names overlap: twelve reads that share a target, and a crowd of heads."""
     labels, names = [f"e_{i}" for i in range(14)], [f"1.{i}" for i in range(6)]
     reads = [(i % 2, f"1.{i}", labels[i // 2], "e_13", "update", 1.0) for i in range(24)]
-    frame = pd.DataFrame(reads, columns=["layer", "head", "source", "target", "exit", "effect"])
+    frame = pd.DataFrame(reads, columns=["layer", "label", "source", "target", "of", "weight"])
     pattern = np.tril(np.ones((6, 14, 14))) * (np.arange(14) > 11)[:, None]
-    crowd = written([pattern], [pattern], labels, [names])
-    for figure, named in ((strongest(frame, labels, 2), 24), (flow(crowd, labels, [dict.fromkeys(names, "")]), 6)):
+    crowd = written([pattern], [pattern], labels, [names]).rename(columns={"head": "of"})
+    crowds = (
+        flow(frame, labels, 2, {"update": "matters to the update"}),
+        flow(crowd, labels, 1, dict.fromkeys(names, "")),
+    )
+    for figure, named in zip(crowds, (24, 6), strict=True):
         found = boxes(figure)
         assert len(found) == named and not [pair for pair in combinations(found, 2) if pair[0].overlaps(pair[1])]
 

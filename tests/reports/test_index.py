@@ -16,7 +16,7 @@ from interp.statistics import Interval
 from interp.tasks.experts.layout import ExpertRound
 from reports.blocks import Prose
 from reports.build import write
-from reports.page import INDEX, Report, Section, index_of, write_index
+from reports.page import INDEX, Report, Section, write_index, write_listed
 from reports.part import Part
 from reports.parts import overview
 from tests.reports.conftest import SMALL, tiny
@@ -73,9 +73,20 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
     """Every report with how its claims came out, comparisons among them; a page links back to the list."""
     write("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), ONE))
     comparison = tmp_path / "comparisons" / "one-against-another" / "comparison.html"
-    Report("One against another", "Same?", [], about={"kind": "comparison", "words": "4 yes"}).write(comparison)
+    write_listed(Report("One against another", "Same?", [], about={"kind": "comparison", "words": "4 yes"}), comparison)
+    for kind, at in (
+        ("audit", "audits/one/one.html"),
+        ("llm", "llm/llm.html"),
+        ("learned", "a.html"),
+        ("learned", "b.html"),
+    ):
+        Report("Named alike", "", [], about={"kind": kind}).write(tmp_path / at)
+    elsewhere = Report("Alone", "Same?", [], about={"kind": "comparison"})
+    assert (
+        write_listed(elsewhere, tmp_path / "far" / "x" / "y" / "comparison.html")
+        and not (tmp_path / "far" / INDEX).exists()
+    )
     (tmp_path / "foreign.html").write_text("<title>Not a report</title>")
-    assert index_of(comparison) == tmp_path / INDEX and index_of(tmp_path / "x" / "comparison.html") is None
     html = write_index(tmp_path).read_text("utf-8")
     for link, title, verdicts in (
         ("wma-handwired.html", "Weighted Majority, wired by hand", "1 yes, 2 no"),
@@ -84,4 +95,8 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
         assert f'<a href="{link}">{title}</a>' in html or f'<a href="{link}">wma-handwired' in html
         assert verdicts in html
     assert "Not a report" not in html and "Wired by hand" in html and "Compared" in html
+    listed = re.findall(r'<h3><a href="(.*?)">(.*?)</a>', html)
+    assert len({title for _, title in listed}) == len(listed), "no two entries have one title"
+    assert {"audits/one/one.html", "llm/llm.html"} <= {where for where, _ in listed}
+    assert '<a href="../../index.html">All reports</a>' in comparison.read_text("utf-8")
     assert '<a href="index.html">All reports</a>' in (tmp_path / "wma-handwired.html").read_text("utf-8")
