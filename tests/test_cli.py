@@ -61,6 +61,11 @@ def test_verify_exits_with_1_when_not_exact(monkeypatch):
         (("train", "experts", "--name", "../../x"), "--name must be letters, digits"),
         (("train", "experts", "--set", "task='qlearning'"), "task cannot be set: the preset is one of 'experts'"),
         (("train", "experts", "--set", "lr=true"), "lr must be a finite number, got True"),
+        # An empty text is no path and no share of the work; an option that does nothing is refused.
+        (("probe", "wma-learned", "--out", ""), "--out is empty; give it a value, or leave it out"),
+        (("benchmark", "--shard="), "--shard is empty"),
+        (("llm", "notes", ""), "an argument is empty"),
+        (("llm", "notes", ".", "--rounds", "3"), "--rounds is of a test of notes: give --test, too"),
         # What a learned model does not take, its handwired reference may, and no other.
         (("compare", "qlearning-learned", "--set", "bet=10"), "unknown argument of 'qlearning-handwired' 'bet'"),
         (("compare", "qlearning-gru", "qlearning-learned", "--set", "beta=10"), "beta=10 is for a reference that"),
@@ -91,6 +96,8 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
     flags = {flag for param in found.params for flag in param.opts}
     assert {"--json", "--quiet"} <= flags
     assert words in (("models",), ("explore",)) or "--out" in flags  # these write no file
+    slow = "audit benchmark compare evaluate patch probe report verify".split()
+    assert words[0] not in slow or len(words) > 1 or "--quick" in flags
     assert "--device" not in flags or "--seed" in flags
     example = shlex.split(found.epilog.splitlines()[0].removeprefix("Example: "))
     assert example[: len(words) + 1] == ["interp", *words]
@@ -128,8 +135,8 @@ def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path
 
 def test_shells_complete_names():
     assert [name for name, _ in options.model_names("wma-h")] == ["wma-handwired"]
-    assert "qlearning-learned" not in dict(options.handwired_names(""))
-    assert "stratified" in options.regime_names("str")
+    assert "qlearning-learned" not in dict(options._handwired_names(""))
+    assert "stratified" in options._regime_names("str")
 
 
 def test_verbose_shows_the_log_and_without_it_nothing_is_said(tmp_path):

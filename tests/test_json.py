@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import interp
 import probes
 from interp.cli import app
-from interp.cli.evaluate import told
+from interp.cli.evaluate import _told
 from interp.files import json_values
 from interp.tasks import experts
 
@@ -66,7 +66,7 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
         printed = json.loads(CliRunner().invoke(app, [command, "wma-handwired", *small, *more]).stdout)
         check(printed, SCHEMA["$defs"][command])
     rows = pd.DataFrame({"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]})
-    measured = told({"regimes": rows, "regret_curves": rows[["key"]]})
+    measured = _told({"regimes": rows, "regret_curves": rows[["key"]]})
     assert measured == {"regimes": [{"key": "model", "value": 0.5, "low": 0.4, "high": 0.6}]}
     evaluated = {"command": "evaluate", "version": "0", "model": "m", "settings": {}, "summary": [{"regime": "flat"}]}
     check({**evaluated, "measured": measured}, SCHEMA["$defs"]["evaluate"])

@@ -13,7 +13,7 @@ from interp.files import folder_to_write
 
 
 @command(example="interp audit wma-learned --quick", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
-def audit(
+def _audit(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,

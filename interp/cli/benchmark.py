@@ -28,7 +28,7 @@ _subject_names = options.completing(lambda: named("circuits.benchmark:builders")
     torch=True,
     more="Methods:\n<interp.cli.benchmark:_method_names>",
 )
-def benchmark(
+def _benchmark(
     say: Say,
     out: options.Out = Path("output/benchmark"),
     quick: Annotated[bool, typer.Option("--quick", help="Few subjects and less effort, in minutes.")] = False,

@@ -19,10 +19,14 @@ import gc
 import inspect
 import json
 import logging
+import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,8 +36,7 @@ from typer.core import TyperCommand, TyperGroup
 import interp
 import interp.tasks
 from interp import progress, workers
-from interp.cli import options
-from interp.errors import InputError
+from interp.errors import InputError, require
 from interp.files import json_values
 from interp.foreign import markup, one_line, plain, rich_table
 from interp.lazy import named
@@ -96,14 +99,23 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the log on standard error.")] = False,
-    modules: options.Import = None,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="A module of your own to import first, that registers tasks or machines."),
+    ] = None,
     trust: Annotated[
         list[str] | None,
         typer.Option(help="A machine whose --scheduler may be used: what it sends is unpickled, and can run code."),
     ] = None,
 ) -> None:
     """Mechanistic interpretability for transformers that carry latents from round to round."""
-    options.imported(modules)
+    for module in modules or []:
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.append(here)
+        try:
+            import_module(module)
+        except Exception as error:
+            raise InputError(f"--import {module}: {type(error).__name__}: {error}") from error
     workers.TRUSTED.update(trust or ())
     if verbose:
         handler = logging.StreamHandler()
@@ -140,7 +152,10 @@ class _Command(TyperCommand):
         several = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
         spread: list[str] = []
         current = None
-        for arg in args:
+        for before, arg in pairwise(["", *args]):
+            named = before if arg == "" and before.startswith("--") else arg.partition("=")[0] or "an argument"
+            bare = arg == "" or (arg.startswith("--") and arg.endswith("="))
+            require(not bare, f"{named} is empty; give it a value, or leave it out")
             if arg.startswith("--"):
                 current = arg if arg in several else None
             elif current is not None and spread[-1] != current:
@@ -155,7 +170,6 @@ def _filled(text: str) -> str:
 
 
 def command(
-    name: str = "",
     *,
     example: str,
     group: typer.Typer = app,
@@ -164,7 +178,7 @@ def command(
     torch: bool = False,
     more: str = "",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command; the name is the function's when empty.
+    """Register a command, called as its function is.
 
     Args:
         example, more: a command line, and more lines, for the end of the help; see :class:`_Command`.
@@ -174,13 +188,13 @@ def command(
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        key = name or function.__name__.replace("_", "-")
+        key = function.__name__.strip("_").replace("_", "-")
         own = inspect.signature(function, eval_str=True).parameters
         passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
         for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
-            of_one, texts = inspect.signature(one, eval_str=True).parameters.values(), options.described(one)
+            of_one, texts = inspect.signature(one, eval_str=True).parameters.values(), _described(one)
             left = [p for p in of_one if p.default is not p.empty and p.name not in own]
-            passed[holder] = {p.name: options.option(p, texts) for p in left}
+            passed[holder] = {p.name: _as_option(p, texts) for p in left}
 
         @functools.wraps(function)
         def run(*, as_json: bool, quiet: bool, **given: Any) -> None:
@@ -196,9 +210,9 @@ def command(
                     raise
                 say.close()
 
-        helps = options.described(function)
+        helps = _described(function)
         parameters = [
-            p.replace(kind=p.KEYWORD_ONLY) if hasattr(p.annotation, "__metadata__") else options.option(p, helps)
+            p.replace(kind=p.KEYWORD_ONLY) if hasattr(p.annotation, "__metadata__") else _as_option(p, helps)
             for p in own.values()
             if p.name not in ("say", *passed)
         ]
@@ -239,6 +253,36 @@ def _warnings_as_lines() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+def _described(function: Callable[..., Any]) -> dict[str, str]:
+    """The first sentence about each argument in the ``Args`` of a docstring.
+
+    >>> from interp.llm.backend import Settings
+    >>> _described(Settings)["max_tokens"]
+    'The longest answer; None leaves it out.'
+    """
+    _, _, listed = (inspect.getdoc(function) or "").partition("Args:\n")
+    found = {}
+    for entry in re.split(r"\n    (?=\S)", "\n" + listed.split("\n\n")[0]):
+        names, _, text = entry.partition(": ")
+        sentence = re.split(r"\.(?:\s|$)", " ".join(text.split()).replace("``", ""))[0]
+        found.update({name: f"{sentence[:1].upper()}{sentence[1:]}." for name in names.split(", ") if sentence})
+    return found
+
+
+def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspect.Parameter:
+    """A parameter as an option of a command, or as an argument where it has no default.
+
+    ``helps`` describes it. Its option is called as it is, without ``n_``, ``max_`` or ``with_`` at its beginning; a
+    switch that is off by default has no opposite.
+    """
+    name = re.sub("^(n|max|with)_", "", parameter.name)
+    says, switch = helps.get(parameter.name, ""), parameter.default is False
+    made: Any = typer.Option(*([f"--{name.replace('_', '-')}"] if switch else ()), help=says)
+    if parameter.default is parameter.empty:
+        made = typer.Argument(help=says)
+    return parameter.replace(name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[parameter.annotation, made])
 
 
 def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:

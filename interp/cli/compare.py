@@ -38,7 +38,7 @@ def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) 
 @command(
     example="interp compare wma-learned wma-handwired --quick", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS
 )
-def compare(
+def _compare(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,

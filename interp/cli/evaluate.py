@@ -13,7 +13,7 @@ from interp.cli.command import Say, command
 from interp.files import folder_to_write
 
 
-def told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json."""
     bounded = {name: frame for name, frame in tables.items() if {"estimate", "low", "high"} <= set(frame.columns)}
     own = {name: frame[frame["key"] == "model"] if "key" in frame else frame for name, frame in bounded.items()}
@@ -21,11 +21,12 @@ def told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 @command(example="interp evaluate wma-learned --episodes 32", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
-def evaluate(
+def _evaluate(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    episodes: Annotated[int, options.number("Episodes per regime; most tasks ask for 30", 16)] = 128,
+    episodes: Annotated[int | None, options.number("Episodes per regime, 128 by default, 32 with --quick", 16)] = None,
+    quick: options.Quick = False,
     theory: Annotated[bool, typer.Option("--theory", help="Add the checks of the task's theory.")] = False,
     arguments: options.Set = None,
     seed: options.Seed = 0,
@@ -45,13 +46,19 @@ def evaluate(
     folder = folder_to_write(out / Path(model).name)
     with bar(f"evaluating {loaded.name}", len(suite.parts_of(loaded))) as done:
         result = suite.evaluate(
-            loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done, n_jobs=jobs, scheduler=scheduler
+            loaded,
+            n_episodes=episodes or (32 if quick else 128),
+            seed=seed,
+            with_theory=theory,
+            done=done,
+            n_jobs=jobs,
+            scheduler=scheduler,
         )
     result.write(folder)
     from reports.evaluation import save
 
     save(result.tables, folder)
-    say.facts(model=loaded.name, settings=result.settings, measured=told(result.tables))
+    say.facts(model=loaded.name, settings=result.settings, measured=_told(result.tables))
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")

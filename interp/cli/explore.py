@@ -13,7 +13,7 @@ from interp.cli.command import Say, command
 
 
 @command(example="interp explore wma-learned", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
-def explore(
+def _explore(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,

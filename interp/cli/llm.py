@@ -54,8 +54,8 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
     return model
 
 
-@command("open", example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
-def _open_model(
+@command(example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
+def _open(
     say: Say,
     model: str,
     out: options.Out = Path("output/llm-open"),
@@ -109,7 +109,7 @@ def _open_model(
     group=llm_app,
     of={"settings": Settings, "connection": Connection},
 )
-def run(
+def _run(
     say: Say,
     settings: Mapping[str, Any],
     connection: Mapping[str, Any],
@@ -199,8 +199,8 @@ def run(
     raise typer.Exit(0 if done.complete else 1)
 
 
-@command("demo", example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
-def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.Seed = 0) -> None:
+@command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
+def _demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.Seed = 0) -> None:
     """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
     from circuits.compare.players import behaviour, behaviour_tables
     from interp.llm.backend import PLAYERS
@@ -236,8 +236,8 @@ def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> R
     return reading
 
 
-@command("score", example="interp llm score output/llm", group=llm_app)
-def score(
+@command(example="interp llm score output/llm", group=llm_app)
+def _score(
     say: Say,
     path: Path,
     out: options.Out = Path("output/llm-scores"),
@@ -267,15 +267,15 @@ def score(
     say.wrote(written)
 
 
-@command("notes", example="interp llm notes output/llm", group=llm_app)
-def notes(
+@command(example="interp llm notes output/llm", group=llm_app)
+def _notes(
     say: Say,
     path: Path,
     out: options.Out = Path("output/llm-notes"),
     regime: str | None = None,
     duplicates: str = "refuse",
     test: bool = False,
-    rounds: Annotated[int, options.number("With --test: rounds that are played after an edit")] = 2,
+    rounds: Annotated[int | None, options.number("With --test: rounds played after an edit, 2 by default")] = None,
     against: list[str] | None = None,
     base_url: str | None = None,
     key_env: str | None = None,
@@ -299,6 +299,9 @@ def notes(
     """
     from interp.llm.scores import note_table, write_notes
 
+    asking = {"--rounds": rounds, "--against": against, "--base-url": base_url, "--key-env": key_env}
+    for option, value in asking.items():
+        require(test or value is None, f"{option} is of a test of notes: give --test, too, or leave it out")
     if test:
         import pandas as pd
 
@@ -307,7 +310,7 @@ def notes(
         folder_to_write(out)
         asked = note_tests.Endpoint(base_url, key_env, concurrency, device)
         with working("asking with edited notes"):
-            found = note_tests.try_edits(path, out / "traces", rounds, against or note_tests.AGAINST, asked, seed)
+            found = note_tests.try_edits(path, out / "traces", rounds or 2, against or note_tests.AGAINST, asked, seed)
         say.measures(*found)
         tables = {"note_edits": [one.table for one in found], "note_measures": [one.to_frame() for one in found]}
         whose = [{"model": one.model, "condition": one.condition} for one in found]
@@ -327,8 +330,8 @@ def notes(
     say.wrote(written)
 
 
-@command("report", example="interp llm report output/llm --models wma-handwired wma-learned", group=llm_app, torch=True)
-def report(
+@command(example="interp llm report output/llm --models wma-handwired wma-learned", group=llm_app, torch=True)
+def _report(
     say: Say,
     path: Path,
     models: list[str] | None = None,

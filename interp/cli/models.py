@@ -11,7 +11,7 @@ from interp.foreign import plain
 
 
 @command(example="interp models --json")
-def models(say: Say) -> None:
+def _models(say: Say) -> None:
     """List what can be loaded, task by task; with --quiet, the names alone."""
     from interp import tasks
     from interp.library import models as records

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +18,7 @@ import typer
 
 import interp.tasks
 from interp.checks import device_called
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.machine import Machine
 
 
@@ -35,36 +32,6 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
         return value
 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
-
-
-def described(function: Callable[..., Any]) -> dict[str, str]:
-    """The first sentence about each argument in the ``Args`` of a docstring.
-
-    >>> from interp.llm.backend import Settings
-    >>> described(Settings)["max_tokens"]
-    'The longest answer; None leaves it out.'
-    """
-    _, _, listed = (inspect.getdoc(function) or "").partition("Args:\n")
-    found = {}
-    for entry in re.split(r"\n    (?=\S)", "\n" + listed.split("\n\n")[0]):
-        names, _, text = entry.partition(": ")
-        sentence = re.split(r"\.(?:\s|$)", " ".join(text.split()).replace("``", ""))[0]
-        found.update({name: f"{sentence[:1].upper()}{sentence[1:]}." for name in names.split(", ") if sentence})
-    return found
-
-
-def option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspect.Parameter:
-    """A parameter as an option of a command, or as an argument where it has no default.
-
-    ``helps`` describes it. Its option is called as it is, without ``n_``, ``max_`` or ``with_`` at its beginning; a
-    switch that is off by default has no opposite.
-    """
-    name = re.sub("^(n|max|with)_", "", parameter.name)
-    says, switch = helps.get(parameter.name, ""), parameter.default is False
-    made: Any = typer.Option(*([f"--{name.replace('_', '-')}"] if switch else ()), help=says)
-    if parameter.default is parameter.empty:
-        made = typer.Argument(help=says)
-    return parameter.replace(name=name, kind=parameter.KEYWORD_ONLY, annotation=Annotated[parameter.annotation, made])
 
 
 def _shard(value: str) -> str:
@@ -92,8 +59,8 @@ def _models(*kinds: str) -> dict[str, str]:
 
 
 model_names = completing(lambda: _models("handwired", "learned", "built"), told=True)
-handwired_names = completing(lambda: _models("handwired"), told=True)
-regime_names = completing(lambda: dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes()))
+_handwired_names = completing(lambda: _models("handwired"), told=True)
+_regime_names = completing(lambda: dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes()))
 
 
 def _every_regime() -> str:
@@ -122,7 +89,7 @@ ModelName = Annotated[
     str, typer.Argument(help="A name from `interp models`, or a checkpoint folder.", autocompletion=model_names)
 ]
 HandwiredName = Annotated[
-    str, typer.Argument(help="Name of a handwired model, from `interp models`.", autocompletion=handwired_names)
+    str, typer.Argument(help="Name of a handwired model, from `interp models`.", autocompletion=_handwired_names)
 ]
 Out = Annotated[Path, typer.Option(help="Folder for what the command writes.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
@@ -132,7 +99,7 @@ Regime = Annotated[
     typer.Option(
         help="What the episodes are drawn from, by task: <interp.cli.options:_every_regime>; the task's default when "
         "empty.",
-        autocompletion=regime_names,
+        autocompletion=_regime_names,
     ),
 ]
 Scheduler = Annotated[
@@ -142,38 +109,18 @@ Scheduler = Annotated[
         "cluster of processes here."
     ),
 ]
+Quick = Annotated[bool, typer.Option("--quick", help="A quarter of the episodes, with wider intervals.")]
 Shard = Annotated[
     str,
     typer.Option(
         metavar="I/N",
-        help="Only the I-th of N shares of the parts, kept in OUT, for the jobs of an array; the same command without "
-        "it then finds them done, and writes the result.",
+        help="Only the I-th of N shares of the parts, kept in OUT. The same command without it puts them together.",
         callback=_shard,
     ),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="NAME=VALUE: any argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6]."),
-]
-
-
-def imported(modules: list[str] | None) -> None:
-    """Import modules of the user's own, from the folder that the command runs in or from where Python finds them."""
-    for module in modules or []:
-        if (here := os.getcwd()) not in sys.path:
-            sys.path.append(here)
-        try:
-            import_module(module)
-        except Exception as error:
-            raise InputError(f"--import {module}: {type(error).__name__}: {error}") from error
-
-
-Import = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        help="A module of your own to import first: it registers tasks, or machines with interp.register_machine.",
-    ),
 ]
 
 
@@ -229,28 +176,23 @@ def load(
     A handwired model is built in ``sizes`` (by option) and with ``arguments`` (``NAME=VALUE`` pairs); ``sampled`` says
     that the command can draw episodes of other sizes than a learned model's own.
     """
+    from interp import library
     from interp.progress import working
 
     with working(f"loading {name}"):
-        place = device_called(device)
-        loaded = _load(name, sizes, settings_of(arguments or ()), sampled)
-        return replace(loaded, model=loaded.model.to(place))
-
-
-def _load(name: str, sizes: Mapping[str, int], arguments: Mapping[str, Any], sampled: bool) -> _Loaded:
-    from interp import library
-
-    record = next((record for record in library.models() if record.name == name), None)
-    if record is None:  # a checkpoint folder, or a name that load refuses
-        model = library.load(name)
-        require(not arguments, f"{name!r} is a checkpoint, which fixes everything: leave --set out")
-        chosen = sizes_of(interp.tasks.of(model), name, sizes)
-        require(sampled or not chosen, f"{name!r} is a checkpoint, whose sizes are fixed here: leave sizes out")
-        return _Loaded(model, chosen)
-    named = sizes_of(interp.tasks.get(record.task), name, sizes)
-    if record.kind == "learned" and sampled and record.reads(named) and not arguments:
-        return _Loaded(library.load(name), named)
-    return _Loaded(library.load(name, **named, **arguments), arguments={**named, **arguments})
+        place, given = device_called(device), settings_of(arguments or ())
+        record = next((record for record in library.models() if record.name == name), None)
+        if record is None:  # a checkpoint folder, or a name that load refuses
+            model = library.load(name)
+            require(not given, f"{name!r} is a checkpoint, which fixes everything: leave --set out")
+            chosen = sizes_of(interp.tasks.of(model), name, sizes)
+            require(sampled or not chosen, f"{name!r} is a checkpoint, whose sizes are fixed here: leave sizes out")
+            return _Loaded(model.to(place), chosen)
+        named = sizes_of(interp.tasks.get(record.task), name, sizes)
+        if record.kind == "learned" and sampled and record.reads(named) and not given:
+            return _Loaded(library.load(name).to(place), named)
+        built = {**named, **given}
+        return _Loaded(library.load(name, **built).to(place), arguments=built)
 
 
 Sizes = Mapping[str, int]

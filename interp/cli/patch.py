@@ -25,7 +25,7 @@ _MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for
     torch=True,
     more=options.CIRCUIT_ARGUMENTS,
 )
-def patch(
+def _patch(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
@@ -49,7 +49,8 @@ def patch(
         ),
     ] = None,
     direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
-    episodes: Annotated[int, options.number("Number of pairs of episodes", 2)] = 64,
+    episodes: Annotated[int | None, options.number("Pairs of episodes, 64 by default, 16 with --quick", 2)] = None,
+    quick: options.Quick = False,
     rounds: _Rounds = None,
     map_: _MapSize = 12,
     tables: Annotated[
@@ -75,7 +76,8 @@ def patch(
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
     folder = folder_to_write(out / Path(model).name)
-    say.facts(model=loaded.name, round=round_, n_episodes=episodes, seed=seed)
+    n_episodes = episodes or (16 if quick else 64)
+    say.facts(model=loaded.name, round=round_, n_episodes=n_episodes, seed=seed)
     drawn: dict[str, Any] = {"regime": regime, "sizes": chosen.sizes}
     if tables:
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
@@ -83,9 +85,11 @@ def patch(
         from interp.interventions import causal_tables as every
 
         given: Any = loaded
-        smooth, n = differentiable(given) if runs_from(loaded) else None, episodes  # others have no heads
+        smooth = differentiable(given) if runs_from(loaded) else None  # others have no heads
         with bar(f"causal tables of {loaded.name}", every.N_PARTS) as done:
-            results = every.tables(loaded, round_, smooth=smooth, n_episodes=n, seed=seed, done=done, drawn=drawn)
+            results = every.tables(
+                loaded, round_, smooth=smooth, n_episodes=n_episodes, seed=seed, done=done, drawn=drawn
+            )
         say.wrote(every.write(results, folder / "tables"))
         return
     result = run.patch(
@@ -96,7 +100,7 @@ def patch(
         read=read,
         propagate=propagate,
         direction=direction,
-        sample=run.Sample(corruption, episodes, rounds, map_, seed, **drawn),
+        sample=run.Sample(corruption, n_episodes, rounds, map_, seed, **drawn),
     )
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})

@@ -22,7 +22,7 @@ _SiteName = Annotated[str, typer.Option(help="Such as latents or resid_post[1]@p
     torch=True,
     more=options.CIRCUIT_ARGUMENTS,
 )
-def probe(
+def _probe(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
@@ -30,7 +30,8 @@ def probe(
     site: _SiteName = "latents",
     sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
-    episodes: Annotated[int, options.number("Number of episodes", 5)] = 256,
+    episodes: Annotated[int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)] = None,
+    quick: options.Quick = False,
     rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, or what the task has")] = None,
     regime: options.Regime = "",
     arguments: options.Set = None,
@@ -49,11 +50,11 @@ def probe(
     from interp.progress import working
     from probes import command as run
 
-    n_rounds = rounds or interp.tasks.of(loaded).at_most(100)
+    n_episodes, n_rounds = episodes or (64 if quick else 256), rounds or interp.tasks.of(loaded).at_most(100)
     spans = [run.window(text) for text in windows] if windows else None
-    sampled = run.sample(loaded, episodes, n_rounds, seed, regime, chosen.sizes)
+    sampled = run.sample(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     folder = out / Path(model).name
-    say.facts(model=loaded.name, n_episodes=episodes, n_rounds=n_rounds, regime=sampled.regime, seed=seed)
+    say.facts(model=loaded.name, n_episodes=n_episodes, n_rounds=n_rounds, regime=sampled.regime, seed=seed)
     if not sweep:
         with working("fitting probes"):
             results = run.fit_at(loaded, sampled, targets or [], site, seed, folder)

@@ -13,7 +13,7 @@ from interp.files import folder_to_write
 
 
 @command(example="interp report wma-handwired --experts 4", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
-def report(
+def _report(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,

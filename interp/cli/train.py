@@ -26,7 +26,7 @@ _Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE
     sizes="several",
     more="Tasks and their presets:\n<interp.training.goal:presets>",
 )
-def train(
+def _train(
     say: Say,
     sizes: Mapping[str, list[int]],
     task: Annotated[str, typer.Argument(help="Key of a task, listed below.", autocompletion=_task_keys)],
@@ -88,7 +88,7 @@ def train(
 
 
 @command(example="interp curves output/training/seed-0 output/training/seed-1")
-def curves(
+def _curves(
     say: Say,
     runs: list[Path],
     out: options.Out = Path("output/curves"),

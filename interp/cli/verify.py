@@ -25,12 +25,15 @@ _NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_s
     torch=True,
     more=options.CIRCUIT_ARGUMENTS,
 )
-def verify(
+def _verify(
     say: Say,
     sizes: Mapping[str, list[int]],
     model: options.HandwiredName,
-    episodes: Annotated[int, options.number("Episodes per size")] = 20,
-    rounds: Annotated[int, options.number("Rounds per episode")] = 1000,
+    episodes: Annotated[int | None, options.number("Episodes per size, 20 by default, 5 with --quick")] = None,
+    rounds: Annotated[int | None, options.number("Rounds per episode, 1000 by default, 100 with --quick")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A quarter of the episodes, of a tenth of the rounds.")
+    ] = False,
     arguments: options.Set = None,
     dtype: Annotated[list[str] | None, typer.Option(help="float64, float32 or both; both when none is given.")] = None,
     seed: options.Seed = 0,
@@ -50,7 +53,8 @@ def verify(
 
     if out is not None:
         folder_to_write(out)
-    run: dict[str, Any] = {"n_rounds": rounds, "n_episodes": episodes, "seed": seed}
+    n_episodes, n_rounds = episodes or (5 if quick else 20), rounds or (100 if quick else 1000)
+    run: dict[str, Any] = {"n_rounds": n_rounds, "n_episodes": n_episodes, "seed": seed}
     if next((record.kind == "built" for record in library.models() if record.name == model), Path(model).is_dir()):
         require(not dtype, f"{model!r} has the dtype that it is built in: leave --dtype out")
         for option, several in sizes.items():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import interp.tasks
 from interp import cli
-from interp.cli.verify import verify
+from interp.cli.verify import _verify
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
@@ -18,7 +18,7 @@ def invoke(*arguments: object) -> tuple[int, str]:
 
 
 def test_every_size_of_every_task_is_an_option() -> None:
-    options = inspect.signature(verify).parameters
+    options = inspect.signature(_verify).parameters
     assert {size.option for task in interp.tasks.every() for size in task.sizes} <= set(options)
     assert "sizes" not in options
 
