@@ -77,7 +77,8 @@ def flow(
     require_columns("frame", frame, "layer", "source", "target", "weight", "of")
     colour = {key: _COLOURS[i % len(_COLOURS)] for i, key in enumerate(legend)}
     figure, axes = _stream(labels, n_layers, frame, width, 0.2 * -(-len(legend) // 2))
-    column, named = {label: x for x, label in enumerate(labels)}, {}
+    column = {label: x for x, label in enumerate(labels)}
+    named: dict[Any, tuple[float, str, str, _Span]] = {}
     for i, read in enumerate(frame.to_dict("records")):
         span = ((column[read["source"]], read["layer"]), (column[read["target"]], read["layer"] + 1))
         bow, alpha = 0 if span[0][0] != span[1][0] else 0.35, 0.35 + 0.6 * read["weight"]

@@ -28,7 +28,7 @@ from functools import cache
 from html import escape
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,15 +92,17 @@ class AttentionView:
     @property
     def data(self) -> str:
         """What the controls feed the component, as JSON that is safe inside a ``<script>``."""
-        packed = [_packed(np.asarray(pattern, dtype=np.float64)) for pattern in self.patterns]
-        layers = [
-            {"heads": list(names), "scale": scale, "signed": signed}
-            for names, (_, scale, signed) in zip(self.heads, packed, strict=True)
-        ]
-        weights = np.concatenate([of_layer for of_layer, _, _ in packed], axis=2)
+        layers, cells = [], []
+        for pattern, names in zip(self.patterns, self.heads, strict=True):  # two bytes a cell at or below the diagonal
+            weights = np.asarray(pattern, dtype=np.float64)
+            scale, signed = float(np.abs(weights).max(initial=0)) or 1.0, bool((weights < 0).any())
+            shares = weights[..., *np.tril_indices(weights.shape[-1])] / scale
+            levels = np.round(shares * 32767) + 32767 if signed else np.round(shares * 65535)
+            cells.append(levels.astype("<u2"))
+            layers.append({"heads": list(names), "scale": float(f"{scale:.6g}"), "signed": signed})
         record: dict[str, object] = {"labels": list(self.labels), "layers": layers, "episodes": list(self.episodes)}
         record |= {"rounds": list(self.rounds), "colours": [LIGHT["blue"], LIGHT["vermilion"]]}
-        record["weights"] = base64.b64encode(weights.tobytes()).decode()
+        record["weights"] = base64.b64encode(np.concatenate(cells, axis=2).tobytes()).decode()
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
     def html(self, prefix: str, number: int = 0) -> str:
@@ -124,14 +126,6 @@ class AttentionView:
         page = str(environment().get_template("frame.html.j2").render(view=self, **settings))
         frame = f'<iframe title="{escape(self.title)}" style="width:100%;height:900px;border:0"'
         return f'{frame} srcdoc="{escape(page, quote=True)}"></iframe>'
-
-
-def _packed(pattern: NDArray[np.float64]) -> tuple[NDArray[Any], float, bool]:
-    """Two bytes a cell ``[episode, round, head, cell]`` at or below the diagonal, their scale, whether signed."""
-    scale, signed = float(np.abs(pattern).max(initial=0)) or 1.0, bool((pattern < 0).any())
-    cells = pattern[..., *np.tril_indices(pattern.shape[-1])] / scale
-    levels = np.round(cells * 32767) + 32767 if signed else np.round(cells * 65535)
-    return levels.astype("<u2"), float(f"{scale:.6g}"), signed
 
 
 @checked

@@ -16,7 +16,7 @@ from circuits.benchmark.questions import QUESTIONS
 from interp import figures
 from interp.statistics import Interval
 from reports.blocks import Figure, Measures, Prose, Table, joined, plain
-from reports.page import Report, Section
+from reports.page import Report, Section, write_listed
 
 _LEAD = (
     "Methods of interpretability are run on machines that carry a state from round to round and whose insides are "
@@ -39,13 +39,17 @@ def page(result: Result) -> Report:
         refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
         sections.append(Section("Refused", [refused]))
     told = [f"{QUESTIONS[question].name}: {_best(result.summary(question))}" for question in asked]
+    about = {"kind": "benchmark", "run": f"{len(asked)} questions"}
     sentence = f"The best method for each question, with its mean score: {'; '.join(told)}."
-    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings), sentence=sentence)
+    settings = dict(result.settings)
+    return Report(
+        "Benchmark of methods", _LEAD, sections, settings, about={**about, "sentence": sentence}, sentence=sentence
+    )
 
 
 def write(result: Result, out: str | Path = "output") -> Path:
     """Write the page as ``out/benchmark.html``."""
-    return page(result).write(Path(out) / "benchmark.html")
+    return write_listed(page(result), Path(out) / "benchmark.html")
 
 
 def _best(summary: pd.DataFrame) -> str:
@@ -83,30 +87,22 @@ def _blocks(result: Result, question: str) -> list[Any]:
         plain(str(row["method"]), Interval(row["mean"], row["low"], row["high"]), beside)
         for row in summary.to_dict("records")
     ]
-    described = Table(_described(summary, question), "Every method, with CPU seconds for each subject", collapsed=True)
+    known = {method: record.name for (of, method), record in METHODS.items() if of == question}
+    listed = joined(summary.rename(columns={"cpu_s": "CPU s", "mean": "score"}).round({"CPU s": 2}))
+    listed["what"] = [known.get(method, "") for method in listed["method"]]
+    listed = listed[["method", "what", "score", "subjects", "CPU s"]]
+    described = Table(listed, "Every method, with CPU seconds for each subject", collapsed=True)
     caption = f"Best is {_best(summary)}. {_title(question)}: {record.headline}, mean over forms of machines."
     scores = result.table(question)
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
+    by_variant = result.summary(question, by=["variant"]).pivot(index="method", columns="variant", values="mean")
+    order = [name for name in (*VARIANTS, "trained") if name in by_variant]
+    shown = by_variant.loc[[key for key in summary["method"] if not key.endswith(_PARTIAL)], order]
+    picture = figures.heatmaps({"": shown}, label=f"mean {result.headline(question)}", limit=1.0)
     return [
         Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
         Measures(rows, caption),
         described,
         Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
-        Figure(_by_variant(result, question), "By variant of the machines", f"Mean over forms: {record.headline}."),
+        Figure(picture, "By variant of the machines", f"Mean over forms: {record.headline}."),
     ]
-
-
-def _described(summary: pd.DataFrame, question: str) -> pd.DataFrame:
-    known = {method: record.name for (of, method), record in METHODS.items() if of == question}
-    shown = joined(summary.rename(columns={"cpu_s": "CPU s", "mean": "score"}).round({"CPU s": 2}))
-    shown["what"] = [known.get(method, "") for method in shown["method"]]
-    return shown[["method", "what", "score", "subjects", "CPU s"]]
-
-
-def _by_variant(result: Result, question: str) -> Any:
-    summary = result.summary(question, by=["variant"])
-    wide = summary.pivot(index="method", columns="variant", values="mean")
-    order = [name for name in (*VARIANTS, "trained") if name in wide]
-    shown = [key for key in result.summary(question)["method"] if not key.endswith(_PARTIAL)]
-    label = f"mean {result.headline(question)}"
-    return figures.heatmaps({"": wide.loc[shown, order]}, label=label, limit=1.0)

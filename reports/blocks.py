@@ -35,7 +35,7 @@ _SMALL = 1e-3
 """An interval of numbers all smaller than this is shown in powers of ten."""
 
 
-LINK = f"\ue000{secrets.token_hex(8)}"
+_LINK = f"\ue000{secrets.token_hex(8)}"
 """What stands before a link in prose and cells: nobody who writes a name can know it, and no page holds it."""
 
 
@@ -45,7 +45,7 @@ def link(text: str, target: str) -> str:
     >>> Prose(f"See {link('the edges', '#edges')}.").kind
     'prose'
     """
-    return f"{LINK}{foreign.plain(text)}\ue001{foreign.plain(target)}\ue002"
+    return f"{_LINK}{foreign.plain(text)}\ue001{foreign.plain(target)}\ue002"
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def pivoted(frame: pd.DataFrame, index: str, columns: str, values: str) -> pd.Da
     return table.loc[list(dict.fromkeys(frame[index]))].reset_index().rename_axis(columns=None)
 
 
-def csv_of(frame: pd.DataFrame) -> str:
+def _csv_of(frame: pd.DataFrame) -> str:
     """A frame as CSV with six significant digits; an interval is three columns, a measure its word."""
     columns: dict[Any, Any] = {}
     for name in frame.columns:
@@ -192,15 +192,10 @@ def csv_of(frame: pd.DataFrame) -> str:
             for end, key in (("", "estimate"), (" low", "low"), (" high", "high")):
                 columns[f"{name}{end}"] = [getattr(value, key, None) for value in values]
         else:
-            columns[name] = [value.word if isinstance(value, Measure) else _unlinked(value) for value in values]
+            words = [value.word if isinstance(value, Measure) else value for value in values]
+            linked = f"{_LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002"  # a link is its words and its target
+            columns[name] = [re.sub(linked, r"[\1](\2)", one) if isinstance(one, str) else one for one in words]
     return foreign.csv(pd.DataFrame(columns), float_format="%.6g", lineterminator="\n")
-
-
-def _unlinked(value: Any) -> Any:
-    """A cell of a CSV file, in which a link is its words and its target."""
-    if not isinstance(value, str):
-        return value
-    return re.sub(f"{LINK}([^\ue001]*)\ue001([^\ue002]*)\ue002", r"[\1](\2)", value)
 
 
 def cell(value: Any, spec: str | None = None) -> str | Measure:
@@ -234,15 +229,12 @@ def _interval(value: Interval, spec: str | None) -> str:
     whole = (value.estimate, value.low, value.high)
     if spec is None and 0 < max(map(abs, whole)) < _SMALL:
         return "{} [{}, {}]".format(*map(number, whole))
-    spec = spec or f".{_decimals(value.high - value.low)}f"
+    width = value.high - value.low  # so many decimals that it has two digits; three where there is none to speak of
+    decimals = int(np.clip(1 - math.floor(math.log10(width)), 0, 5)) if 1e-5 < width < math.inf else 3
+    spec = spec or f".{decimals}f"
     if not (math.isfinite(value.low) and math.isfinite(value.high)):
         return _unsigned_zero(format(value.estimate, spec))
     return "{} [{}, {}]".format(*(_unsigned_zero(format(x, spec)) for x in whole))
-
-
-def _decimals(width: float) -> int:
-    """So many decimals that the width has two digits; three where there is none to speak of."""
-    return int(np.clip(1 - math.floor(math.log10(width)), 0, 5)) if 1e-5 < width < math.inf else 3
 
 
 def _unsigned_zero(text: str) -> str:
@@ -386,7 +378,7 @@ def environment() -> Any:
     from markupsafe import Markup, escape
 
     def prose(text: str) -> Markup:
-        parts = re.split(f"({LINK}[^\ue001]*\ue001[^\ue002]*\ue002)", text)
+        parts = re.split(f"({_LINK}[^\ue001]*\ue001[^\ue002]*\ue002)", text)
         return Markup("").join(linked(part) if i % 2 else worded(part) for i, part in enumerate(parts))
 
     def worded(text: str) -> Markup:
@@ -394,7 +386,7 @@ def environment() -> Any:
         return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked))
 
     def linked(text: str) -> Markup:
-        words, target = text.removeprefix(LINK)[:-1].split("\ue001")
+        words, target = text.removeprefix(_LINK)[:-1].split("\ue001")
         within = re.fullmatch(r"#[\w-]+|(?:[\w.%~-]+/)*[\w.%~-]+\.html(?:#[\w-]+)?", target)
         return Markup('<a href="{}">{}</a>').format(target, worded(words)) if within else worded(words)
 
@@ -414,6 +406,6 @@ def environment() -> Any:
     environment.filters["colour"] = colour
     environment.filters["short"] = lambda value: cell(value, ".3f")
     address = "data:text/csv;charset=utf-8;base64,"
-    environment.filters["download"] = lambda frame: address + base64.b64encode(csv_of(frame).encode()).decode()
+    environment.filters["download"] = lambda frame: address + base64.b64encode(_csv_of(frame).encode()).decode()
     environment.globals["identity"] = id
     return environment

@@ -101,8 +101,8 @@ def write(
         for file in (_page_name(context), INDEX):
             file_to_write(folder / file)
         report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
-        listed = None if context.keys == ("audit",) else folder / INDEX
-        path = write_listed(report, folder / _page_name(context), listed)
+        index = None if context.keys == ("audit",) else folder / INDEX
+        path = write_listed(report, folder / _page_name(context), index)
         update(completed=total)
     failures = {part.title: context.reason(part.key) for part in context.parts if part.key in context.failures}
     if failures:

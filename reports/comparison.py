@@ -196,20 +196,16 @@ def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:
     for model, m in (pair for cause in causes for pair in part.maps if pair[1].cause == cause):
         layers = [f"layer {layer}" for layer in m.layers] or m.points
         grid = pd.DataFrame(np.asarray(m.shares, np.float64), layers, [position or "share" for position in m.positions])
+        shares, peak = grid.stack(), ""
+        if not shares.dropna().empty:
+            row, column = shares.idxmax()  # type: ignore[misc]
+            at = f" at {column}" if column != "share" else ""
+            peak = f"The largest share, {shares.max():.2f}, is carried in {row}{at}."
         picture = figures.heatmaps({"": grid}, label="share of the effect", limit=1.0)
         title = f"{model}: the effect of {', '.join(m.cause)} on the {m.outcome}"
         what = "The residual stream after each layer" if m.layers else "Each point of the machine"
-        blocks.append(Figure(picture, title, f"**{title}.** {_peak(grid)} {what}; blank where no effect can pass."))
+        blocks.append(Figure(picture, title, f"**{title}.** {peak} {what}; blank where no effect can pass."))
     return blocks
-
-
-def _peak(grid: pd.DataFrame) -> str:
-    """Where most of an effect is carried."""
-    shares = grid.stack()
-    if shares.dropna().empty:
-        return ""
-    (row, column), most = shares.idxmax(), shares.max()  # type: ignore[misc]
-    return f"The largest share, {most:.2f}, is carried in {row}{f' at {column}' if column != 'share' else ''}."
 
 
 _PICTURES: dict[str, Callable[[Any, Comparison, str], list[Any]]] = {

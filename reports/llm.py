@@ -32,7 +32,7 @@ from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
 from reports import panels
 from reports.blocks import Figure, Prose, Summary, Table, joined
-from reports.page import Report, Section
+from reports.page import Report, Section, write_listed
 from reports.parts.closing import PAPER, PRINTED, commands, titled
 
 
@@ -56,8 +56,7 @@ def write(
     """
     page = file_to_write(writable(Path(out)) / "llm.html")
     others = {name: transformer(name) for name in models}
-    reading = read(path, regime, duplicates)
-    return report(reading, others, Path(path), seed=seed).write(page)
+    return write_listed(_report(read(path, regime, duplicates), others, Path(path), seed), page)
 
 
 def transformer(name: str) -> Predictor:
@@ -78,50 +77,47 @@ def transformer(name: str) -> Predictor:
     return predict
 
 
-def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int = 0) -> Report:
+def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int) -> Report:
     """The page on what was read from ``path``, with ``others`` on the same instances."""
     runs, scores = reading.runs, score(reading.runs, others, seed)
     acts, notes = behaviour(runs, seed), note_table(runs)
-    table = Table(
-        reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]], _NOT_READ, collapsed=True
-    )
-    aside = [Section("What was not read", [Prose(_SET_ASIDE), table])]
+    of_regret, noted = _regret(scores), bool(len(notes.to_frame()))
     sections = [
         Section("Summary", [Summary(_facts(runs, acts))]),
-        _regret(scores),
+        Section("Regret over rounds", [Prose(_REGRET), *of_regret[1:]]),
         _final(scores),
         _answers(scores),
         *([_behaviour(acts)] if acts else []),
-        *([_notes(notes)] if len(notes.to_frame()) else []),
+        *([_notes(notes)] if noted else []),
         _prompts(runs),
-        *(aside if len(reading.sentences) > 1 else []),
-        _covered(bool(len(notes.to_frame()))),
     ]
+    if len(reading.sentences) > 1:
+        aside = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
+        table = Table(aside, "Files and parts of files", collapsed=True)
+        sections.append(Section("What was not read", [Prose(_SET_ASIDE), table]))
     options = ["--models", *others] if others else []
     shell = shlex.join(["interp", "llm", "report", str(path), *options])
-    sections.append(commands(shell, _PYTHON.format(path=str(path))))
+    sections += [_covered(noted), commands(shell, _PYTHON.format(path=str(path)))]
     settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
+    named, told = [one for one in acts if one.found and one.found.family], []
+    for model in dict.fromkeys(one.model for one in named):
+        answer, n = Counter(one.answer for one in named if one.model == model).most_common(1)[0]
+        told.append(f"{model} plays like {answer} in {n} of {sum(one.model == model for one in acts)} groups")
+    if len(named) < len(acts):
+        told.append(f"no algorithm is named for {len(acts) - len(named)} of {len(acts)} groups of runs")
+    said = f"{'; '.join(told)}." if told else ""
+    said = said[:1].upper() + said[1:] if said.startswith("no ") else said
+    about = {"kind": "llm", "run": f"{len(runs)} episodes, {path.name}", "sentence": said}
     return Report(
         "Language models as online learners",
         "Language models that predict with expert advice, round by round, with and without a note to themselves; "
         "beside the algorithms that solve the task, and transformers whose only memory is a latent.",
         sections,
         settings,
-        sentence=_sentence(acts) if acts else "",
+        about=about,
+        sentence=said,
+        hero=of_regret[:1],
     )
-
-
-def _sentence(acts: Sequence[PlayerBehaviour]) -> str:
-    """Of each model, what it is named to play like most often; all groups that are not named, as one number."""
-    named = [one for one in acts if one.found and one.found.family]
-    told = []
-    for model in dict.fromkeys(one.model for one in named):
-        answer, n = Counter(one.answer for one in named if one.model == model).most_common(1)[0]
-        told.append(f"{model} plays like {answer} in {n} of {sum(one.model == model for one in acts)} groups")
-    if len(named) < len(acts):
-        told.append(f"no algorithm is named for {len(acts) - len(named)} of {len(acts)} groups of runs")
-    said = "; ".join(told)
-    return f"{said[:1].upper()}{said[1:]}." if said.startswith("no ") else f"{said}."
 
 
 def _facts(runs: Sequence[LLMRun], acts: Sequence[PlayerBehaviour]) -> dict[str, Any]:
@@ -271,7 +267,6 @@ _NOTES = (
     "by their record over the whole instance. In the anti-signal regime, the least accurate is the adversary."
 )
 _PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
-_NOT_READ = "Files and parts of files"
 _SET_ASIDE = (
     "Of each episode the longest consistent source is read (by the rule in `interp.llm.importer`); the rest is here."
 )
@@ -290,17 +285,20 @@ _REGRET = (
 )
 
 
-def _regret(scores: LLMScores) -> Section:
+def _regret(scores: LLMScores) -> list[Figure]:
     """A figure for each model: a row of panels for each regime, a column for each framing."""
     curves = scores.curves[scores.curves["missing"] != "skipped"]
     llm = curves[curves["kind"] == "llm"]
+    keys = {name: key for name, (key, _) in _DRAWN.items()}
+    keys |= {"wma-handwired": "handwired", "wma-learned": "learned"}
     framings = list(dict.fromkeys(llm["condition"].str.split("-").str[0]))
-    blocks: list[Any] = [Prose(_REGRET)]
+    blocks = []
     for model in dict.fromkeys(llm["model"]):
         parts = []
         for regime in dict.fromkeys(curves["regime"]):
             here = curves[curves["regime"] == regime]
-            beside = _beside(here[here["kind"] != "llm"])
+            drawn = here[(here["kind"] == "model") | here["model"].isin(list(_DRAWN))]
+            beside = _banded(drawn, drawn["model"].map(keys).fillna(drawn["model"]), drawn["model"])
             for framing in framings:
                 of_framing = here[(here["model"] == model) & here["condition"].str.startswith(f"{framing}-")]
                 if len(of_framing):
@@ -311,15 +309,7 @@ def _regret(scores: LLMScores) -> Section:
         picture = panels.curves(frame, by="panel", ylabel="regret (mistakes)", columns=side, height=2.6, direct=True)
         text = f"{model}: mean over {n} instances, bands ± 1 standard deviation over instances."
         blocks.append(Figure(picture, f"Regret of {model}", titled("4 and 15", text), frame))
-    return Section("Regret over rounds", blocks)
-
-
-def _beside(part: pd.DataFrame) -> pd.DataFrame:
-    """The drawn baselines, and our own models."""
-    part = part[(part["kind"] == "model") | part["model"].isin(list(_DRAWN))]
-    keys = {name: key for name, (key, _) in _DRAWN.items()}
-    keys |= {"wma-handwired": "handwired", "wma-learned": "learned"}
-    return _banded(part, part["model"].map(keys).fillna(part["model"]), part["model"])
+    return blocks
 
 
 def _banded(part: pd.DataFrame, key: pd.Series[Any], name: pd.Series[Any] | None) -> pd.DataFrame:

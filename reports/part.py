@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from circuits.circuit import Circuit
-from circuits.registry import differentiable, from_origin
+from circuits.registry import from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
 from interp.checks import checked_fields
@@ -30,12 +30,11 @@ from interp.measure import Measure
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.tasks import Task
-from interp.training.runs import shipped_curves
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure
 from reports.page import Section
 
-CAUSAL_EPISODES, QUICK_EPISODES = 24, 8
+_CAUSAL_EPISODES, QUICK_EPISODES = 24, 8
 """Pairs of episodes for interchange, steering and circuits of edges; in a quick report, for patching, too."""
 
 
@@ -206,20 +205,9 @@ class Context:
     @cached_property
     def pairs(self) -> tuple[Any, Any]:
         """Two batches of episodes, just longer than the round looked at: bases and sources of interchanges."""
-        sizes = (QUICK_EPISODES if self.quick else CAUSAL_EPISODES, self.looked_at + 3)
+        sizes = (QUICK_EPISODES if self.quick else _CAUSAL_EPISODES, self.looked_at + 3)
         first, second = (self.sample(*sizes, seed) for seed in (self.seed, self.seed + 1))
         return first, second
-
-    @cached_property
-    def smooth(self) -> Machine:
-        """The model, or the softmax-only variant of a handwired one: gradients do not pass hard attention."""
-        wired: Any = self.model
-        return differentiable(wired)
-
-    @cached_property
-    def curves(self) -> Any:
-        """The learning curves that ship beside the model; None where there are none."""
-        return shipped_curves(self.source) if self.source else None
 
     @cached_property
     def shown(self) -> int:

@@ -25,7 +25,7 @@ from interp.llm.schemes import Condition, built_in_prompts
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
 from reports import blocks
-from reports.blocks import Prose, Table, csv_of, link
+from reports.blocks import Prose, Table, _csv_of, link
 from reports.page import Report, Section, write_index
 
 HOSTILE = (
@@ -73,7 +73,7 @@ def test_a_name_is_text_in_a_page_a_picture_a_table_and_a_terminal(name, tmp_pat
             ET.fromstring(no_commands(content))
             assert content == write_figure(tmp_path / f"{kind}.svg", figure).read_text("utf-8")
     plt.close(figure)
-    no_formulas(no_commands(csv_of(frame)))
+    no_formulas(no_commands(_csv_of(frame)))
     no_formulas(no_commands(foreign.csv(frame)))
     from rich.console import Console
 
@@ -97,9 +97,9 @@ def test_a_link_is_what_link_made():
     html = Report("R", "L", [Section("S", [Prose(text)])]).html()
     assert 'See <a href="a/b%20c.html#x">the [x](y.html) edges</a> and evil, <code>code</code>' in html
     cells = pd.DataFrame({"report": [links[0]]})
-    assert csv_of(cells) == "report\n[the [x](y.html) edges](a/b%20c.html#x)\n"
+    assert _csv_of(cells) == "report\n[the [x](y.html) edges](a/b%20c.html#x)\n"
     page = Report("R", "L", [Section("S", [Table(cells, "one")])]).html()
-    assert blocks.LINK not in page and blocks.LINK[1:] not in page
+    assert blocks._LINK not in page and blocks._LINK[1:] not in page
 
 
 def check_written(folder):
@@ -226,7 +226,7 @@ def test_the_list_of_a_folder_passes_over_what_is_no_page_of_ours(tmp_path):
     with open(odd, "wb") as stream:
         stream.write((tmp_path / "ours one.html").read_bytes())
     html = no_commands(write_index(tmp_path).read_text("utf-8"))
-    assert '<a href="ours%20one.html">Ours [x](evil.html)</a>' in html and 'href="odd-%FF%FE.html"' in html
+    assert '<a href="ours%20one.html">Ours [x](evil.html) (ours one)</a>' in html and 'href="odd-%FF%FE.html"' in html
     assert html.count("<a href=") - html.count('<a href="#') == 2
 
 

@@ -46,5 +46,6 @@ def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pyte
     }  # as docs/seeds.md says
     assert (seeds["low"] <= seeds["number"]).all() and (seeds["number"] <= seeds["high"]).all()
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")
-    said = readme + (notebooks.HERE / "seeds.md").read_text(encoding="utf-8").replace("(pictures", "(docs/pictures")
-    assert all(f"docs/pictures/{name}" in said for name in drawn) and len(readme.splitlines()) <= 150
+    pages = [(notebooks.HERE / name).read_text(encoding="utf-8") for name in ("seeds.md", "learned-models.md")]
+    said = readme + "".join(pages).replace("(pictures", "(docs/pictures")
+    assert all(f"docs/pictures/{name}" in said for name in drawn) and len(readme.splitlines()) <= 80

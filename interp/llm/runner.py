@@ -361,7 +361,7 @@ def demo_jobs(name: str, seed: int, n_instances: int, n_rounds: int) -> list[Job
 
 
 @checked
-def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 4, n_rounds: int = 30) -> dict[str, RunSummary]:
+def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 8, n_rounds: int = 30) -> dict[str, RunSummary]:
     """Play every agent of :data:`~interp.llm.backend.PLAYERS` and write the traces below ``folder``."""
     return {
         name: run(demo_jobs(name, seed, n_instances, n_rounds), folder, AgentBackend(name, scripted(name)))

@@ -6,6 +6,7 @@ each is on this page and in what it differs, or which report has it, or why none
 
 from __future__ import annotations
 
+import csv
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +19,8 @@ from reports.part import Context, Part
 from reports.parts import probing
 
 PAPER = "The paper's figures"
-PRINTED = {
-    row.figure: (row.shows, row.report)
-    for row in pd.read_csv(Path(__file__).with_name("paper.csv"), dtype=str).itertuples()
-}
+_LINES = Path(__file__).with_name("paper.csv").read_text("utf-8").splitlines()[1:]
+PRINTED = {figure: (shows, report) for figure, shows, report in csv.reader(_LINES)}
 """Number of a figure or table of the paper -> what it shows, and the report that has it."""
 _PAPER_TEXT = (
     "This table says where each figure of the paper that our models can make is shown. The paper's models are not "

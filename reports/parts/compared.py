@@ -66,18 +66,15 @@ def _saved(context: Context) -> list[_Saved]:
     return saved
 
 
-def _command(context: Context) -> Code:
-    if context.source:
+def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
+    if not computed and context.source:
         assert context.folder is not None
         elsewhere = [] if context.folder == Path("output") else ["--out", str(context.folder / COMPARISONS)]
-        return Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere]))
-    named = next((f'"{name}"' for name in handwired_models(context.task.key)), "None")
-    return Code(_IN_PYTHON.format(reference=named, folder=f"{COMPARISONS}/{context.name}"), "In this page's folder")
-
-
-def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
+        return [Prose(_NONE), Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere]))]
     if not computed:
-        return [Prose(_NONE), _command(context)]
+        named = next((f'"{name}"' for name in handwired_models(context.task.key)), "None")
+        text = _IN_PYTHON.format(reference=named, folder=f"{COMPARISONS}/{context.name}")
+        return [Prose(_NONE), Code(text, "In this page's folder")]
     blocks: list[Any] = [Prose(_TEXT)]
     for folder, name, sentence, measures in computed:
         blocks += [Prose(f"**{name}.**"), Measures(measures, sentence)]

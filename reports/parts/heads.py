@@ -190,7 +190,7 @@ def _beside(context: Context) -> list[object]:
     wired = build(names[0], **context.sizes)
     caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
     drawn = _picture(wired, "The circuit that was wired by hand", caption)
-    return [Prose(_BESIDE), drawn, Table(_addressed(wired), f"Its heads. {_FORMULAS}", collapsed=True)]
+    return [Prose(_BESIDE), drawn, Table(_named(wired)[0], f"Its heads. {_FORMULAS}", collapsed=True)]
 
 
 def _wiring(wired: Circuit) -> list[object]:
@@ -198,43 +198,35 @@ def _wiring(wired: Circuit) -> list[object]:
     caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
     what = f"The heads, in the order of computation. {_FORMULAS}"
     blocks: list[object] = [
-        Table(_addressed(wired), what, collapsed=True),
+        Table(_named(wired)[0], what, collapsed=True),
         _picture(wired, "Which head reads which", caption),
     ]
     if wired.edges:
-        edges = _edges(wired).assign(positions=lambda frame: frame["positions"].map(", ".join))
+        edges = _named(wired)[1].assign(positions=lambda frame: frame["positions"].map(", ".join))
         blocks.append(Table(edges, "What is read by what, the embeddings included", collapsed=True))
     if wired.sites:
         return [*blocks, Table(wired.ground_truth(), "Where each causal variable lives", collapsed=True)]
     return [*blocks, Prose(_NO_SITES.format(name=wired.name))]
 
 
-def _addresses(wired: Circuit) -> dict[str, str]:
-    """Name of a head in the circuit, such as "1.4 tag" -> its address and its words, "L0H3 tag (step 1.4)"."""
-    return {
+def _named(wired: Circuit) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The circuit's heads and edges, with heads called as the model's are: "1.4 tag" is "L0H3 tag (step 1.4)"."""
+    called = {
         head.name: f"L{layer}H{i} {worded(head.name)}"
         for layer in range(wired.n_layers)
         for i, head in enumerate(wired.layer(layer))
     }
-
-
-def _addressed(wired: Circuit) -> pd.DataFrame:
-    """The circuit's heads, called as the model's are."""
-    frame = wired.to_frame()
-    formulas = "`" + frame["writes"] + "`"
-    return frame.assign(head=frame["head"].replace(_addresses(wired)), layer=frame["layer"] - 1, writes=formulas)
-
-
-def _edges(wired: Circuit) -> pd.DataFrame:
-    frame, called = pd.DataFrame([asdict(edge) for edge in wired.edges]), _addresses(wired)
-    return frame.assign(source=frame["source"].replace(called), target=frame["target"].replace(called))
+    table, edges = wired.to_frame(), pd.DataFrame([asdict(edge) for edge in wired.edges])
+    formulas = "`" + table["writes"] + "`"
+    table = table.assign(head=table["head"].replace(called), layer=table["layer"] - 1, writes=formulas)
+    return table, edges.replace({"source": called, "target": called}) if len(edges) else edges
 
 
 def _picture(wired: Circuit, title: str, caption: str) -> Figure | Prose:
     """Which head reads which, where the circuit says it."""
-    if not wired.edges:
+    table, edges = _named(wired)
+    if not len(edges):
         return Prose(_NO_EDGES.format(name=wired.name))
-    table, edges = _addressed(wired), _edges(wired)
     layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
     return Figure(arrows.wiring(layers, edges[edges["source"].isin(table["head"])]), title, caption)
 

@@ -78,11 +78,15 @@ def part() -> Part:
             return carried, None
         return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
-    def applies(context: Context) -> bool:
-        return bool(context.algorithms and (context.compiled or context.task.analysis.claims(context.model)))
-
-    title = "Interchange interventions"
-    return Part("interchange", title, compute, _draw, applies, interchanged, lacking=_nowhere)
+    return Part(
+        "interchange",
+        "Interchange interventions",
+        compute,
+        _draw,
+        lambda context: bool(context.algorithms and (context.compiled or context.task.analysis.claims(context.model))),
+        _interchanged,
+        lacking=_nowhere,
+    )
 
 
 def _nowhere(context: Context) -> str:
@@ -94,7 +98,7 @@ def _nowhere(context: Context) -> str:
     return "" if claimed else f"not applicable: the circuit of {context.name} says of no variable which places carry it"
 
 
-def interchanged(computed: _Tables, context: Context) -> list[Measure]:
+def _interchanged(computed: _Tables, context: Context) -> list[Measure]:
     """A measure for each outcome and each word that variables which should show in it have; the weakest decides."""
     carried = computed[0]
     is_claim = ~carried["control"].astype(bool)
@@ -277,16 +281,17 @@ _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directio
 def steering() -> Part:
     """What a model does after the task's state change is written into its latents, beside what the algorithm would."""
 
-    def compute(context: Context) -> pd.DataFrame:
-        return causal_tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed)
+    return Part(
+        "steering",
+        "Steering",
+        lambda of: causal_tables.steering_table(of.model, of.pairs[0], of.looked_at, of.seed),
+        _draw_steering,
+        lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
+        _steered,
+    )
 
-    def applies(context: Context) -> bool:
-        return bool(context.algorithms and context.task.analysis.steering is not None)
 
-    return Part("steering", "Steering", compute, _draw_steering, applies, steered)
-
-
-def steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
+def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
     """That doses which move the algorithm move the model alike, and random directions do not: the worst decides."""
     claim = "At every dose, a state written into the latents moves the prediction as it moves the algorithm's"
     rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
@@ -310,27 +315,23 @@ def steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
     ]
 
 
-def _apart(frame: pd.DataFrame) -> pd.DataFrame:
-    """Model minus algorithm, and random directions minus algorithm, by dose."""
-    sides = []
-    for key, of in (("model", "difference"), ("random", "random_difference")):
-        columns = frame[["dose", of, f"{of}_low", f"{of}_high"]].set_axis(
-            ["dose", "mean", "low", "high"], axis="columns"
-        )
-        sides.append(columns.assign(algorithm=key, name=_NAMES[key]))
-    return pd.concat(sides)
-
-
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()
-    curves = [
-        frame[["dose", key, f"{key}_low", f"{key}_high"]]
-        .set_axis(["dose", "mean", "low", "high"], axis="columns")
-        .assign(algorithm=key, name=name)
-        for key, name in _NAMES.items()
-    ]
-    drawn = panels.beside(pd.concat(curves), _apart(frame), x=f"dose: {record.what}", ylabel=record.shows)
+
+    def curves(of: Mapping[str, str]) -> pd.DataFrame:
+        """The columns of a frame, with their bounds, as curves of the algorithms that they are of."""
+        found = [
+            frame[["dose", column, f"{column}_low", f"{column}_high"]]
+            .set_axis(["dose", "mean", "low", "high"], axis="columns")
+            .assign(algorithm=key, name=_NAMES[key])
+            for column, key in of.items()
+        ]
+        return pd.concat(found)
+
+    apart = curves({"difference": "model", "random_difference": "random"})
+    own = curves({key: key for key in _NAMES})
+    drawn = panels.beside(own, apart, x=f"dose: {record.what}", ylabel=record.shows)
     columns = {"dose": "dose", **_NAMES, "difference": "model minus algorithm", "score": "share of the move"}
     columns |= {"mean_error": "mean distance from the algorithm", "max_error": "largest"}
     columns["random_mean_error"] = "of random directions, mean"

@@ -7,10 +7,10 @@ import pandas as pd
 
 from interp import figures
 from interp.training.goal import goal_of
-from interp.training.runs import over_seeds
+from interp.training.runs import over_seeds, shipped_curves
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
-from reports.part import Part
+from reports.part import Context, Part
 
 _TITLE = "How the update of the latent learns"
 _TEXT = (
@@ -25,16 +25,20 @@ def part(title: str = _TITLE, text: str = _TEXT) -> Part:
 
     A machine that is no transformer ships none, and its page says so; that of a transformer leaves the part out.
     """
+    lacks = "not applicable: no learning curves ship with {}"
     return Part(
         "learning",
         title,
-        lambda context: context.curves,
+        _shipped,
         lambda curves, context: learning(curves, goal_of(context.task).floor, title, text),
-        lambda context: context.curves is not None or "resid_post" not in context.model.points,
-        lacking=lambda context: (
-            "" if context.curves is not None else f"not applicable: no learning curves ship with {context.name}"
-        ),
+        lambda context: _shipped(context) is not None or "resid_post" not in context.model.points,
+        lacking=lambda context: "" if _shipped(context) is not None else lacks.format(context.name),
     )
+
+
+def _shipped(context: Context) -> pd.DataFrame | None:
+    """The learning curves that ship beside the model; None where there are none."""
+    return shipped_curves(context.source) if context.source else None
 
 
 def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:

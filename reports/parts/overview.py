@@ -8,7 +8,6 @@ from typing import Any
 
 from interp.display import lacks
 from interp.library import SHIPPED
-from interp.machine import Machine
 from interp.measure import Measure
 from reports.attention import heads_of
 from reports.blocks import Measures, Prose, Summary, counts, number
@@ -74,28 +73,21 @@ def sampled(context: Context) -> str:
     return ", ".join([*sampled, f"seed {episodes.seed}", *(["a quick report"] if context.quick else [])])
 
 
-def _describe(model: Machine) -> dict[str, str]:
+def _describe(model: Any) -> dict[str, str]:
     """A model in a line: layers, heads, sizes, precision; one without heads by what it carries and its points."""
-    if lacks(model, "pattern"):
-        return _describe_machine(model)
-    layers, precision = heads_of(model), str(model.dtype).removeprefix("torch.")
-    sizes = f"{len(layers)} layers, {sum(map(len, layers))} heads, d_model {model.channels[0].shape[-1]}"
-    return {"Model": f"{sizes}, {_weights(model)}, {precision}"}
-
-
-def _describe_machine(model: Machine) -> dict[str, str]:
+    weights = f"{number(sum(int((p != 0).sum()) for p in model.parameters()))} non-zero weights"
+    precision = str(model.dtype).removeprefix("torch.")
+    if not lacks(model, "pattern"):
+        layers = heads_of(model)
+        sizes = f"{len(layers)} layers, {sum(map(len, layers))} heads, d_model {model.channels[0].shape[-1]}"
+        return {"Model": f"{sizes}, {weights}, {precision}"}
     shapes = [
         f"{of.name} [{', '.join(map(str, of.shape))}]" + f", grows by {of.grows} a round" * bool(of.grows)
         for of in model.channels
     ]
     points = [kind.key + f" ({kind.n_layers} times a round)" * kind.has_layer for kind in model.points.values()]
-    precision = str(model.dtype).removeprefix("torch.")
     return {
-        "Model": f"{_weights(model)}, {precision}, on {model.device}",
+        "Model": f"{weights}, {precision}, on {model.device}",
         "Carried from round to round": "; ".join(shapes),
         "Points to look into": ", ".join(points),
     }
-
-
-def _weights(model: Any) -> str:
-    return f"{number(sum(int((p != 0).sum()) for p in model.parameters()))} non-zero weights"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import pandas as pd
-from matplotlib.figure import Figure as Picture
 
+from circuits.registry import differentiable
 from interp import figures
 from interp.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
 from interp.interventions.sites import sites
 from interp.measure import Control, Measure, decisive
+from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Prose, Table, cell, joined, pivoted
@@ -62,10 +64,9 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
         few = QUICK_EPISODES if len(context.model.layout.labels) < _LONG else QUICK_EPISODES // 2
         return [_patch(context, difference, few if context.quick else n_episodes) for difference in taken]
 
-    def applies(context: Context) -> bool:
-        return bool(context.task.analysis.corruptions())
-
-    return Part("patching", "Patching", compute, _draw, applies, opened=True)
+    return Part(
+        "patching", "Patching", compute, _draw, lambda context: bool(context.task.analysis.corruptions()), opened=True
+    )
 
 
 def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patched:
@@ -102,17 +103,23 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
 
 def _maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figure:
     """What each place of the residual stream and each head restores, on one scale; rows without any are out."""
-    grids = {}
+    names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
+    names |= {name: f"{name} {text}".strip() for of_layer in heads for name, text in of_layer.items()}
+    grids, shown, idle = {}, {}, 0
     for component, saying in _SAYING.items():
         grid = result.grid(component)
-        grids[saying] = _with_names(grid[[label for label in result.labels if label in grid.columns]], heads)
-    told = {f"restored {saying}": _told(grid) for saying, grid in grids.items()}
-    drawn = figures.heatmaps(told, label="share restored", xlabel="position", limit=1.0)
-    idle = sum(map(len, grids.values())) - sum(map(len, told.values()))
+        grid = grid[[label for label in result.labels if label in grid.columns]]
+        grids[saying] = grid = grid.loc[[row for row in names if row in grid.index]].rename(index=names)
+        enough = grid.abs().max(axis=1) >= _LISTED
+        shown[f"restored {saying}"] = grid[enough] if enough.any() else grid.head(1)
+        idle += len(grid) - len(shown[f"restored {saying}"])
+    drawn = figures.heatmaps(shown, label="share restored", xlabel="position", limit=1.0)
     left = f" {idle} rows that restore less than {_LISTED:.0%} everywhere are left out." if idle else ""
-    said = f"**{what}.** {_most(grids)} {caption} by each activation.{left}"
+    of_heads = grids[_SAYING["z"]].stack()
+    head, position = of_heads.abs().idxmax()  # type: ignore[misc]
+    most = f"Head {head} at {position} restores most ({of_heads[(head, position)]:.0%})."
     data = pd.concat(grids).reset_index(names=["by", "of"])
-    return Figure(drawn, f"{what}: patching", said, data)
+    return Figure(drawn, f"{what}: patching", f"**{what}.** {most} {caption} by each activation.{left}", data)
 
 
 def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
@@ -128,19 +135,6 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
 
 
-def _told(grid: pd.DataFrame) -> pd.DataFrame:
-    """The rows in which any cell restores enough to be listed; the first one where none does."""
-    enough = grid.abs().max(axis=1) >= _LISTED
-    return grid[enough] if enough.any() else grid.head(1)
-
-
-def _most(grids: Mapping[str, pd.DataFrame]) -> str:
-    """Where most of the difference passes, in a sentence: the head that restores most of it."""
-    heads = grids["by each head's output"].stack()
-    head, position = heads.abs().idxmax()  # type: ignore[misc]
-    return f"Head {head} at {position} restores most ({heads[(head, position)]:.0%})."
-
-
 def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
     """Every cell, with heads by the names that the pictures call them."""
     frame = frame.drop(columns=["site", "metric", "direction", "round", "read", "propagate"])
@@ -150,13 +144,6 @@ def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
         for layer, head in zip(frame["layer"], frame["head"], strict=True)
     ]
     return frame.assign(head=pd.Series(called, index=frame.index, dtype=object))
-
-
-def _with_names(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """Rows L0, ... or L0H0, ... under the names of layers and heads; heads that a circuit lacks are left out."""
-    names = {f"L{layer}": f"before layer {layer}" for layer in range(len(heads))}
-    names |= {name: f"{name} {text}".strip() for of_layer in heads for name, text in of_layer.items()}
-    return grid.loc[[row for row in names if row in grid.index]].rename(index=names)
 
 
 _EDGES_TEXT = (
@@ -181,17 +168,22 @@ def edges() -> Part:
     """Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""
 
     def compute(context: Context) -> dict[str, pd.DataFrame]:
-        pairs, t = context.pairs[0], context.looked_at
-        return causal_tables.circuit_tables(context.smooth, pairs, t, context.seed, minimality=False)
+        pairs, t, given = context.pairs[0], context.looked_at, cast(HookedLatentTransformer, context.model)
+        return causal_tables.circuit_tables(differentiable(given), pairs, t, context.seed, minimality=False)
 
-    def applies(context: Context) -> bool:
-        return bool(context.task.analysis.default_corruption)
+    return Part(
+        "edges",
+        "Circuits of edges",
+        compute,
+        _draw_edges,
+        lambda context: bool(context.task.analysis.default_corruption),
+        _edges_suffice,
+        slow=True,
+        lacking=needing("pattern"),
+    )
 
-    lacking = needing("pattern")
-    return Part("edges", "Circuits of edges", compute, _draw_edges, applies, edges_suffice, slow=True, lacking=lacking)
 
-
-def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
+def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
     """That few edges suffice for the difference, and as many at random do not."""
     circuit = tables["circuit"].iloc[0]
     random, share = float(circuit["random_max"]), circuit["size"] / circuit["of"]
@@ -225,7 +217,7 @@ def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[
 
 
 def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:
-    heads = heads_of(context.smooth)
+    heads = heads_of(differentiable(cast(HookedLatentTransformer, context.model)))
     circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
     measured = [
         ("edges", f"{circuit['size']} of {circuit['of']}", "as many"),
@@ -235,38 +227,33 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
         ("CPR, over all sizes", curve["cpr"].iloc[0], curve["random_cpr"].iloc[0]),
         ("CMD, over all sizes", curve["cmd"].iloc[0], curve["random_cmd"].iloc[0]),
     ]
+    ablation = tables["ablation"]
+    how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
+    long = joined(ablation[["name", "drop", "low", "high"]]).assign(how=how)
+    nodes = pivoted(long, "name", "how", "drop").rename(columns={"name": "node"})
+    nodes["node"] = [_called(name, heads) for name in nodes["node"]]
     columns = ["measure", "best-scored edges", "random circuits of equal size"]
     listed = tables["edges"].query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
     listed = listed.rename(columns={"kept": "in the circuit"})
     for column in ("source", "destination"):
         listed[column] = [_called(name, heads) for name in listed[column]]
+    sizes = curve[curve["size"] >= 1].drop_duplicates("size")
+    best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
+    random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])
+    label, whole = f"edges kept, of {circuit['of']}", {"whole model": 1.0}
+    picture = figures.curves(
+        pd.concat([best, random]), x="size", xlabel=label, ylabel="faithfulness", log_x=True, reference=whole
+    )
     said = "The fewest best-scored edges whose faithfulness is within 0.1 of 1"
     caption = f"{circuit['size']} of {circuit['of']} edges keep {cell(measured[1][1])} of the difference, as many at "
     caption += f"random {circuit['random_mean']:.2f}. Circuits of the best-scored edges, and of as many at random."
     return [
         Prose(_EDGES_TEXT + (_SOFT if context.handwired else "")),
         Table(pd.DataFrame(measured, columns=columns, dtype=object), said),
-        Figure(_by_size(curve, int(circuit["of"])), "Faithfulness against circuit size", caption, curve),
+        Figure(picture, "Faithfulness against circuit size", caption, curve),
         Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
-        Table(_nodes(tables["ablation"], heads), _NODES, collapsed=True),
+        Table(nodes, _NODES, collapsed=True),
     ]
-
-
-def _by_size(curve: pd.DataFrame, n_edges: int) -> Picture:
-    sizes = curve[curve["size"] >= 1].drop_duplicates("size")
-    best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
-    random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])
-    label, whole = f"edges kept, of {n_edges}", {"whole model": 1.0}
-    both = pd.concat([best, random])
-    return figures.curves(both, x="size", xlabel=label, ylabel="faithfulness", log_x=True, reference=whole)
-
-
-def _nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """A row per node, a column per way to ablate it and exit that shows it."""
-    how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
-    long = joined(ablation[["name", "drop", "low", "high"]]).assign(how=how)
-    wide = pivoted(long, "name", "how", "drop").rename(columns={"name": "node"})
-    return wide.assign(node=[_called(name, heads) for name in wide["node"]])
 
 
 def _called(name: str, heads: Heads) -> str:

@@ -101,9 +101,6 @@ def state(
         units, shown: label of the axis, and what is drawn, each where the state is read and where it is decoded.
     """
 
-    def compute(context: Context) -> Held:
-        return _of_the_latents(context) if context.exact else _of_a_probe(context, probed)
-
     def figure(held: Held, context: Context, width: float = WIDTH) -> Figure:
         which = 0 if context.exact else 1
         ylabel = units[which] or held.variable.replace("_", " ")
@@ -126,11 +123,15 @@ def state(
         )
         return [] if context.compiled else [drawn]
 
-    def applies(context: Context) -> bool:
-        readable = context.exact or context.task.analysis.probed
-        return bool(context.algorithms and context.algorithm.memory and readable)
-
-    return Part("state", title, compute, draw, applies, hero=hero, opened=True)
+    return Part(
+        "state",
+        title,
+        lambda context: _of_the_latents(context) if context.exact else _of_a_probe(context, probed),
+        draw,
+        lambda of: bool(of.algorithms and of.algorithm.memory and (of.exact or of.task.analysis.probed)),
+        hero=hero,
+        opened=True,
+    )
 
 
 def _of_the_latents(context: Context) -> Held:

@@ -72,24 +72,28 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
         keys = _EXITS if _unlisted(context) else shown
         return [replace(one, claim=one.claim.replace("_", " ")) for one in result if one.key in keys]
 
-    def sentence(result: VerificationResult, context: Context) -> str:
-        return result.sentence if result.passed else ""
-
-    title = "Verification against the algorithm"
-    return Part("verification", title, compute, _draw, wired, summary, sentence)
+    return Part(
+        "verification",
+        "Verification against the algorithm",
+        compute,
+        _draw,
+        wired,
+        summary,
+        lambda result, context: result.sentence if result.passed else "",
+    )
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
     checks = result.table()
-    sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
+    checks = checks.assign(size=[" × ".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in checks["size"]])
+    sizes = list(dict.fromkeys(checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
     text = _EXITS_TEXT.format(algorithm=context.algorithm.name) if _unlisted(context) else _TEXT
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
-    every = checks.assign(size=[_size(size) for size in checks["size"]])
     return [
         Prose(text),
         Table(_worst(result.checks), f"Largest errors over {ran}. {relative}"),
-        Table(every, "Every variable at every location, size and precision", collapsed=True),
+        Table(checks, "Every variable at every location, size and precision", collapsed=True),
     ]
 
 
@@ -108,11 +112,7 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _size(size: Any) -> str:
-    return " × ".join(map(str, size)) if isinstance(size, tuple) else str(size)
-
-
-ETAS = (10, 20, 30, 40, 60, 80)
+_ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
 _SOFT_ROUNDS = 40
 """Rounds that the softened models run for at most."""
@@ -137,7 +137,7 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
         few, rounds = min(n_episodes, context.n_episodes), min(_SOFT_ROUNDS, context.n_rounds)
         size = tuple(context.sizes.values())
         name, options = context.circuit.name, {"seed": context.seed, **arguments}
-        return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in ETAS}
+        return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in _ETAS}
 
     drawn = partial(_draw_softened, outputs)
     return Part("softening", "Softmax only", compute, drawn, wired, slow=True, lacking=_unlisted)

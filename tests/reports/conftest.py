@@ -63,8 +63,8 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
             nodes["seen"] = ablation.ablate(scorer)
         return nodes["seen"].assign(ablation=scorer.ablation)
 
-    patch.setattr(verification, "ETAS", (60,))
-    patch.setattr(part, "CAUSAL_EPISODES", 12)
+    patch.setattr(verification, "_ETAS", (60,))
+    patch.setattr(part, "_CAUSAL_EPISODES", 12)
     patch.setattr(causal_tables, "evaluate", scored)
     patch.setattr(causal_tables, "ablate", ablated)
     patch.setattr(causal_tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))

@@ -34,7 +34,7 @@ def test_interchange() -> None:
         row("unseen", NAN, NAN, NAN),
         row("elsewhere", 0.0, 0.0, 0.0, control=True),
     ]
-    found = interchange.interchanged((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
+    found = interchange._interchanged((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
     assert [(one.word, one.claim.rpartition(": ")[2]) for one in found] == [
         ("yes", "carried"),
         ("no", "absent"),
@@ -60,7 +60,7 @@ def test_steering(scores: tuple[float, float], moved: tuple[float, float], rando
     frame = pd.DataFrame({"dose": [-4.0, 0.0, 4.0], "algorithm": [0.3 - moved[0], 0.3, 0.3 + moved[1]]})
     score = np.array([scores[0], NAN, scores[1]])
     frame = frame.assign(score=score, score_low=score - 0.05, score_high=score + 0.05, random_score=random)
-    found = interchange.steered(frame, None)  # type: ignore[arg-type]
+    found = interchange._steered(frame, None)  # type: ignore[arg-type]
     assert [one.word for one in found] == [word]
     if word in ("yes", "no"):
         assert found[0].number.estimate == min(value for value, by in zip(scores, moved, strict=True) if by > 0.02)
@@ -80,7 +80,7 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
         "high": kept + 0.01,
         "random_max": random,
     }
-    found = patching.edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
+    found = patching._edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
     assert [one.word for one in found] == [word]
 
 
