@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from circuits.circuit import Circuit
-from circuits.registry import from_origin
+from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
 from interp.checks import checked_fields
@@ -208,6 +208,12 @@ class Context:
         sizes = (QUICK_EPISODES if self.quick else _CAUSAL_EPISODES, self.looked_at + 3)
         first, second = (self.sample(*sizes, seed) for seed in (self.seed, self.seed + 1))
         return first, second
+
+    @cached_property
+    def smooth(self) -> Machine:
+        """The model, or the softmax-only variant of a handwired one: gradients do not pass hard attention."""
+        wired: Any = self.model
+        return differentiable(wired)
 
     @cached_property
     def shown(self) -> int:

@@ -168,7 +168,7 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         return Section(_WIRED, [picture, *_wiring(context.circuit)])
     matters = "No read matters."
     if len(reads):
-        most = reads.loc[reads["effect"].idxmax()]
+        most = reads.iloc[int(reads["effect"].argmax())]
         matters = f"Most important read: head {most['head']} carries {most['source']} to {most['target']}; without it "
         matters += f"the {most['exit']} shifts by {most['effect']:.0%} of the distance between episodes."
     picture = Figure(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import pandas as pd
 
-from circuits.registry import differentiable
 from interp import figures
 from interp.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
 from interp.interventions.sites import sites
 from interp.measure import Control, Measure, decisive
-from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Prose, Table, cell, joined, pivoted
@@ -168,8 +165,8 @@ def edges() -> Part:
     """Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""
 
     def compute(context: Context) -> dict[str, pd.DataFrame]:
-        pairs, t, given = context.pairs[0], context.looked_at, cast(HookedLatentTransformer, context.model)
-        return causal_tables.circuit_tables(differentiable(given), pairs, t, context.seed, minimality=False)
+        pairs, t = context.pairs[0], context.looked_at
+        return causal_tables.circuit_tables(context.smooth, pairs, t, context.seed, minimality=False)
 
     return Part(
         "edges",
@@ -217,7 +214,7 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
 
 
 def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:
-    heads = heads_of(differentiable(cast(HookedLatentTransformer, context.model)))
+    heads = heads_of(context.smooth)
     circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
     measured = [
         ("edges", f"{circuit['size']} of {circuit['of']}", "as many"),
