@@ -25,8 +25,6 @@ PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
 SEEDS = Path(__file__).parent / "seeds"
 COLUMNS = ["key", "word", "condition", "number", "low", "high", "unit", "threshold"]
-WORDS = {"same": "yes", "different": "no"}
-"""What a table of seeds calls a word."""
 SHOWN = "wma-learned"
 """The model that is drawn beside its handwired one."""
 
@@ -49,7 +47,7 @@ def between_seeds() -> pd.DataFrame:
     frame = pd.concat([pd.read_csv(path) for path in sorted(SEEDS.glob("*-between.csv"))], ignore_index=True)
     called = frame["what"].str.extract(r"as (?P<other>.*): (?P<key>.*)")
     frame = frame.assign(model=frame["model"] + " as " + called["other"], key=called["key"], threshold=np.nan)
-    frame = frame.rename(columns={"value": "number"}).assign(word=frame["verdict"].replace(WORDS))
+    frame = frame.rename(columns={"value": "number"}).assign(word=frame["verdict"])
     return _turned(frame, frame["by"].str.endswith("apart by"))
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from interp.model.run import Rollout
     from reports.explore.server import explore
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "MACHINE_CHECKS",

@@ -110,8 +110,8 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
     about = {"kind": "llm", "run": f"{len(runs)} episodes, {path.name}", "sentence": said}
     return Report(
         "Language models as online learners",
-        "Language models that predict with expert advice, round by round, with and without a note to themselves; "
-        "beside the algorithms that solve the task, and transformers whose only memory is a latent.",
+        "Language models that predict with expert advice, round by round, with and without a note to themselves. "
+        "Beside them stand the algorithms that solve the task, and transformers whose only memory is a latent.",
         sections,
         settings,
         about=about,
@@ -253,12 +253,12 @@ _ANSWERS = (
 )
 _ACTS = (
     "Families of algorithms are fitted to the choices, with a lapse rate and a temperature, and scored in nats a "
-    "round on instances left out. A family is **named** where it loses less than every rival and does as the "
-    "model in .85 of the **telling** rounds (those where the best guess without a memory says something else), "
-    "each by its 95 % interval over instances; else the answer is *undecided* or *none*. **Lead**: nats a round "
-    "less than the runner-up. The last two columns: in the second half, how often the model says what the most "
-    "accurate expert says, and the opposite of what the least accurate one says. Choices do not show that a model "
-    "keeps weights."
+    "round on instances left out. A family is **named** where it loses less than every rival and does as the model "
+    "in .85 of the **telling** rounds, each by its 95 % interval over instances. Telling are those where the best "
+    "guess without a memory says something else. Otherwise the answer is *undecided* or *none*. **Lead**: nats a "
+    "round less than the runner-up. The last two columns: in the second half, how often the model says what the "
+    "most accurate expert says, and the opposite of what the least accurate one says. Choices do not show that a "
+    "model keeps weights."
 )
 _NOTES = (
     "Formats follow rules (`interp.llm.notes`) that look at the surface only. Readable: the note has a tally for every "
@@ -335,4 +335,4 @@ def _covered(has_notes: bool) -> Section:
         {"figure": number, "what it shows": PRINTED[number][0], "where": at or "nowhere", "what differs": differs}
         for number, (at, differs) in where.items()
     ]
-    return Section(PAPER, [Table(pd.DataFrame(rows), "The paper's figures and tables on language models")])
+    return Section(PAPER, [Table(pd.DataFrame(rows), "Where each of the paper's figures on language models is")])

@@ -1,5 +1,6 @@
-"""Docs are run: the README's Python and every example in a docstring."""
+"""Docs are run: the README's Python and every example in a docstring; what people read has short sentences."""
 
+import ast
 import doctest
 import importlib
 import pkgutil
@@ -7,6 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
+
+from interp.cli import app
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("interp", "circuits", "probes", "reports")
@@ -32,3 +36,75 @@ def test_the_readmes_python_runs():
 def test_docstring_examples_hold(name):
     outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert outcome.failed == 0
+
+
+LONGEST = 30
+"""Words of a sentence."""
+ALLOWED = {
+    "docs/architectures.md": 29,
+    "docs/audit.md": 8,
+    "docs/explanation/errata.md": 4,
+    "docs/howto/explore.md": 5,
+    "docs/howto/scale.md": 11,
+    "docs/learned-models.md": 22,
+    "docs/seeds.md": 20,
+    "docs/third-machine.md": 30,
+    "docs/verdicts.md": 9,
+    "docs/which-method.md": 25,
+    "reports/tasks/experts_paper.py": 1,
+    "reports/tasks/qlearning.py": 1,
+    "reports/tasks/qlearning_paper.py": 2,
+    "reports/tasks/reachability.py": 2,
+}
+"""Longer sentences that a file may still have; the number can only fall."""
+
+
+def long_sentences(text):
+    """Sentences of more words than :data:`LONGEST`."""
+    parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text)]
+    said = [one for part in parts for one in re.split(r"(?<=[.!?])\**\)? +(?=\W*[A-Z`])", part)]
+    return [one for one in said if sum(bool(re.search(r"\w", word)) for word in one.split()) > LONGEST]
+
+
+def prose(page):
+    """What a page of Markdown says: no code, no tables, each item of a list by itself, links by their words."""
+    text = re.sub(r"```.*?```|^\|[^\n]*$", "\n\n", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^(\s*[-*]|\d+\.|:|#+) ", "\n\n", text, flags=re.MULTILINE)
+    return re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+
+
+def texts(path):
+    """The strings of a module that pages show: no docstrings; what is filled in counts as a word."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            docs |= {id(value) for value in node.values}
+            yield "".join(value.value if isinstance(value, ast.Constant) else "X" for value in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+
+
+def test_the_sentences_of_pages_and_docs_are_short():
+    """At most 30 words, but for those that are listed with their file; a new one fails."""
+    said = {page: [prose(page)] for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]}
+    said |= {path: list(texts(path)) for path in (ROOT / "reports").rglob("*.py")}
+    said |= {path: [re.sub(r" \\\n", " ", path.read_text("utf-8"))] for path in (ROOT / "reports").rglob("*.toml")}
+    found = {
+        str(path.relative_to(ROOT)): [one for text in all_of for one in long_sentences(text)]
+        for path, all_of in said.items()
+    }
+    more = {path: long for path, long in found.items() if len(long) > ALLOWED.get(path, 0)}
+    assert more == {}
+    assert {path: len(found[path]) for path in ALLOWED} == ALLOWED, "fewer are left: lower the number"
+
+
+def test_the_sentences_of_every_help_are_short():
+    def commands(group):
+        for found in group.commands.values():
+            yield from commands(found) if hasattr(found, "commands") else [found]
+
+    every = [
+        text for one in commands(typer.main.get_command(app)) for text in (one.help, *(p.help for p in one.params))
+    ]
+    assert len(every) > 100 and [one for text in every for one in long_sentences(text or "")] == []

@@ -63,8 +63,8 @@ def _compare(
 ) -> None:
     """Is a model the same as another, handwired by default: behaviour, state, update and circuit, with bounds.
 
-    MODEL may be a folder of traces of `interp llm run`: of the players in it only the choices are seen, so the
-    question is which algorithm explains them, and whether they choose as the other model does ('none' asks no model).
+    MODEL may be a folder of traces of `interp llm run`, of whose players only the choices are seen. Which algorithm
+    explains them, and do they choose as the other model does ('none' asks no model)?
 
     --set is for MODEL where it is built, else for REFERENCE: qlearning-taught --set beta=10.
     """

@@ -27,8 +27,8 @@ from reports.part import Context, Part, needing
 
 _ATTENTION_TEXT = (
     "Rows (destinations) attend to columns (sources). Open the view below the picture to choose an episode, a round, a "
-    "layer and a head, by mouse or by keyboard; there, hover over a head to enlarge it, click to keep it, hover over a "
-    "cell for its weight; grey is what a causal mask hides. Heads with the linear rule show their raw scores, where "
+    "layer and a head, by mouse or by keyboard. There, hover over a head to enlarge it, click to keep it, hover over a "
+    "cell for its weight. Grey is what a causal mask hides. Heads with the linear rule show their raw scores, where "
     "orange is negative. **Where a head looks is not evidence of what it does**: see the patching and the circuit."
 )
 
@@ -39,12 +39,11 @@ def attention(paper: str = "") -> Part:
     def draw(view: AttentionView, context: Context) -> list[object]:
         _, layer, head, query, key = _ranked(view)[0]
         at, read, size = view.labels[query], view.labels[key], abs(view.patterns[layer][view.first][head, query, key])
-        named = [f"{address} {text}" for of in context.heads for address, text in of.items() if text]
+        named = [[f"{address} {text}" for address, text in of.items() if text] for of in context.heads]
+        called = " ".join(f"Layer {layer}: {', '.join(of)}." for layer, of in enumerate(named) if of)
         caption = f"Head {view.heads[layer][head]} reads most: {read} at {at} (attention {size:.2f}). Every head in "
         caption += f"round {context.looked_at} of episode {context.shown}. "
-        caption += (
-            f"The heads are {', '.join(named)}." if named else "A head is called by its layer and its place in it."
-        )
+        caption += called or "A head is called by its layer and its place in it."
         return [Prose(_ATTENTION_TEXT), replace(view, caption=caption + (f" (Paper, {paper}.)" if paper else ""))]
 
     def hero(view: AttentionView, context: Context) -> list[Figure]:
@@ -161,8 +160,8 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
             _flow(reads, context, WIDTH),
             f"Which position reads which, by which head, in round {t}",
             f"{reads['head'].nunique()} heads write something in round {t} of episode {context.shown}, by {len(reads)} "
-            "reads. An arrow is a head that reads at its foot and writes at its tip; paler arrows carry less, "
-            f"and those that write less than {_THRESHOLD:.0%} of the head's largest write are left out. A head at rest "
+            "reads. An arrow is a head that reads at its foot and writes at its tip; paler arrows carry less. Those "
+            f"that write less than {_THRESHOLD:.0%} of the head's largest write are left out. A head at rest "
             "reads the first token and writes nothing. Filled nodes have been written to.",
         )
         return Section(_WIRED, [picture, *_wiring(context.circuit)])

@@ -21,7 +21,7 @@ from reports.part import QUICK_EPISODES, Context, Part, needing
 _LISTED = 0.01
 """Cells that restore less of the difference are left to the pictures."""
 _TEXT = (
-    "Two runs differ in one thing. One activation of the clean run is put into the corrupted run, and a cell shows "
+    "Two runs differ in one thing. One activation of the clean run is put into the corrupted run. A cell shows "
     "which share of their difference comes back: **1 restores the clean run, 0 does nothing**. A cell that lights up "
     "is evidence that the difference between the inputs passes there. It does not say what the activation means."
 )
@@ -145,17 +145,18 @@ def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 
 _EDGES_TEXT = (
     "An edge is what one head (or an MLP, or the embedding) writes, as another's query, key or value, or an exit, "
-    "reads it. Each edge is scored by EAP-IG between a run and one with another episode's latents: the gradient of the "
-    "logit difference, averaged on the way between the two runs, along the edge's difference. A cut edge carries the "
-    "other run's write, at all positions. **Faithfulness** is the share of the difference between the whole model (1) "
-    "and none of its edges (0) that a circuit keeps. **CPR** is the area under faithfulness over circuit sizes (higher "
-    "is better), **CMD** the area between it and 1 (lower is better). Such a circuit suffices for this metric, these "
-    "pairs and this way of cutting. It is not evidence that no other does, or of what its edges mean."
+    "reads it. Each edge is scored by EAP-IG between a run and one with another episode's latents. The score is the "
+    "gradient of the logit difference, averaged on the way between the runs, along the edge's difference. A cut "
+    "edge carries the other run's write, at all positions. **Faithfulness** is the share of the difference between "
+    "the whole model (1) and none of its edges (0) that a circuit keeps. **CPR** is the area under faithfulness "
+    "over circuit sizes (higher is better), **CMD** the area between it and 1 (lower is better). Such a circuit "
+    "suffices for this metric, these pairs and this way of cutting. It is not evidence that no other does, or of "
+    "what its edges mean."
 )
 _SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
 _NODES = (
     "What the logit difference and the state lose when one node is ablated on its own, in three ways, with 95 % "
-    "intervals; an effect that only zeros show is the same in every episode"
+    "intervals. An effect that only zeros show is the same in every episode"
 )
 _EDGES_LISTED = 25
 _PORTS = {"q": "query", "k": "key", "v": "value"}

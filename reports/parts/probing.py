@@ -27,7 +27,7 @@ _TEXT = (
     "Linear probes are fitted on some episodes and scored on others. The controls repeat the fit where reading the "
     "state cannot help; untrained copies of the model are among them. Intervals are of the score on new episodes of "
     "each probe, refitted on all episodes. A high score says that the latents carry the target in a form that a linear "
-    "map can read; **it does not say that the model uses it**, which is what patching tests."
+    "map can read. **It does not say that the model uses it**, which is what patching tests."
 )
 
 

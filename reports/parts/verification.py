@@ -120,8 +120,8 @@ _OUTPUTS = ("output", "latents")
 """Where a check is of what the model gives, not of an intermediate variable."""
 _SOFT_TEXT = (
     "The exact circuit uses hard attention, and linear heads where it sums. Here every head is softmax, at inverse "
-    "temperature η: a silent or choosing head leaks about exp(−η/2) of attention to wrong tokens, and the error of the "
-    "whole model falls with it until rounding takes over."
+    "temperature η. A silent or choosing head leaks about exp(−η/2) of attention to wrong tokens, and the error of "
+    "the whole model falls with it until rounding takes over."
 )
 
 

@@ -10,8 +10,6 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-import interp
-import lab
 from interp import audit as room
 from interp.audit import Scope
 from interp.cli import app
@@ -59,31 +57,6 @@ def test_bad_efforts_are_refused_before_any_work():
             replace(TINY, **{name: value})
     with pytest.raises(InputError, match="wma-lerned"):
         room.audit("wma-lerned")
-
-
-def test_the_table_of_machines_that_ship_says_what_the_page_says():
-    """``python -m tests.audit.shipped`` makes it; here nothing is run."""
-    table = pd.read_csv(shipped.TABLE, keep_default_na=False)
-    quick = table[table["size"] == "quick"].set_index("machine")
-    # A model that ships later is added by the command; the page says so.
-    assert set(quick.index) <= set(shipped.names()) and len(quick) >= 43 and {*shipped.KINDS} < set(quick.index)
-    assert (quick["CPU seconds"] <= 30).all() and (table["CPU seconds"] <= 120).all()
-    learned = [record.name for record in interp.models() if record.kind == "learned"] + lab.names()
-    learned = [name for name in learned if name in quick.index]
-    unsure = ["wma-handwired", "wma-tied", "qlearning-gru-1"]
-    assert set(quick.index[quick["shipped"] & (quick["used"] != "used")]) == set(unsure)
-    assert set(quick.loc[unsure, "used"]) == {"undecided"} and (quick.loc[learned, "content"] == "content").all()
-    full = table[table["size"] == "full"].set_index("machine")
-    assert len(full) == 5 and (full["used"] == "used").all()
-    assert "used" not in set(quick.loc[list(shipped.KINDS), "used"])
-    assert quick.loc[shipped.PLAIN, "by channel"].endswith("thought: not used")
-    assert quick["CPU seconds"].idxmax() == "reachability-handwired" and 26.5 < quick["CPU seconds"].max() < 27.5
-    goes_on = [name for name in quick.index if quick.loc[name, "stays"] == "goes on"]
-    assert goes_on == ["reachability-learned", "reachability-learned-1", "reachability-learned-2"]
-    text = (shipped.TABLE.parents[1] / "audit.md").read_text("utf-8")
-    assert "takes 27 CPU seconds of the 30" in text
-    for part in ("used", "presence", "repeated", "directions", "turning", "doses", "timing", "cycles", "rest", "ends"):
-        assert f"`{part}`" in text
 
 
 def test_the_curves_over_a_training_say_what_the_page_says():
