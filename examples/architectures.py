@@ -37,7 +37,7 @@ from circuits.compare.update import strange
 from interp.algorithm import Algorithm
 from interp.evaluation.experts.by_regime import divergence
 from interp.files import write_csv
-from interp.interventions.steps import transition
+from interp.interventions.moves import transition
 from interp.machine import Machine
 from interp.measure import best_of
 from interp.model.transformer import untrained

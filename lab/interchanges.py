@@ -5,7 +5,7 @@
   algorithm asks for (score and slope 1). The same subspaces at other positions must have none of it (``wrong`` is the
   largest score, at ``wrong_at``), and neither must equally large moves orthogonal to them (``placebo`` and
   ``placebo_worst``: mean and largest score of :data:`_N_PLACEBOS` draws, each made both ways);
-  :mod:`interp.interventions.counterfactual`.
+  :mod:`interp.interventions.interchange`.
 * ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
   (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
 * ``machines``: what a comparison says of every known machine (:mod:`lab.known`), and what is right.

@@ -6,8 +6,7 @@ import torch
 
 from circuits.benchmark import KnownMachine
 from interp.interventions.experiment import Edit, Experiment, batches
-from interp.interventions.sites import Site
-from interp.interventions.swaps import Place
+from interp.interventions.sites import Place, Site
 from lab.known.handmade import KEPT, algorithm, majority
 
 __all__ = ["KEPT", "algorithm", "intervened", "known", "majority"]

@@ -65,7 +65,7 @@ def _objects() -> Iterator[Any]:
         steering,
     )
     from interp.interventions.pairs import prepare
-    from interp.interventions.swaps import Place
+    from interp.interventions.sites import Place
     from interp.llm import backend, plan, schemes
     from interp.statistics import Interval
     from interp.tasks.experts.regimes import get_regime

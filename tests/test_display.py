@@ -10,7 +10,7 @@ from circuits.benchmark.grades import Result
 from interp.display import MOST_ROWS, Tabled, table_html
 from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
-from interp.interventions.counterfactual import InterchangeResult
+from interp.interventions.interchange import InterchangeResult
 from interp.interventions.patching import PatchingResult
 from interp.tasks import experts
 from interp.tasks.experts.predictors import bayes

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Readout
-from interp.interventions.swaps import tile
+from interp.interventions.sites import tile
 from interp.model.hooked import HookFunction
 from interp.model.layout import EncodedRounds
 

@@ -50,8 +50,7 @@ from interp.checks import checked
 from interp.errors import require, require_known
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.interchange import Claim
-from interp.interventions.sites import Site
-from interp.interventions.swaps import Place
+from interp.interventions.sites import Place, Site
 from interp.machine import Machine
 from interp.model.checkpoints import load_checkpoint
 from interp.model.transformer import HookedLatentTransformer

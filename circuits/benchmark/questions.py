@@ -34,8 +34,7 @@ from circuits.benchmark.question import QUESTIONS as QUESTIONS
 from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
 from interp.display import lacks
 from interp.interventions.ablation import SHARES
-from interp.interventions.sites import Site
-from interp.interventions.swaps import Place
+from interp.interventions.sites import Place, Site
 from interp.machine import Machine
 
 _KINDS = ("content", "constant", "clean-up")

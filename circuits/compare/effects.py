@@ -27,11 +27,10 @@ from circuits.compare.question import Effort, Participant, Question
 from interp.algorithm import NEXT, Algorithm
 from interp.decoder import Affine
 from interp.display import lacks
-from interp.interventions.counterfactual import InterchangeResult, score_difference
 from interp.interventions.experiment import Outcome
-from interp.interventions.interchange import Claim, interchange
+from interp.interventions.interchange import Claim, InterchangeResult, interchange, score_difference
 from interp.interventions.moves import Writer, move
-from interp.interventions.swaps import Place
+from interp.interventions.sites import Place
 from interp.measure import best_of
 from interp.statistics import NO_NUMBER, Interval
 

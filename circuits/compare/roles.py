@@ -57,8 +57,7 @@ from interp.algorithm import Algorithm
 from interp.errors import require
 from interp.interventions.experiment import Rows, passed
 from interp.interventions.mediation import MediationResult
-from interp.interventions.sites import Site
-from interp.interventions.swaps import tile
+from interp.interventions.sites import Site, tile
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import NO_NUMBER, Interval, resample_weights

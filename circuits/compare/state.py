@@ -38,8 +38,8 @@ from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Effort, Participant, Question
 from interp.decoder import RIDGE, Affine, is_wide, penalised
+from interp.interventions.experiment import run_on
 from interp.interventions.sites import row_widths
-from interp.interventions.steps import run_on
 from interp.measure import NOTHING, UNTRAINED, Measure, best_of
 from interp.session import once
 from interp.statistics import Interval
@@ -286,7 +286,7 @@ def _mapped(
 
 def _run(target: Participant, latents: Tensor, starts: Sequence[int], horizon: int, episodes: slice) -> Array:
     """The target's distributions from latents put into some of the pool, ``[episode, start, horizon, outcome]``."""
-    predictions, _ = run_on(target.model, chosen(pooled(target), episodes), starts, horizon, latents)
+    predictions = run_on(target.model, chosen(pooled(target), episodes), starts, horizon, latents).predictions[0]
     return _distribution(target, predictions)
 
 

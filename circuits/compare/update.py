@@ -1,7 +1,7 @@
 """Does the model update its state as an algorithm does? Step R2 of each candidate's state, on and off the manifold.
 
 For every algorithm that could explain the model, its carried state is decoded from the latents (those variables of it
-that they hold) and its update is compared with the model's (:mod:`interp.interventions.steps`): one round on and
+that they hold) and its update is compared with the model's (:mod:`interp.interventions.moves`): one round on and
 several, from states that occur and from states that were moved to where no episode went. Beside each stands every
 untrained model: the same decoder, fitted on it. Decoders are cross-fitted (:mod:`circuits.compare.crossfit`): every
 known and test episode is decoded by a fit to others, and the intervals count the luck of these fits.
@@ -35,8 +35,7 @@ from circuits.compare.fitting import Array, said, search
 from circuits.compare.question import Effort, Participant, Question
 from circuits.compare.response import ResponsePart
 from interp.algorithm import Algorithm, Family, Values
-from interp.interventions.moves import Writer
-from interp.interventions.steps import StepResult, Transition, transition
+from interp.interventions.moves import StepResult, Transition, Writer, transition
 from interp.measure import AS_WELL, SPANS, UNTRAINED, Control, Measure, Word, best_of, decisive
 from interp.statistics import Interval, ratio_interval
 

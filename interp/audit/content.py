@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.changes import DONOR, donors, limited
-from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
+from interp.audit.changes import Change, donors, limited
+from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, remembered
 from interp.audit.used import CONTENT, replaced, worth
 from interp.decoder import N_FOLDS, RIDGE, cross_fitted
 from interp.measure import FEW, Control, Measure, Word
@@ -62,7 +62,7 @@ def _effects(
 def _by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
     own = trial.read([t])[0]
-    gap = (limited(trial, [t], DONOR, ALL)[0] - own).flatten(1).double()
+    gap = (limited(trial, [t], Change.DONOR)[0] - own).flatten(1).double()
     axes = directions(own)
     ranks = sorted({min(k, len(axes)) for k in _RANKS})
     drawn = torch.randn(gap.shape[1], max(ranks), generator=torch.Generator().manual_seed(trial.effort.seed)).double()
@@ -87,7 +87,7 @@ def table(trial: Trial) -> pd.DataFrame:
 def doses(trial: Trial) -> pd.DataFrame:
     """The effect of a part of the way to another episode's state, as a share of the effect of the whole way."""
     t = trial.writes[-1]
-    own, other = trial.read([t])[0], limited(trial, [t], DONOR, ALL)[0]
+    own, other = trial.read([t])[0], limited(trial, [t], Change.DONOR)[0]
     effects = _effects(trial, t, [own + dose * (other - own) for dose in _DOSES])
     whole = effects[_DOSES.index(1.0)]
     return pd.DataFrame(
@@ -111,7 +111,7 @@ def repeated(trial: Trial) -> pd.DataFrame:
     rows = []
     for n, axes in [(ranks[-1], None), (enough, few)][: 1 + (enough < ranks[-1])]:
         for again in (False, True):
-            said = replaced(trial, DONOR, axes=axes, again=again)
+            said = replaced(trial, Change.DONOR, axes=axes, again=again)
             effect = trial.distance(trial.distribution(said), trial.plain)
             for t in range(first, trial.shape[1]):
                 row = {"directions": n, "written": "in every round" if again else "once", "from_round": first}
@@ -185,7 +185,7 @@ def _with_few(trial: Trial, n: int) -> tuple[Array, ...]:
     The last is another's but for as many random directions.
     """
     starts = list(range(1, trial.shape[1]))
-    own, other = trial.read(starts).flatten(2).double(), limited(trial, starts, DONOR, ALL).flatten(2).double()
+    own, other = trial.read(starts).flatten(2).double(), limited(trial, starts, Change.DONOR).flatten(2).double()
     drawn = torch.randn(own.shape[2], n, generator=torch.Generator().manual_seed(trial.effort.seed)).double()
     random = torch.linalg.qr(drawn).Q.T.to(own)
     losses = [trial.losses(trial.run.predictions)[:, 1:].sum(1)]

@@ -10,8 +10,7 @@ the state moves is a picture: whether anything rests on it, the changes of :mod:
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, grows, remembered
-from interp.interventions.sites import row_widths
+from interp.interventions.experiment import Edit, Experiment, batches
+from interp.interventions.sites import Place, row_widths
 from interp.machine import Machine
 from interp.measure import Measure
-from interp.model.rollout import run_round
+from interp.model.run import Rollout
 from interp.statistics import Interval, ratio_interval
 
 _PERIODS = range(2, 9)
@@ -36,22 +36,20 @@ _ORBITS = 32
 """So many episodes, at most, are followed with inputs held."""
 _BURN = 1
 """Rounds before exponents are averaged."""
-_CHUNK = 512
 _WIDEST = 1024
 """A state of more numbers has no Jacobian here: it takes a round for each of them."""
 
 
 @dataclass(frozen=True)
 class _Orbit:
-    """States ``[round, episode, number]`` under held inputs, in units of how far states of episodes lie apart."""
+    """States ``[round, episode, number]`` under held inputs, in units of how far states of episodes lie apart.
+
+    ``answers`` are those that the last states give.
+    """
 
     states: Float[np.ndarray, "round episode number"]
     unit: float
-
-    @property
-    def steps(self) -> Float[np.ndarray, "round episode number"]:
-        """From each round to the next."""
-        return np.diff(self.states, axis=0)
+    answers: Array
 
     def size(self, of: Array) -> Interval:
         """The root mean square of vectors ``[episode, number]``, with its interval over episodes."""
@@ -65,24 +63,19 @@ def orbit(trial: Trial, inputs_of: int | None = None) -> _Orbit:
 
     Of the first :data:`_ORBITS` episodes. ``inputs_of`` gives every one of them the inputs of one.
     """
-    run, t = trial.run, trial.shape[1] // 2
-    rows = slice(0, _ORBITS)
-    fed, state = run.fed.at(t).each(itemgetter(rows)), run.latents[rows, t]
-    if inputs_of is not None:
-        fed = run.fed.at(t).each(itemgetter([inputs_of] * len(state)))
-    states = [state]
-    with torch.no_grad():
-        step = trial.model.stepper()
-        while len(states) <= trial.effort.held:
-            states.append(run_round(trial.model, fed, states[-1], run.layout, run.commit, (), step).latents)
-            if torch.equal(states[-1], states[-2]) or not states[-1].isfinite().all():  # the rest is known
-                states += [states[-1]] * (trial.effort.held + 1 - len(states))
-    flat = torch.stack(states).double().flatten(2).numpy(force=True)
+    run, t, most = trial.run, trial.shape[1] // 2, trial.effort.held
+    own = list(range(min(_ORBITS, trial.shape[0])))
+    held, start = trial.held(t, own if inputs_of is None else [inputs_of] * len(own), most + 1), run.latents[own, t]
+    edit = Edit(Place.of("latent", model=trial.model), start.unsqueeze(1))
+    (ran,) = batches(Experiment(trial.model, held, {"state": [edit]}, [0], most, "each"))
+    states = torch.cat([start.unsqueeze(1), ran.carried[0, :, 0, :most]], 1).transpose(0, 1)
+    answers = run.layout.choose(ran.predictions[0, :, 0, most]).numpy(force=True)
+    flat = states.double().flatten(2).numpy(force=True)
     every = run.latents[:, 1:].double().flatten(2).numpy(force=True)
     with np.errstate(over="ignore"):  # untrained copies of handwired machines can grow without bound
         units = [np.sqrt(2 * ((every - every.mean(0)) ** 2).sum(-1).mean()), np.sqrt((every**2).sum(-1).mean()), 1.0]
     unit = next(float(unit) for unit in units if 0 < unit < np.inf)
-    return _Orbit(flat / unit, unit)
+    return _Orbit(flat / unit, unit, answers)
 
 
 def kind(found: _Orbit) -> tuple[str, Interval, str]:
@@ -90,7 +83,7 @@ def kind(found: _Orbit) -> tuple[str, Interval, str]:
     bound = THRESHOLDS["settled"].value
     if not np.isfinite(found.states).all():
         return "expands", Interval(np.inf, np.inf, np.inf), "States grow beyond what numbers hold."
-    steps = found.steps
+    steps = np.diff(found.states, axis=0)
     last, middle = found.size(steps[-1]), found.size(steps[len(steps) // 2])
     if last.high < bound:
         return "settles", last, ""
@@ -99,29 +92,20 @@ def kind(found: _Orbit) -> tuple[str, Interval, str]:
         if back.high < bound and last.low > bound:
             return "cycles", last, f"Period {period}: it comes back to within {back.estimate:.1e}."
     if last.low > bound:
+        whole = float((steps[-1] ** 2).sum(-1).mean())
+        shared = float((steps[-1].mean(0) ** 2).sum()) / whole if whole else 0.0  # 1 where all episodes move alike
         if last.low > _GROWS * middle.high:
             return "expands", last, f"Steps were {middle.estimate:.3g} half-way."
-        if again(steps) > _AGAIN:
+        one, two = steps[-2], steps[-1]
+        size = np.sqrt((one**2).sum(-1) * (two**2).sum(-1))
+        cosine = np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0)
+        if float(cosine.mean()) > _AGAIN:
             if last.low <= middle.high / _GROWS:
                 return "", last, f"Steps still shrink: they were {middle.estimate:.3g} half-way."
-            shared = common(steps[-1])
             alike = "all episodes alike" if shared > THRESHOLDS["common"].value else "each episode its own way"
             return "drifts", last, f"Every step repeats the one before, {alike} (common share {shared:.2f})."
-        return "wanders", last, f"Common share of the steps {common(steps[-1]):.2f}."
+        return "wanders", last, f"Common share of the steps {shared:.2f}."
     return "", last, ""
-
-
-def common(step: Float[np.ndarray, "episode number"]) -> float:
-    """The share of the steps' squares that is their mean: 1 where all episodes move alike."""
-    whole = float((step**2).sum(-1).mean())
-    return float((step.mean(0) ** 2).sum()) / whole if whole else 0.0
-
-
-def again(steps: Float[np.ndarray, "round episode number"]) -> float:
-    """The mean cosine between the last step and the one before it."""
-    one, two = steps[-2], steps[-1]
-    size = np.sqrt((one**2).sum(-1) * (two**2).sum(-1))
-    return float(np.where(size > 0, (one * two).sum(-1) / np.where(size > 0, size, 1), 0).mean())
 
 
 def ends(trial: Trial) -> pd.DataFrame:
@@ -141,21 +125,10 @@ def ends(trial: Trial) -> pd.DataFrame:
                 "ends": len(np.unique(points)),
                 "largest_share": float(np.bincount(points).max() / len(points)),
                 "apart": float(far),
-                "answers": _answers(trial, e, found),
+                "answers": len(set(found.answers.tolist())) if trial.run.layout.kind == "classes" else 0,
             }
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _answers(trial: Trial, e: int, found: _Orbit) -> int:
-    run, t = trial.run, trial.shape[1] // 2
-    fed = run.fed.at(t).each(itemgetter([e] * found.states.shape[1]))
-    state = torch.from_numpy(found.states[-1] * found.unit).to(run.latents).unflatten(1, run.latents.shape[2:])
-    with torch.no_grad():
-        said = run_round(trial.model, fed, state, run.layout, run.commit, ())
-    if run.layout.kind != "classes":
-        return 0
-    return len(set(said.choice.tolist()))
 
 
 def _clusters(points: Float[np.ndarray, "point number"], radius: float) -> Array:
@@ -176,42 +149,15 @@ def _clusters(points: Float[np.ndarray, "point number"], radius: float) -> Array
     return found
 
 
-# How a round stretches: Jacobians, singular values, exponents.
-
-
-def live(model: Machine) -> Tensor:
-    """Which numbers of what is carried mean something, Bool[row * width]: not those that pad rows."""
-    width = max(channel.shape[-1] for channel in model.channels)
-    return torch.stack([torch.arange(width) < n for n in row_widths(model)]).flatten()
-
-
-def _jacobian(model: Machine, state: Float[Tensor, "row width"], fed: Any, delta: float) -> Float[Tensor, "out into"]:
-    """What a round makes of a small change of its state, in double precision: by central differences of size ``delta``.
-
-    The rows of a batch are independent, so that all directions run at once; differences need no gradient, which neither
-    hard attention nor a machine that leaves torch has.
-    """
-    index = live(model).nonzero()[:, 0]
-    n, flat = len(index), state.flatten()
-    moved = flat.repeat(2 * n, 1)
-    moved[torch.arange(n), index] += delta
-    moved[torch.arange(n, 2 * n), index] -= delta
-    parts = []
-    with torch.no_grad():
-        for chunk in moved.split(_CHUNK):
-            rows = fed.each(lambda part, like=chunk: part.expand(len(like), *part.shape[1:]))
-            parts.append(model.step(chunk.unflatten(1, state.shape), rows).carried.flatten(1))
-    after = torch.cat(parts)[:, index]
-    return ((after[:n] - after[n:]) / (2 * delta)).T
-
-
 def stretch(trial: Trial) -> pd.DataFrame:
     """How rounds with held inputs stretch a state: the five largest singular values of the first, and exponents.
 
     Means over episodes with their ranges; empty where the state has no fixed size, or too many numbers.
     """
     model = trial.model
-    if grows(model.channels) or int(live(model).sum()) > _WIDEST:
+    width = max(channel.shape[-1] for channel in model.channels)
+    live = torch.stack([torch.arange(width) < n for n in row_widths(model)]).flatten()  # the others pad rows
+    if grows(model.channels) or int(live.sum()) > _WIDEST:
         return pd.DataFrame()
     try:
         precise = copy.deepcopy(model).to(torch.float64)
@@ -219,15 +165,15 @@ def stretch(trial: Trial) -> pd.DataFrame:
         precise = model
     delta = 1e-5 * orbit(trial).unit if precise.dtype == torch.float64 else 1e-3 * orbit(trial).unit
     floor = float(torch.finfo(precise.dtype).eps) / 1e-5
-    t = trial.shape[1] // 2
-    fed_all = precise.prepare(trial.run.fed.at(t)) if precise is not model else trial.run.fed.at(t)
-    along, singular, exponents = trial.effort.along, [], []
+    t, along, singular, exponents = trial.shape[1] // 2, trial.effort.along, [], []
     for e in range(min(trial.effort.jacobians, trial.shape[0])):
-        fed = fed_all.each(itemgetter(slice(e, e + 1)))
-        state = trial.run.latents[e, t].to(precise.dtype)
-        frame, sums = None, torch.zeros(int(live(precise).sum()), dtype=precise.dtype)
+        held = trial.held(t, [e], 1)
+        held = held if precise is model else replace(held, fed=precise.prepare(held.fed))
+        state, frame = trial.run.latents[e, t].to(precise.dtype), None
+        held = replace(held, latents=held.latents.to(precise.dtype), predictions=held.predictions.to(precise.dtype))
+        sums = torch.zeros(int(live.sum()), dtype=precise.dtype)
         for k in range(_BURN + along):
-            local = _jacobian(precise, state, fed, delta)
+            local = _jacobian(precise, held, state, live, delta)
             if not local.isfinite().all():
                 return pd.DataFrame()
             if frame is None:
@@ -236,8 +182,7 @@ def stretch(trial: Trial) -> pd.DataFrame:
             frame, upper = torch.linalg.qr(local @ frame)
             if k >= _BURN:
                 sums = sums + upper.diagonal().abs().clamp_min(floor).log()
-            with torch.no_grad():
-                state = precise.step(state.unsqueeze(0), fed).carried[0]
+            state = _left(precise, held, state.unsqueeze(0))[0]
         exponents.append(np.sort((sums / along).numpy(force=True))[::-1])
     rows = []
     for i in range(min(5, len(singular[0]))):
@@ -247,6 +192,30 @@ def stretch(trial: Trial) -> pd.DataFrame:
             row |= {name: float(np.mean(values)), f"{name}_low": min(values), f"{name}_high": max(values)}
         rows.append({**row, "floor": float(np.log(floor))})
     return pd.DataFrame(rows)
+
+
+def _left(model: Machine, held: Rollout, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
+    """What the only round of one episode leaves of each of several states."""
+    edit = Edit(Place.of("latent", model=model), states.unsqueeze(0))
+    experiment = Experiment(model, held, {"state": [edit]}, [0] * len(states), commit="target")
+    return next(batches(experiment)).carried[0, 0, :, 0]
+
+
+def _jacobian(
+    model: Machine, held: Rollout, state: Float[Tensor, "row width"], live: Tensor, delta: float
+) -> Float[Tensor, "out into"]:
+    """What a round makes of a small change of its state, in double precision: by central differences of size ``delta``.
+
+    The rows of a batch are independent, so that all directions run at once; differences need no gradient, which neither
+    hard attention nor a machine that leaves torch has. ``live`` numbers of what is carried mean something.
+    """
+    index = live.nonzero()[:, 0]
+    n, flat = len(index), state.flatten()
+    moved = flat.repeat(2 * n, 1)
+    moved[torch.arange(n), index] += delta
+    moved[torch.arange(n, 2 * n), index] -= delta
+    after = _left(model, held, moved.unflatten(1, state.shape)).flatten(1)[:, index]
+    return ((after[:n] - after[n:]) / (2 * delta)).T
 
 
 def settles(trial: Trial) -> Measure:

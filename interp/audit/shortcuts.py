@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from interp.algorithm import Algorithm
-from interp.audit.changes import DONOR, INITIAL
+from interp.audit.changes import Change
 from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
 from interp.audit.used import influence, mean
 from interp.machine import Machine
@@ -199,7 +199,7 @@ def group_table(trial: Trial) -> pd.DataFrame:
     rows = []
     for name, mask in groups(trial).items():
         at = mask[:, list(trial.writes)].T
-        for change in (DONOR, INITIAL) if at.any() else ():
+        for change in (Change.DONOR, Change.INITIAL) if at.any() else ():
             effect, cost = (mean(np.where(at, of[..., 0], np.nan)) for of in influence(trial, ALL, change))
             numbers = {**effect.columns("effect"), **cost.columns("cost")}
             rows.append({"group": name, "change": change, **numbers, "n": int(at.sum())})

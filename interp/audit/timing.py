@@ -10,7 +10,7 @@ source, which may be the truth itself; one that is right later, or forgets, comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +22,9 @@ from torch import Tensor
 from interp.algorithm import NEXT, Algorithm, Values
 from interp.audit.changes import donors
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, rounds_for
+from interp.interventions.experiment import Edit, Experiment, batches, run_on
+from interp.interventions.sites import Place, Site
 from interp.measure import AS_WELL, UNTRAINED, Control, Measure, Word
-from interp.model.rollout import run_round
 from interp.statistics import Interval, mean_interval, ratio_interval
 
 _SPAN = 0.05
@@ -37,11 +38,9 @@ _INNER = ("cycle", "slow")
 
 def readouts(trial: Trial) -> Float[np.ndarray, "state episode"]:
     """The loss of the last round's question, asked of what each round reads."""
-    run, n_rounds = trial.run, trial.shape[1]
-    fed = run.fed.at(n_rounds - 1)
-    with torch.no_grad():
-        said = [run_round(trial.model, fed, run.latents[:, s], run.layout, run.commit, ()) for s in range(n_rounds)]
-    return _loss_in(trial, torch.stack([step.prediction for step in said]), n_rounds - 1)
+    n = trial.shape[1]
+    ran = run_on(trial.model, trial.run, [n - 1] * n, 1, trial.run.latents[:, :n])
+    return _loss_in(trial, ran.predictions[0, :, :, 0].transpose(0, 1), n - 1)
 
 
 def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, "state episode"]:
@@ -64,27 +63,20 @@ def cycles(trial: Trial) -> pd.DataFrame:
     component = next((found for key, found in trial.model.points.items() if key in _INNER and found.n_layers > 1), None)
     if component is None:
         return pd.DataFrame()
-    run, n_cycles = trial.run, component.n_layers
+    run, n = trial.run, component.n_layers
     rounds = [t for t in trial.writes if t + 1 < trial.shape[1]]
+    sites = [Site(component.key, cycle, kind=component) for cycle in range(n)]
+    (plain,) = batches(Experiment(trial.model, run, {"plain": []}, rounds, watched=sites))
+    edits = {str(i + 1): [Edit(Place(sites[-1]), plain.seen[sites[i]])] for i in range(n - 1)}
+    unread = run_on(trial.model, run, [t + 1 for t in rounds], 1, run.latents[:, rounds])
     rows = []
-    for cycle in range(n_cycles + 1):
-        own, then = [], []
-        for t in rounds:
-            held: list[Tensor] = []
-            hooks = [
-                (component.hook.format(layer=cycle - 1), lambda given, hook, held=held: held.append(given.clone())),
-                (component.hook.format(layer=n_cycles - 1), lambda given, hook, held=held: held[0]),
-            ]
-            hooks = hooks if 0 < cycle < n_cycles else []
-            with torch.no_grad():
-                left = run_round(trial.model, run.fed.at(t), run.latents[:, t], run.layout, run.commit, hooks)
-                carried = left.latents if cycle else run.latents[:, t]
-                after = run_round(trial.model, run.fed.at(t + 1), carried, run.layout, run.commit, ())
-            own.append(_loss_in(trial, left.prediction, t) if cycle else np.full(len(carried), np.nan))
-            then.append(_loss_in(trial, after.prediction, t + 1))
-        numbers = {"loss": np.mean(own, 0), "next": np.mean(then, 0)}
-        given = {name: mean_interval(of).columns(name) for name, of in numbers.items() if np.isfinite(of).all()}
-        rows.append({"cycles": cycle, "of": n_cycles, **{k: v for part in given.values() for k, v in part.items()}})
+    for cycle, ran in enumerate([unread, *batches(Experiment(trial.model, run, {**edits, str(n): []}, rounds, 1))]):
+        numbers = {}
+        for name, lag in (("loss", 0), ("next", 1)) if cycle else (("next", 0),):
+            predictions, t_read = ran.predictions[0, :, :, lag], [t + (name == "next") for t in rounds]
+            losses = [_loss_in(trial, predictions[:, i], t) for i, t in enumerate(t_read)]
+            numbers |= mean_interval(np.mean(losses, 0)).columns(name) if np.isfinite(losses).all() else {}
+        rows.append({"cycles": cycle, "of": n, **numbers})
     return pd.DataFrame(rows)
 
 
@@ -140,8 +132,8 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     carries anything notices. An untrained copy does not see the truth either: "yes" is for answers that are worth
     something without it.
     """
-    moved = np.stack([_exchanged(trial, t, 0) for t in range(trial.shape[1])], 1)
-    before = max(float(_exchanged(trial, t, 1).mean()) for t in trial.writes)
+    moved = _exchanged(trial, range(trial.shape[1]), 0)
+    before = float(_exchanged(trial, trial.writes, 1).mean(0).max())
     t = int(moved.mean(0).argmax())
     unless: dict[Word, str] = {} if is_used else {"yes": f"{UNTRAINED} {AS_WELL}: no use of what is carried shows"}
     controls = {"the truth of the round before": Control(before)}
@@ -149,19 +141,17 @@ def unseen(trial: Trial, is_used: bool) -> Measure:
     return claimed("unseen", mean_interval(moved[:, t]), controls=controls, unless=unless, note=note)
 
 
-def _exchanged(trial: Trial, t: int, lag: int) -> Float[np.ndarray, " episode"]:
-    """How far predictions of a round move by another episode's truth in it, or in the round ``lag`` before."""
-    run, fed = trial.run, trial.run.fed.at(t - lag)
+def _exchanged(trial: Trial, rounds: Sequence[int], lag: int) -> Float[np.ndarray, "episode round"]:
+    """How far predictions of rounds move by another episode's truth in them, or in the round ``lag`` before."""
+    run, fed = trial.run, trial.run.fed
     others = torch.from_numpy(donors(trial.shape[0], trial.effort.seed))
     behind = min(run.layout.predict_position, run.layout.position(run.layout.predict_label)) + 1
     parts = {name: fed.tensors()[name][others] for name in fed.after}
     for name, own in (("tokens", fed.tokens), ("values", fed.values)):
-        parts[name] = torch.cat([own[:, :behind], own[others, behind:]], 1)
-    with torch.no_grad():
-        done = trial.model.step(run.latents[:, t - lag], replace(fed, **parts))
-        if lag:
-            done = trial.model.step(done.carried, run.fed.at(t))
-    return trial.distance(trial.distribution(done.prediction.unsqueeze(1))[:, 0], trial.plain[:, t])
+        parts[name] = torch.cat([own[..., :behind], own[others][..., behind:]], -1)
+    edits = {"truth": [Edit(None, replace(fed, **parts))]}
+    (ran,) = batches(Experiment(trial.model, run, edits, [t - lag for t in rounds], lag, commit="target"))
+    return trial.distance(trial.distribution(ran.predictions[0, :, :, lag]), trial.plain[:, list(rounds)])
 
 
 # More rounds than there is something new in.

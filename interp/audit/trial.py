@@ -30,16 +30,17 @@ from interp.algorithm import Algorithm
 from interp.checks import check_fields, integer
 from interp.errors import InputError, require
 from interp.evaluation.plan import lacks_room
+from interp.interventions.experiment import Again, run_on
 from interp.machine import Channel, Machine
 from interp.measure import UNTRAINED, Control, Measure, Side, best_of
-from interp.model.rollout import rollout, run_round
+from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.session import once
 from interp.statistics import NO_NUMBER, Interval
 from interp.task import Task
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 Array = NDArray[Any]
 ALL = "all that is carried"
 """The name of every channel together."""
@@ -47,7 +48,7 @@ _SPARE = 3
 """So many more untrained copies are drawn at most until the predictions of enough of them are finite."""
 
 
-class Threshold(NamedTuple):
+class _Threshold(NamedTuple):
     """A number that a word rests on; ``why`` says where it comes from, and what was measured at it."""
 
     value: float
@@ -55,7 +56,7 @@ class Threshold(NamedTuple):
 
 
 _FIXED = json.loads(Path(__file__).with_name("claims.json").read_text("utf-8"))
-THRESHOLDS = {name: Threshold(*of) for name, of in _FIXED["thresholds"].items()}
+THRESHOLDS = {name: _Threshold(*of) for name, of in _FIXED["thresholds"].items()}
 """Name -> the threshold. They were chosen with the planted machines that ``tests/audit`` calls seen; the others were
 judged once they stood."""
 
@@ -214,33 +215,26 @@ class Trial:
         changed: Tensor,
         starts: Sequence[int],
         horizon: int | None = None,
-        again: Callable[[int, int, Tensor], Tensor] | None = None,
+        again: Again | None = None,
     ) -> Tensor:
         """Predictions ``[start, episode, round, ...]`` where in the round ``start`` another state is read.
 
         ``changed`` is ``[start, episode, row, width]``. Rounds before the start are as they were, and those from
-        ``horizon`` rounds after it on. ``again`` writes in later rounds, too: from the index of the start, the round
-        and the state ``[episode, row, width]`` that it would read to the one that it reads.
+        ``horizon`` rounds after it on. ``again`` writes in later rounds, too (:class:`Edit`).
         """
-        run = self.run
+        run, most = self.run, self.run.n_rounds if horizon is None else horizon
+        ran = run_on(self.model, run, starts, most, changed.transpose(0, 1), again)
         found = run.predictions.unsqueeze(0).repeat(len(starts), *[1] * run.predictions.ndim)
-        with torch.no_grad():
-            carried, alive = changed.to(run.latents), list(range(len(starts)))
-            for step in range(run.n_rounds if horizon is None else horizon):
-                still = [i for i, k in enumerate(alive) if starts[k] + step < run.n_rounds]
-                if not still:
-                    break
-                carried, alive = carried[still], [alive[i] for i in still]
-                at = [starts[k] + step for k in alive]
-                fed = run.fed.each(lambda part, at=at: part[:, at].transpose(0, 1).flatten(0, 1))  # type: ignore[misc]
-                done = run_round(self.model, fed, carried.flatten(0, 1), run.layout, run.commit, ())
-                predicted = done.prediction.unflatten(0, (len(alive), run.n_episodes))
-                for i, (k, t) in enumerate(zip(alive, at, strict=True)):
-                    found[k, :, t] = predicted[i]
-                carried = done.latents.unflatten(0, (len(alive), run.n_episodes))
-                if again is not None:
-                    carried = torch.stack([again(k, t + 1, x) for k, t, x in zip(alive, at, carried, strict=True)])
+        for i, t in enumerate(starts):
+            later = found[i, :, t : t + most]
+            later.copy_(ran.predictions[0, :, i, : later.shape[1]])
         return found
+
+    def held(self, t: int, rows: list[int], n_rounds: int) -> Rollout:
+        """A run of some episodes that is fed the inputs of round ``t`` in each of so many rounds."""
+        at, run = [t] * n_rounds, self.run
+        fed = run.fed.each(lambda part: part[rows][:, at])
+        return replace(run, predictions=run.predictions[rows][:, at], latents=run.latents[rows][:, [*at, t]], fed=fed)
 
     def read(self, starts: Sequence[int]) -> Float[Tensor, "start episode row width"]:
         """What the rounds ``starts`` read when nothing is changed."""
@@ -269,15 +263,15 @@ class Trial:
         return {UNTRAINED: best_of([of.estimate for of in numbers], side)} if numbers else {}
 
 
-def remembered(find: Callable[Concatenate[Trial, P], T]) -> Callable[Concatenate[Trial, P], T]:
+def remembered(find: Callable[Concatenate[Trial, _P], _T]) -> Callable[Concatenate[Trial, _P], _T]:
     """``find``, which in a session computes anything about a trial only once; its arguments are hashable."""
 
     @functools.wraps(find)
-    def found(trial: Trial, *args: P.args, **options: P.kwargs) -> T:
+    def found(trial: Trial, *args: _P.args, **options: _P.kwargs) -> _T:
         key = (find.__module__, find.__name__, args, *options.items())
         return once(key, trial, make=lambda: find(trial, *args, **options))
 
-    return cast(Callable[Concatenate[Trial, P], T], found)
+    return cast(Callable[Concatenate[Trial, _P], _T], found)
 
 
 def rounds_for(model: Machine, effort: Scope, times: int = 1) -> int:

@@ -10,7 +10,7 @@ evidence of what is used of a state: another episode's state differs in everythi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,13 +20,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.changes import DONOR, INITIAL, LATE, MEAN, NOISE, SAME, donors, has_alike, limited
+from interp.audit.changes import Change, alike, donors, limited
 from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
 from interp.measure import Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
 
-_OF_ALL, OF_EACH, CONTENT = (INITIAL, DONOR, SAME, NOISE, LATE, MEAN), (INITIAL, DONOR), (DONOR, MEAN)
-"""Changes of everything that is carried, of single channels, and of what a state says alone."""
+OF_EACH, CONTENT = (Change.INITIAL, Change.DONOR), (Change.DONOR, Change.MEAN)
+"""Changes of single channels, and of what a state says alone."""
 _CHANCE = "the truths of other episodes"
 _OTHERS = 8
 """By the truths of so many other episodes chance is measured."""
@@ -46,8 +46,9 @@ class _Influence(NamedTuple):
 def influence(trial: Trial, channel: str, change: str) -> _Influence:
     """What a change of a channel does."""
     starts, there = trial.writes, np.ones((len(trial.writes), trial.shape[0]), bool)
-    if change == SAME:
-        there = has_alike(trial, starts) if trial.run.layout.kind == "classes" else ~there
+    if change == Change.SAME:  # where another episode gives the same answer
+        classes, answers = trial.run.layout.kind == "classes", trial.run.choices.numpy(force=True)
+        there = np.stack([alike(answers[:, t], trial.effort.seed)[1] for t in starts]) if classes else ~there
     said = trial.continued(limited(trial, starts, change, channel), starts)
     parts = []
     for of in (
@@ -70,7 +71,7 @@ def table(trial: Trial) -> pd.DataFrame:
     """Effect and cost of every change, by channel, at once and some rounds on."""
     rows = []
     for channel in trial.channels:
-        for change in _OF_ALL if channel == ALL else OF_EACH:
+        for change in Change if channel == ALL else OF_EACH:
             for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
                 effect, cost = (of[..., lag] for of in influence(trial, channel, change))
                 if n := int(np.isfinite(effect).sum()):
@@ -84,7 +85,7 @@ def by_round(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(
         {"channel": channel, "round": t, **mean_interval(part[:, 0]).columns("effect")}
         for channel in trial.channels
-        for t, part in zip(trial.writes, influence(trial, channel, DONOR).effect, strict=True)
+        for t, part in zip(trial.writes, influence(trial, channel, Change.DONOR).effect, strict=True)
     )
 
 
@@ -97,8 +98,6 @@ def replaced(
     """
 
     def write(t: int, state: Tensor) -> Tensor:
-        if t >= trial.shape[1]:  # the last round's, which nobody reads
-            return state
         new, rows, after = limited(trial, [t], change, channel)[0], trial.channels[channel], state.clone()
         if axes is not None:
             return state + ((new - state).flatten(1).double() @ axes.T @ axes).to(state).unflatten(1, state.shape[1:])
@@ -114,10 +113,10 @@ def worth(trial: Trial, changes: Sequence[str], channel: str = ALL) -> tuple[Int
 
     Over rounds from the second. Chance is the same share by the truths of other episodes.
     """
-    return _best(_worth(trial, change, channel) for change in changes)
+    return _best([_worth(trial, change, channel) for change in changes])
 
 
-def _best(found: Iterable[tuple[Interval, float]]) -> tuple[Interval, float]:
+def _best(found: list[tuple[Interval, float]]) -> tuple[Interval, float]:
     """A share that is wholly above the threshold, where there is one; the largest of them, or of all."""
     return max(found, key=lambda one: (one[0].low >= THRESHOLDS["worth"].value, one[0].estimate))
 
@@ -150,7 +149,7 @@ def used(trial: Trial, channel: str) -> Measure:
 
 def content(trial: Trial) -> Measure:
     """Is it what the state says, or that there is one? Another episode's state is as much of a state as the own one."""
-    (none, _), (other, _) = worth(trial, [INITIAL]), worth(trial, CONTENT)
+    (none, _), (other, _) = worth(trial, [Change.INITIAL]), worth(trial, CONTENT)
     pauses = none.low >= THRESHOLDS["worth"].value > other.high
     note = "A pause: the initial state in its place costs answers, another's does not." if pauses else ""
     return replace(_rests("content", trial, CONTENT, ALL, verb="read", what="what its state says"), note=note)
@@ -176,7 +175,7 @@ def lasts(trial: Trial) -> Measure:
     """
     if trial.shape[1] < 3 or worth(trial, CONTENT)[0].high < THRESHOLDS["worth"].value:
         return claimed("lasts", lacking="no state whose replacement costs answers")
-    now, then = (influence(trial, ALL, DONOR).effect[..., lag] for lag in (0, 1))
+    now, then = (influence(trial, ALL, Change.DONOR).effect[..., lag] for lag in (0, 1))
     left = np.nansum(then) / max(now[np.isfinite(then)].sum(), 1e-12)
     number, chance = _lasts(trial)
     controls = {**trial.untrained(lambda copy: _lasts(copy)[0]), _CHANCE: Control(chance)}
@@ -188,7 +187,7 @@ def _lasts(trial: Trial) -> tuple[Interval, float]:
     starts, found = list(range(1, trial.shape[1] - 1)), []
     for change in CONTENT:
         late = trial.run.predictions.clone()
-        said = trial.continued(limited(trial, starts, change, ALL), starts, horizon=2)
+        said = trial.continued(limited(trial, starts, change), starts, horizon=2)
         for i, t in enumerate(starts):
             late[:, t + 1] = said[i, :, t + 1]
         found.append(shares(trial, late, slice(2, None)))
@@ -199,7 +198,7 @@ def without(trial: Trial) -> pd.DataFrame:
     """The share of the loss that the own state takes away, by channel and by what is read in every round instead."""
     rows = []
     for channel in trial.channels:
-        for change in (*OF_EACH, MEAN):
+        for change in (*OF_EACH, Change.MEAN):
             number, chance = worth(trial, [change], channel)
             rows.append({"channel": channel, "change": change, **number.columns("worth"), "chance": chance})
     return pd.DataFrame(rows)

@@ -2,12 +2,11 @@
 
 * ``experiment``: what is changed in which rounds of a run, how far it runs on, what is read -> one labelled array
   (``results``). Every method below is a function of it; ``round_patcher`` says what need not be run again;
-* where and what: ``sites``, ``swaps`` (places: sites with a subspace), ``pairs`` (clean and corrupted runs),
-  ``metrics``;
+* where and what: ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs), ``metrics``;
 * patching: ``patching`` (sweeps over sites, and round x round);
-* against the algorithm: ``interchange`` (graded by ``counterfactual``), ``alignment`` (learned subspaces), ``moves``
-  (one decoded variable alone), ``steps`` (is a decoded state closed under the update), ``steering``;
-* by which way: ``mediation`` (``mediators`` says what lies between cause and outcome);
+* against the algorithm: ``interchange`` (hits, and graded effects), ``alignment`` (learned subspaces), ``moves`` (one
+  decoded variable alone; is a decoded state closed under the update), ``steering``;
+* by which way: ``mediation``;
 * circuits: ``edge_graph`` (edges, and cutting them), ``attribution`` (of edges and single reads), ``ablation``;
 * what ``interp patch`` writes: ``patch_command``, and ``causal_tables`` with ``--tables``.
 
@@ -36,12 +35,10 @@ __all__ = [
     "alignment",
     "attribution",
     "causal_tables",
-    "counterfactual",
     "edge_graph",
     "experiment",
     "interchange",
     "mediation",
-    "mediators",
     "metrics",
     "moves",
     "pairs",
@@ -51,6 +48,4 @@ __all__ = [
     "round_patcher",
     "sites",
     "steering",
-    "steps",
-    "swaps",
 ]

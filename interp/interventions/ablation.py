@@ -20,26 +20,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.checks import checked, integer, non_empty, number, refuse_endless
-from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.results import curves, intervals
+from interp.interventions.results import Found, curves, intervals
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, resample_weights
 
-Keep = Bool[np.ndarray, "source destination"]
+_Keep = Bool[np.ndarray, "source destination"]
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """MIB's circuit sizes, as shares of all edges."""
@@ -68,7 +68,7 @@ class CircuitScorer:
         other.measure, other._measured = find_metric(metric, self.pair.layout), {}
         return other
 
-    def values(self, keep: Keep | Tensor) -> Float[np.ndarray, " episode"]:
+    def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
         """The metric with only the kept edges; each circuit is run once."""
         kept = self.graph.fitted("keep", keep, 0, 1)
         key = kept.tobytes() + str(kept.dtype).encode()
@@ -97,7 +97,7 @@ class CircuitScorer:
         require(abs(gap) > 1e-12, f"{where}; change the corruption or metric")
         return gap
 
-    def faithfulness(self, keep: Keep) -> float:
+    def faithfulness(self, keep: _Keep) -> float:
         """Share of the gap between the empty circuit and the whole model that the circuit keeps."""
         return float((self.values(keep) - self.empty).mean()) / self.gap
 
@@ -108,7 +108,7 @@ class CircuitScorer:
         return provenance(self.pair.model, **chosen, **more)
 
 
-def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[Keep]:
+def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
     """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
     integer("size", size, 0, graph.n_edges)
     refuse_endless("n", integer("n", n, 0))
@@ -117,73 +117,20 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
     return [graph.mask([graph.edges[i] for i in draw]) for draw in draws]
 
 
-def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
-    """The metric's mean drop (95 % interval over episodes) without each node, or edge, and as a share of the gap."""
-    graph = scorer.graph
-    require(what in ("nodes", "edges"), f"ablate 'nodes' or 'edges', got {what!r}")
-    if what == "nodes":
-        cases = [(name, graph.without_nodes([name])) for name in graph.sources]
-    else:
-        cases = [(graph.name(edge), graph.mask([kept for kept in graph.edges if kept != edge])) for edge in graph.edges]
+def ablate(scorer: CircuitScorer) -> pd.DataFrame:
+    """The metric's mean drop (95 % interval over episodes) without each node, and as a share of the gap."""
     rows = []
-    for name, keep in cases:
-        drop = scorer.full - scorer.values(keep)
-        mean, low, high = bootstrap_mean(drop)
+    for name in scorer.graph.sources:
+        mean, low, high = bootstrap_mean(scorer.full - scorer.values(scorer.graph.without_nodes([name])))
         rows.append({"name": name, "drop": float(mean), "low": float(low), "high": float(high)})
     frame = pd.DataFrame(rows)
     return frame.assign(share=frame["drop"] / scorer.gap, metric=scorer.measure.key, ablation=scorer.ablation)
 
 
-@dataclass(frozen=True)
-class CircuitResult(Tabled):
-    """How good one circuit is, beside the faithfulness of ``random`` circuits of equal size.
-
-    Attributes:
-        n_edges: of the whole graph.
-        faithfulness: with its 95 % interval over episodes.
-        incompleteness: the difference to the model without the same random sets of its edges.
-        minimality: edge -> how much it matters given some set of others; empty where it was not asked for.
-    """
-
-    edges: tuple[str, ...]
-    n_edges: int
-    faithfulness: tuple[float, float, float]
-    random: Float[np.ndarray, " circuit"]
-    incompleteness: Float[np.ndarray, " set"]
-    minimality: dict[str, float]
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def finding(self) -> str:
-        """How faithful the circuit is, beside random ones."""
-        share, best = self.faithfulness[0], float(self.random.max())
-        size = f"{len(self.edges)} of {self.n_edges} edges"
-        return f"{size} keep {share:.0%} of the difference to the empty circuit; the best random circuit {best:.0%}."
-
-    def plot(self) -> Any:
-        """The faithfulness with its interval, and that of every random circuit."""
-        found = [Interval(*self.faithfulness), *(Interval(x, x, x) for x in self.random.tolist())]
-        rows = dict(zip(["circuit", *(f"random {i + 1}" for i in range(len(self.random)))], found, strict=True))
-        return intervals({name: [one] for name, one in rows.items()}, ["faithfulness"], xlabel="faithfulness")
-
-    def to_frame(self) -> pd.DataFrame:
-        """The result as a table of one row."""
-        row = {
-            "size": len(self.edges),
-            "of": self.n_edges,
-            **dict(zip(("faithfulness", "low", "high"), self.faithfulness, strict=True)),
-            "random_mean": float(self.random.mean()),
-            "random_max": float(self.random.max()),
-            "incompleteness": float(self.incompleteness.mean()) if len(self.incompleteness) else float("nan"),
-            "least_minimal": min(self.minimality.values(), default=float("nan")),
-        }
-        return pd.DataFrame([{**row, **{k: self.settings[k] for k in ("metric", "ablation")}}])
-
-
 @checked
 def evaluate(
-    scorer: CircuitScorer, keep: Keep, *, n_random: int = 20, n_sets: int = 10, minimality: bool = True, seed: int = 0
-) -> CircuitResult:
+    scorer: CircuitScorer, keep: _Keep, *, n_random: int = 20, n_sets: int = 10, minimality: bool = True, seed: int = 0
+) -> Found:
     """Faithfulness, completeness and minimality of a circuit, beside ``n_random`` random circuits of equal size.
 
     The empty set is always among the ``n_sets`` random sets K of completeness and minimality. Minimality is most of the
@@ -216,64 +163,36 @@ def evaluate(
                 less[edge] = False
                 name = graph.name(edge)
                 least[name] = max(least[name], abs(without - scorer.values(less).mean()) / gap)
-    random = [scorer.faithfulness(other) for other in random_circuits(graph, len(edges), n_random, seed)]
-    return CircuitResult(
-        edges=tuple(map(graph.name, edges)),
-        n_edges=graph.n_edges,
-        faithfulness=(interval.estimate, interval.low, interval.high),
-        random=np.array(random),
-        incompleteness=np.array(missing),
-        minimality=least,
+    random = np.array([scorer.faithfulness(other) for other in random_circuits(graph, len(edges), n_random, seed)])
+    size = f"{len(edges)} of {graph.n_edges} edges keep {interval.estimate:.0%} of the difference to the empty circuit"
+    row = {
+        "size": len(edges),
+        "of": graph.n_edges,
+        **dict(zip(("faithfulness", "low", "high"), vars(interval).values(), strict=True)),
+        "random_mean": float(random.mean()),
+        "random_max": float(random.max()),
+        "incompleteness": float(np.mean(missing)),
+        "least_minimal": min(least.values(), default=float("nan")),
+        "metric": scorer.measure.key,
+        "ablation": scorer.ablation,
+    }
+    rows = {"circuit": interval, **{f"random {i + 1}": Interval(x, x, x) for i, x in enumerate(random.tolist())}}
+    return Found(
+        sentence=f"{size}; the best random circuit {random.max():.0%}.",
+        table=pd.DataFrame([row]),
+        picture=partial(intervals, rows, xlabel="faithfulness"),
         settings=scorer.settings(n_random=n_random, n_sets=n_sets, seed=seed),
     )
 
 
-@dataclass(frozen=True)
-class FaithfulnessCurve(Tabled):
-    """Faithfulness of the best-scored and of random circuits by size, as a share of all edges and in edges."""
+def areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
+    """CPR, the area under the faithfulness (of one circuit or several) by share of the edges; CMD, that beside 1.
 
-    shares: tuple[float, ...]
-    sizes: tuple[int, ...]
-    faithfulness: Float[np.ndarray, " size"]
-    random: Float[np.ndarray, "size circuit"]
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def cpr(self) -> float:
-        """Circuit performance ratio: area under the curve."""
-        return float(np.trapezoid(self.faithfulness, self.shares))
-
-    @property
-    def cmd(self) -> float:
-        """Circuit-model distance: area between the curve and 1."""
-        return float(np.trapezoid(np.abs(1 - self.faithfulness), self.shares))
-
-    @property
-    def random_cpr(self) -> float:
-        """:attr:`cpr` of random circuits of the same sizes."""
-        return float(np.trapezoid(self.random.mean(1), self.shares))
-
-    @property
-    def random_cmd(self) -> float:
-        """:attr:`cmd` of random circuits of the same sizes."""
-        return float(np.trapezoid(np.abs(1 - self.random).mean(1), self.shares))
-
-    @property
-    def finding(self) -> str:
-        """The areas, beside those of random circuits."""
-        return (
-            f"CPR {self.cpr:.2f}, CMD {self.cmd:.2f}; random circuits {self.random_cpr:.2f} and {self.random_cmd:.2f}."
-        )
-
-    def plot(self) -> Any:
-        """Faithfulness by size of the circuit, and of random circuits."""
-        lines = {"best edges": self.faithfulness, "random": self.random.mean(1)}
-        return curves(self.shares, lines, xlabel="share of all edges", ylabel="faithfulness")
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per size."""
-        sizes = pd.DataFrame({"share": self.shares, "size": self.sizes, "faithfulness": self.faithfulness})
-        return sizes.assign(random_mean=self.random.mean(1), random_max=self.random.max(1))
+    >>> areas([0.0, 0.5, 1.0], [0.0, 0.5, 1.0])
+    (0.5, 0.5)
+    """
+    found = np.asarray(faithfulness).reshape(len(shares), -1)
+    return float(np.trapezoid(found.mean(1), shares)), float(np.trapezoid(np.abs(1 - found).mean(1), shares))
 
 
 def faithfulness_curve(
@@ -283,26 +202,37 @@ def faithfulness_curve(
     shares: Sequence[float] = SHARES,
     n_random: int = 5,
     seed: int = 0,
-) -> FaithfulnessCurve:
-    """Faithfulness of the circuits whose edges have the largest scores by size (MIB's CPR and CMD)."""
+) -> Found:
+    """Faithfulness of the circuits whose edges have the largest scores by size, and MIB's CPR and CMD.
+
+    The areas, and those of random circuits of the same sizes, are columns of the table, the same in every row.
+    """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
     shares = [number("each share", share, 0, 1) for share in non_empty("shares", shares)]
     graph.fitted("scores", scores)
     sizes = [round(share * graph.n_edges) for share in shares]
-    best = [scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes]
-    random = [[scorer.faithfulness(c) for c in random_circuits(graph, size, n_random, seed)] for size in sizes]
-    settings = scorer.settings(n_random=n_random, seed=seed)
-    return FaithfulnessCurve(tuple(shares), tuple(sizes), np.array(best), np.array(random), settings)
+    best = np.array([scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes])
+    random = np.array([[scorer.faithfulness(c) for c in random_circuits(graph, n, n_random, seed)] for n in sizes])
+    (cpr, cmd), (random_cpr, random_cmd) = areas(shares, best), areas(shares, random)
+    frame = pd.DataFrame({"share": shares, "size": sizes, "faithfulness": best})
+    frame = frame.assign(random_mean=random.mean(1), random_max=random.max(1), cpr=cpr, cmd=cmd)
+    lines = {"best edges": best, "random": random.mean(1)}
+    return Found(
+        sentence=f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}.",
+        table=frame.assign(random_cpr=random_cpr, random_cmd=random_cmd),
+        picture=partial(curves, shares, lines, xlabel="share of all edges", ylabel="faithfulness"),
+        settings=scorer.settings(n_random=n_random, seed=seed),
+    )
 
 
-def _top_edges(graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int) -> Keep:
+def _top_edges(graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int) -> _Keep:
     """The ``size`` edges with the largest scores, by size of the score."""
     return graph.mask(sorted(graph.edges, key=lambda edge: -abs(scores[edge]))[:size])
 
 
 @checked
-def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float) -> Keep:
+def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float) -> _Keep:
     """The fewest best-scored edges within ``tolerance`` of faithfulness 1; bisection assumes that more are no worse."""
     number("tolerance", tolerance, 0)
     scorer.graph.fitted("scores", scores)
@@ -317,7 +247,7 @@ def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destinatio
 
 
 @checked
-def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:
+def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> _Keep:
     """Cut edge after edge, from the exits backwards, keeping a cut when faithfulness moves by at most ``tolerance``."""
     number("tolerance", tolerance, 0)
     graph, keep = scorer.graph, scorer.graph.mask()

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,15 +48,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.checks import checked, integer
-from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
 from interp.interventions.experiment import Rows
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.results import heatmap, largest_first
-from interp.interventions.swaps import frozen
+from interp.interventions.results import Found, heatmap, largest_first
+from interp.interventions.sites import frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
@@ -71,45 +70,17 @@ _PROJECTIONS = 2
 _NOTHING = 1e-6  # a read whose effect is below it has none: what is left of rounding
 
 
-@dataclass(frozen=True)
-class AttributionResult(Tabled):
-    """Scores of every edge; 0 where there is none."""
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class AttributionResult(Found):
+    """Scores of every edge, in the table those of the largest size first; 0 where there is none."""
 
     graph: EdgeGraph
     scores: Float[np.ndarray, "source destination episode"]
-    metric: str
-    steps: int
-    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def edges(self) -> Float[np.ndarray, "source destination"]:
         """Mean score of every edge over episodes."""
         return self.scores.mean(-1)
-
-    @property
-    def nodes(self) -> dict[str, float]:
-        """Every source's score: the sum over the edges that leave it."""
-        return dict(zip(self.graph.sources, self.edges.sum(1).tolist(), strict=True))
-
-    @property
-    def finding(self) -> str:
-        """The edge with the largest score."""
-        first = self.to_frame().iloc[0]
-        return f"{first['source']} -> {first['destination']} scores most on {self.metric}: {first['score']:+.3g}."
-
-    def plot(self) -> Any:
-        """A heat map of the scores: sources by destinations."""
-        table = pd.DataFrame(self.edges, index=self.graph.sources, columns=self.graph.destinations)
-        return heatmap(table, "edges", x="destination", y="source", unit=f"score on {self.metric}")
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per edge, by the size of its score."""
-        rows = [
-            (self.graph.sources[s], self.graph.destinations[d], self.edges[s, d], self.scores[s, d].std())
-            for s, d in self.graph.edges
-        ]
-        frame = pd.DataFrame(rows, columns=["source", "destination", "score", "std"])
-        return largest_first(frame, "score").assign(metric=self.metric, steps=self.steps)
 
 
 @checked
@@ -136,7 +107,19 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     for step in range(1, steps + 1):
         total += _gradient(pair, graph, measure, corrupted, difference, step / steps)
     scores = np.where(graph.exists[..., None], total / steps, 0.0)
-    return AttributionResult(graph, scores, measure.key, steps, provenance(model, round=t))
+    mean, std = scores.mean(-1), scores.std(-1)
+    rows = [(graph.sources[s], graph.destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges]
+    frame = largest_first(pd.DataFrame(rows, columns=["source", "destination", "score", "std"]), "score")
+    first, unit = frame.iloc[0], f"score on {measure.key}"
+    grid = pd.DataFrame(mean, index=graph.sources, columns=graph.destinations)
+    return AttributionResult(
+        sentence=f"{first['source']} -> {first['destination']} scores most on {measure.key}: {first['score']:+.3g}.",
+        table=frame.assign(metric=measure.key, steps=steps),
+        picture=partial(heatmap, grid, "edges", x="destination", y="source", unit=unit),
+        settings=provenance(model, round=t),
+        graph=graph,
+        scores=scores,
+    )
 
 
 def _gradient(

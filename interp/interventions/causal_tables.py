@@ -21,9 +21,8 @@ from interp.errors import InputError, require, require_known
 from interp.files import write_csv
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.attribution import attribute
-from interp.interventions.counterfactual import of_rounds
 from interp.interventions.edge_graph import Ablation, with_heads
-from interp.interventions.interchange import Claim, carriers
+from interp.interventions.interchange import Claim, carriers, of_rounds
 from interp.interventions.metrics import exits
 from interp.interventions.pairs import corruption, paired_runs, prepare, run_of
 from interp.interventions.patching import sweep
@@ -144,15 +143,14 @@ def circuit_tables(
     pair = prepare(model, *corruption(model).build(episodes, t), t)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
-    areas = {"cpr": curve.cpr, "cmd": curve.cmd, "random_cpr": curve.random_cpr, "random_cmd": curve.random_cmd}
     kept = smallest(scorer, attributed.edges, TOLERANCE)
     circuit = evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed)
     scorers = [scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
     nodes = [ablate(of.through(exit)) for exit in exits(model.layout) for of in scorers]
-    edges = attributed.to_frame()
+    edges, names = attributed.to_frame(), [scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]]
     return {
-        "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(circuit.edges)),
-        "faithfulness": curve.to_frame().assign(**areas),
+        "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(names)),
+        "faithfulness": curve.to_frame(),
         "circuit": circuit.to_frame(),
         "ablation": pd.concat(nodes, ignore_index=True),
     }

@@ -5,7 +5,7 @@ the difference from the unpatched run, interchange the difference from an algori
 of two such differences. Each edit is made in every one of ``rounds`` *apart from the other edits and rounds*: a row of
 one large batch is one episode in one edited round. The round axis is labelled by (round edited, round read).
 
-An edit puts something at a :class:`~interp.interventions.swaps.Place`: the value of another run in the same round, a
+An edit puts something at a :class:`~interp.interventions.sites.Place`: the value of another run in the same round, a
 tensor (a mean, a state that was decoded and moved), or what a function makes of the value there; with ``add`` it is
 added. What a round reads can be replaced, too (``Edit.of_input``).
 
@@ -40,8 +40,7 @@ from interp.checks import checked
 from interp.errors import require, require_known
 from interp.interventions.results import Effects
 from interp.interventions.round_patcher import RoundPatcher
-from interp.interventions.sites import Site, write
-from interp.interventions.swaps import Place, tile
+from interp.interventions.sites import Place, Site, tile, write
 from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -50,8 +49,10 @@ from interp.model.run import Rollout, select_rounds
 
 CHUNK = 8192
 """Rows (episode x edited round) that are run at once."""
-Change = Callable[[Tensor], Tensor]
+_Change = Callable[[Tensor], Tensor]
 """A function from the activation at a site to its new value."""
+Again = Callable[[int, int, Tensor], Tensor]
+"""From the round edited, a later round and the state that it would read to the one that it reads."""
 
 
 class Rows(NamedTuple):
@@ -83,7 +84,7 @@ def passed(
     model: Machine,
     rows: Rows,
     layout: RoundLayout,
-    changes: Sequence[tuple[Site, Change]] = (),
+    changes: Sequence[tuple[Site, _Change]] = (),
     watched: Sequence[Site] = (),
     commit: str = "target",
     gradient: bool = False,
@@ -127,7 +128,7 @@ class Edit:
     place: Place | None
     put: Rollout | Tensor | EncodedRounds | Callable[[Tensor, slice], Tensor]
     add: bool = False
-    again: Callable[[int, int, Tensor], Tensor] | None = None
+    again: Again | None = None
 
     @classmethod
     def of(cls, site: Place | Site | str, put: Any, model: Machine | None = None, add: bool = False) -> Edit:
@@ -294,6 +295,17 @@ def batches(experiment: Experiment) -> Iterator[Ran]:
         yield ran._replace(seen={site: x.unflatten(0, (-1, len(at))) for site, x in seen.items()})
 
 
+def run_on(
+    model: Machine, run: Rollout, starts: Sequence[int], horizon: int, latents: Tensor, again: Again | None = None
+) -> Ran:
+    """What ``horizon`` rounds give from each of the rounds ``starts`` on, which reads ``latents``, all that is carried.
+
+    These are ``[episode, start, row, width]``; ``again`` writes in later rounds (:class:`Edit`).
+    """
+    edits = {"state": [Edit(Place.of("latent", model=model), latents, again=again)]}
+    return next(batches(Experiment(model, run, edits, starts, horizon - 1)))
+
+
 def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> Iterator[Ran]:
     """Whole sites, each taken from the source on its own: only what each can change is run."""
     update = experiment.update or experiment.horizon > 0
@@ -338,7 +350,7 @@ def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, T
     return torch.cat([x.prediction for x, _ in found]), torch.cat([x.latents for x, _ in found]), seen
 
 
-def _change(edit: Edit, part: slice) -> tuple[Site, Change]:
+def _change(edit: Edit, part: slice) -> tuple[Site, _Change]:
     """A tensor that is set or added, or a function, as a change of some rows."""
     assert edit.place is not None
     place, put = edit.place, edit.put
@@ -352,9 +364,9 @@ def _change(edit: Edit, part: slice) -> tuple[Site, Change]:
 
 def taken(
     model: Machine, edits: Sequence[Edit], rounds: Sequence[int], part: slice, layout: RoundLayout
-) -> list[tuple[Site, Change]]:
+) -> list[tuple[Site, _Change]]:
     """Changes that give every place its activation in the rounds of the edits' runs; each run is run once."""
-    changes: list[tuple[Site, Change]] = []
+    changes: list[tuple[Site, _Change]] = []
     for source in {id(edit.put): edit.put for edit in edits}.values():
         assert isinstance(source, Rollout)
         places = [edit.place for edit in edits if edit.put is source and edit.place is not None]
@@ -362,7 +374,7 @@ def taken(
     return changes
 
 
-def swaps(model: Machine, source: Rows, layout: RoundLayout, places: Sequence[Place]) -> list[tuple[Site, Change]]:
+def swaps(model: Machine, source: Rows, layout: RoundLayout, places: Sequence[Place]) -> list[tuple[Site, _Change]]:
     """Changes that give every place its activation in the source's rows."""
     if not places:
         return []

@@ -12,7 +12,7 @@ counterfactual: the base with the variable set to its value in the source (Geige
 Interchange accuracy (IIA) is the share of pairs for which that holds. Many pairs agree whatever one does, because
 the counterfactual is what the base gives anyway: ``chance`` is the accuracy of doing nothing, and ``iia_informative``
 counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base. ``score`` and ``slope``
-grade how far the outcome moved against how far it should have (:mod:`interp.interventions.counterfactual`).
+grade how far the outcome moved against how far it should have (:mod:`interp.interventions.interchange`).
 
 An accuracy of 1 says, for these pairs only, that these places hold the variable in a form the rest of the network uses.
 For a whole activation it says that the variable is among what reaches this place and that nothing else there matters to
@@ -25,34 +25,235 @@ a random subspace (orthogonal, of equal rank), because moving an activation does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Algorithm, Episodes
+from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked, checked_fields, non_empty
-from interp.errors import require
-from interp.interventions.counterfactual import (
-    InterchangeResult,
-    graded,
-    of_rounds,
-    require_comparable,
-    score_difference,
-)
+from interp.display import Tabled
+from interp.errors import require, require_known
 from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, passed, run
 from interp.interventions.pairs import paired_runs
-from interp.interventions.sites import Site, row_widths
-from interp.interventions.swaps import Place, Places, resolve_places
+from interp.interventions.results import Effects, intervals
+from interp.interventions.sites import Place, Places, Site, resolve_places, row_widths
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
+from interp.provenance import provenance
+from interp.statistics import Interval, ratio_interval, resample_weights
+
+
+@dataclass(frozen=True)
+class InterchangeResult(Tabled):
+    """Interchange of one variable at some places: hits and effects on an outcome, "prediction" or "state".
+
+    Attributes:
+        correct, unpatched: is the outcome the counterfactual's, with the intervention and without.
+        informative: does the algorithm's counterfactual differ from its outcome on the base.
+        error: largest difference from the counterfactual's probabilities, or state.
+        effect: how far the intervention moved the probability of each outcome, or each number that the round writes.
+        wanted: how far setting the variable moves the algorithm's.
+    """
+
+    variable: str
+    places: tuple[str, ...]
+    outcome: str
+    correct: Bool[np.ndarray, "episode round"]
+    unpatched: Bool[np.ndarray, "episode round"]
+    informative: Bool[np.ndarray, "episode round"]
+    error: Float[np.ndarray, "episode round"]
+    effect: Float[np.ndarray, "episode round number"]
+    wanted: Float[np.ndarray, "episode round number"]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def iia(self) -> float:
+        """Interchange intervention accuracy: the share of pairs whose outcome is the algorithm's, from 0 to 1."""
+        return float(self.correct.mean())
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of doing nothing."""
+        return float(self.unpatched.mean())
+
+    @property
+    def iia_informative(self) -> float:
+        """Accuracy over informative pairs; NaN when there is none."""
+        return self.interval().estimate
+
+    @property
+    def max_error(self) -> float:
+        """The largest error of any pair, in the units of the outcome."""
+        return float(self.error.max())
+
+    @checked
+    def interval(self, seed: int = 0) -> Interval:
+        """Accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
+        return ratio_interval((self.correct & self.informative).sum(1), self.informative.sum(1), seed=seed)
+
+    @checked
+    def score(self, seed: int = 0) -> Interval:
+        """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
+        return ratio_interval(self._missed, self._asked, seed=seed).complement
+
+    @checked
+    def slope(self, seed: int = 0) -> Interval:
+        """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
+        return ratio_interval(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed=seed)
+
+    @property
+    def finding(self) -> str:
+        """How often the outcome is the algorithm's, and how often it is without the intervention."""
+        if not self.informative.any():
+            return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
+        row = self.to_frame().iloc[0]
+        return (
+            f"With {self.variable} set at {row['places']}, the {self.outcome} is the algorithm's in "
+            f"{row['iia_informative']:.0%} of the pairs in which that differs "
+            f"({row['chance_informative']:.0%} without)."
+        )
+
+    def plot(self) -> Any:
+        """Accuracy over informative pairs, and how much of the wanted move is made, with their intervals."""
+        rows = {"accuracy": self.interval(), "score": self.score(), "slope": self.slope()}
+        return intervals(rows, xlabel=f"{self.variable}: share that is the algorithm's")
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""
+        interval, asked = self.interval(), self.informative.any()
+        row = {
+            "variable": self.variable,
+            "places": " + ".join(self.places),
+            "outcome": self.outcome,
+            "iia": self.iia,
+            "chance": self.chance,
+            "iia_informative": interval.estimate,
+            "low": interval.low,
+            "high": interval.high,
+            "chance_informative": float(self.unpatched[self.informative].mean()) if asked else float("nan"),
+            "n_pairs": self.correct.size,
+            "n_informative": int(self.informative.sum()),
+            "max_error": self.max_error,
+            **self.score().columns("score"),
+            **self.slope().columns("slope"),
+        }
+        return pd.DataFrame([row])
+
+    @property
+    def _asked(self) -> NDArray[np.float64]:
+        return np.einsum("btk,btk->b", self.wanted, self.wanted)
+
+    @property
+    def _missed(self) -> NDArray[np.float64]:
+        off = self.effect - self.wanted
+        return np.einsum("btk,btk->b", off, off)
+
+
+@checked
+def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: int = 0) -> Interval:
+    """The score less the score that the same pairs get under a rival algorithm; the bootstrap is paired.
+
+    An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
+    to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
+    """
+    require(
+        result.effect.shape == rival.effect.shape,
+        f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}",
+    )
+    require(bool(result._asked.sum()), f"setting {result.variable!r} changes no outcome of the algorithm: no score")
+    silent = rival._asked.sum() == 0
+    weights = resample_weights(len(result.effect), seed=seed, plain_first=True)
+    with np.errstate(divide="ignore", invalid="ignore"):  # draws in which nothing is wanted are left out
+        score = 1 - (weights @ result._missed) / (weights @ result._asked)
+        rivals = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)
+    return Interval.of_samples((score - rivals)[1:], float((score - rivals)[0]))
+
+
+def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
+    """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
+    require_known("outcome", outcome, ("prediction", "state"))
+    require(
+        algorithm.task == model.layout.task,
+        f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
+    )
+    require(
+        outcome != "state" or bool(algorithm.written),
+        f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...",
+    )
+
+
+def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Values:
+    """Every variable at some rounds, ``[episode, round, ...]``."""
+    return {key: values[:, list(rounds)] for key, values in algorithm.run(episodes).items()}
+
+
+def graded(
+    found: Effects,
+    model: Machine,
+    algorithm: Algorithm,
+    outcome: Outcome,
+    counterfactual: tuple[Values, Values],
+    variable: str,
+    places: Iterable[object],
+) -> InterchangeResult:
+    """Hits and effects of an experiment's only edit, held against an algorithm's counterfactual.
+
+    ``counterfactual`` holds the algorithm's variables on the base, and with one of them set, ``[episode, round, ...]``.
+    """
+    patched, plain = found.values[0].numpy(force=True), found.unpatched.numpy(force=True)
+    of_state = outcome.key == "state"
+    if of_state:
+        before, goal = (values[algorithm.written] for values in counterfactual)
+    else:
+        before, goal = (np.asarray(algorithm.distribution(values), np.float64) for values in counterfactual)
+    if not of_state and model.layout.kind == "classes":
+        wanted = _choice(goal)
+        correct, unpatched, informative = (_choice(x) == wanted for x in (patched, plain, before))
+        informative, error = ~informative, np.abs(patched - goal).max(-1)
+        effect, asked = patched - plain, goal - before
+    else:
+        require(
+            of_state or before.shape == goal.shape == patched.shape,
+            f"{algorithm.name} must predict {', '.join(model.layout.outcomes)} as [episode, round, number] "
+            f"{patched.shape}, got shape {before.shape}",
+        )
+        before, goal, patched, plain = (x.reshape(*x.shape[:2], -1) for x in (before, goal, patched, plain))
+        effect, asked = patched - plain, np.asarray(goal - before, dtype=np.float64)
+        # What was decoded, or a learned model predicts, is held against the move that is asked, and may be off by half.
+        moves = outcome.decode is not None if of_state else not model.is_handwired
+        if moves:
+            patched, plain = before + patched - plain, before
+        error, missed, moved = (np.abs(x - goal).max(-1) for x in (patched, plain, before))
+        informative, near = moved > outcome.tolerance, np.full(moved.shape, outcome.tolerance)
+        if moves and informative.any():
+            near = np.where(informative, moved, np.median(moved[informative])) / 2
+        correct, unpatched = error <= near, missed <= near
+    settings = provenance(
+        model,
+        algorithm=algorithm.key,
+        parameters=dict(algorithm.parameters),
+        rounds=[edited for edited, _ in found.rounds],
+        **found.settings,
+    )
+    names, grades = tuple(map(str, places)), (correct, unpatched, informative, error, effect, asked)
+    return InterchangeResult(variable, names, outcome.key, *grades, settings=settings)
+
+
+def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
+    """The most probable outcome; the lowest index within rounding of the maximum."""
+    return (p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1)
+
 
 __all__ = ["Claim", "InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
 
-NO_OTHER = "no other direction"
+_NO_OTHER = "no other direction"
 """What tables say where a claim has no random control, because what it interchanges is one number wide."""
 
 
@@ -194,7 +395,7 @@ def carriers(
                 control=claim.control,
             )
         )
-        rows.append(frame.assign(no_random=NO_OTHER) if all(wholes) and not elsewhere else frame)
+        rows.append(frame.assign(no_random=_NO_OTHER) if all(wholes) and not elsewhere else frame)
     return pd.concat(rows, ignore_index=True)
 
 

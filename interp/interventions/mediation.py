@@ -40,9 +40,10 @@ copy that is not read gives 0 there, and two activations that say the same give 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -56,20 +57,169 @@ from interp.checks import checked, checked_fields, integer, refuse_endless
 from interp.display import Tabled
 from interp.errors import require, require_known
 from interp.interventions.experiment import CHUNK, Edit, Experiment, Outcome, Rows, passed, run, swaps
-from interp.interventions.mediators import Routes, Sites, order_of_points
 from interp.interventions.pairs import paired_runs
-from interp.interventions.results import Effects, heatmap, intervals
-from interp.interventions.sites import Site, sites
-from interp.interventions.swaps import Places, resolve_places
+from interp.interventions.results import Effects, Found, heatmap, intervals
+from interp.interventions.sites import COMPONENTS, Places, Site, resolve, resolve_places, sites
 from interp.machine import Machine
+from interp.model.layout import RoundLayout
 from interp.model.rollout import Step, rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
+Sites = tuple[Site, ...]
+_Moment = tuple[int, int]  # when something is computed: its layer (-1 before the first), its component's place there
+_Span = tuple[int, int]  # the first and the last position that something covers
+
+_ORDER = {key: i for i, key in enumerate(COMPONENTS)}
+
+
+def order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
+    """When a round computes each hook point of the machine, seen in a round of ``run``; None for a transformer."""
+    stream = model.points.get("resid_post")
+    if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
+        return None
+    points = sites(model, run.layout, list(model.points), None)
+    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=points)
+    return {site.hook: moment for moment, site in enumerate(seen)}
+
+
+class Routes:
+    """What lies between the causes, sites that are swapped, and the exit of the round that is read.
+
+    ``order`` says when each hook point is computed, where the model is no transformer (:func:`order_of_points`).
+    """
+
+    def __init__(
+        self,
+        model: Machine,
+        layout: RoundLayout,
+        causes: Sequence[Site],
+        *,
+        prediction: bool,
+        order: Mapping[str, int] | None = None,
+    ) -> None:
+        self.model, self.layout, self.causes, self.order = model, layout, tuple(causes), order
+        self.read = "prediction" if prediction else "update"
+        self.end = layout.predict_position if prediction else layout.update_position
+        self.pool = cache(self._pool)
+
+    def mediators(self, through: Sequence[Site | str]) -> Sites:
+        """Sites from texts, each checked to lie between."""
+        mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in through))
+        require(bool(mediators), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
+        causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
+        for site in mediators:
+            require(
+                not any(overlap(site, cause) for cause in self.causes),
+                f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
+            )
+            acts_on = (
+                "later components of its own position and, through attention, on later positions; choose one of these"
+                if self.order is None
+                else f"what a round computes after it: {', '.join(self._later()) or 'nothing'}"
+            )
+            require(
+                self.is_downstream(site),
+                f"mediator {str(site)!r} is not downstream of the cause {causes!r}, which acts on {acts_on}",
+            )
+            require(
+                self.is_upstream(site),
+                f"mediator {str(site)!r} cannot act on the {self.read}, which is read at {end!r} after the last "
+                f"layer; choose a site at {end!r}, or an earlier position before the last layer's attention",
+            )
+        return mediators
+
+    def is_downstream(self, site: Site) -> bool:
+        """Whether some cause can act on the site."""
+        if self.order is not None:
+            return any(self.order[cause.hook] < self.order[site.hook] for cause in self.causes)
+        return any(_leads(*self._where(cause), *self._where(site)) for cause in self.causes)
+
+    def is_upstream(self, site: Site) -> bool:
+        """Whether the site can act on what is read; where no positions say so, every site may."""
+        if self.order is not None:
+            return True
+        return _leads(*self._where(site), (self.model.points["resid_post"].n_layers, 0), (self.end, self.end))
+
+    def is_between(self, site: Site) -> bool:
+        """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
+        apart = not any(overlap(site, cause) for cause in self.causes)
+        return apart and self.is_downstream(site) and self.is_upstream(site)
+
+    def others(self, case: Sites, mediators: Sites, seed: Sequence[int]) -> Sites:
+        """As many sites of the same components as ``case``, none a mediator; fewer or none if the pool is smaller.
+
+        A machine that is no transformer may have one site of a component, a plain vector: where no other of its
+        component lies between, one of any other point that does stands in for it.
+        """
+        generator = np.random.default_rng(seed)
+        kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
+        drawn: list[Site] = []
+        n_elsewhere = 0
+        for kind, n in kinds.items():
+            pool = _apart(self.pool(*kind), mediators)
+            drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n])]
+            n_elsewhere += n * (not pool and self.order is not None)
+        if n_elsewhere:
+            every = [site for key in self.model.points for site in self.pool(key, False, True)]
+            pool = _apart(every, (*mediators, *drawn))
+            drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n_elsewhere])]
+        return tuple(drawn)
+
+    def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
+        """Every site of a component that lies between."""
+        pool = sites(self.model, self.layout, component, None if everywhere else "all")
+        pool = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in pool))
+        return [site for site in pool if self.is_between(site)]
+
+    def _later(self) -> list[str]:
+        """The points that are computed after some cause, one for every cycle, in the order of the machine's points."""
+        every = [site for key in self.model.points for site in sites(self.model, self.layout, key, None)]
+        return [str(site) for site in every if self.is_downstream(site)]
+
+    def _where(self, site: Site) -> tuple[_Moment, _Span]:
+        moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]
+        places = self.layout.latent_positions if site.kind.axes == "latent" else range(self.layout.n_positions)
+        which = 0 if site.kind.position_axis is None else site.kind.position_axis - 1
+        covered = np.atleast_1d(np.array(places)[site.index(self.layout)[1 + which]])
+        return moment, (int(covered[0]), int(covered[-1]))
+
+
+def _apart(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
+    """The sites of a pool that hold nothing in common with those that are known."""
+    return [site for site in pool if not any(overlap(site, other) for other in known)]
+
+
+def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
+    """Whether what is computed at ``start`` and positions ``of`` can act on what is at ``end`` and positions ``to``.
+
+    >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
+    >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
+    True
+    >>> _leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1: too late
+    False
+    >>> _leads((0, z), (3, 3), (1, mlp_out), (5, 5))
+    True
+    """
+    if start < end and of[0] <= to[1] and to[0] <= of[1]:
+        return True
+    layer, component = start
+    is_read = component <= _ORDER["v"] and component != _ORDER["q"]  # a query is read at its own position only
+    attention = max(layer, 0) if is_read else layer + 1
+    return of[0] < to[1] and (attention, _ORDER["scores"]) <= end
+
+
+def overlap(one: Site, other: Site) -> bool:
+    """Whether two sites hold some activation in common."""
+    pairs = ((one.head, other.head), (one.position, other.position))
+    return one.hook == other.hook and all(a is None or b is None or a == b for a, b in pairs)
+
+
 __all__ = ["EffectMap", "MediationResult", "Split", "effect_map", "mediate", "paths"]
 
+_SHARES = ("blocked", "carried")
 _ROUNDING = 100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
 
 
@@ -129,15 +279,15 @@ class MediationResult(Tabled):
 
     def plot(self) -> Any:
         """The shares blocked and carried by every mediator, with their intervals."""
-        rows = {name: [self.blocked(name), self.carried(name)] for name in self.mediators}
-        return intervals(rows, ["blocked", "carried"], xlabel=f"share of the effect on the {self.outcome}")
+        rows = {f"{share}: {name}": getattr(self, share)(name) for name in self.mediators for share in _SHARES}
+        return intervals(rows, xlabel=f"share of the effect on the {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per mediator, and a last one for all jointly: shares with intervals, and those of the controls."""
         rows = []
         for i, mediator in enumerate(self.mediators):
             row: dict[str, Any] = {"cause": " + ".join(self.cause), "outcome": self.outcome, "mediator": mediator}
-            for draw, key in enumerate(("blocked", "carried")):
+            for draw, key in enumerate(_SHARES):
                 row |= getattr(self, key)(mediator).columns(key)
                 draws = self.random[i, :, draw]
                 row[f"random_{key}"] = float(draws.mean()) if len(draws) else float("nan")
@@ -149,45 +299,23 @@ class MediationResult(Tabled):
         return pd.DataFrame(rows)
 
 
-@dataclass(frozen=True)
-class EffectMap(Tabled):
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class EffectMap(Found):
     """How much of an effect each row's activation carries by itself; NaN where no effect can pass.
 
+    The table has one row a layer of a transformer, or a point of any other machine, and one column a place ("share"
+    without).
+
     Attributes:
-        layers: of a transformer, whose rows are the residual stream after each layer: 0, 1, ...; empty for others.
         points: the site of every row: "resid_post[0]", or every other point of a machine, such as "cell" or "block[2]".
         positions: the place of every column within a row's site; "" for the whole of a point that has no places.
     """
 
     cause: tuple[str, ...]
     outcome: str
-    layers: tuple[int, ...]
     points: tuple[str, ...]
     positions: tuple[str, ...]
-    shares: Float[np.ndarray, "point position"] = field(repr=False)
-    n_pairs: int
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def finding(self) -> str:
-        """Where most of the effect passes."""
-        if np.isnan(self.shares).all():
-            return "No effect can pass anywhere."
-        row, column = np.unravel_index(np.nanargmax(self.shares), self.shares.shape)
-        at = f"{self.points[row]}@{self.positions[column]}".removesuffix("@")
-        return f"{at} carries most of the effect of {' + '.join(self.cause)}: {self.shares[row, column]:.0%}."
-
-    def plot(self) -> Any:
-        """A heat map of the shares by layer, or point, and position."""
-        title = f"effect of {' + '.join(self.cause)} on the {self.outcome}"
-        return heatmap(
-            self.to_frame(), title, x="position", y="layer" if self.layers else "point", unit="share carried"
-        )
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row a layer of a transformer, or a point of any other machine; one column a place ("share" without)."""
-        rows = pd.Index(self.layers, name="layer") if self.layers else pd.Index(self.points, name="point")
-        return pd.DataFrame(self.shares, index=rows, columns=[position or "share" for position in self.positions])
+    shares: Float[np.ndarray, "point position"]
 
 
 @checked
@@ -252,7 +380,9 @@ def mediate(
     cases = [*((site,) for site in alone), mediators]
     draws = [[swap.routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
     names = (*map(str, alone), "all")
-    borrowed = [name for name, case, several in zip(names, cases, draws, strict=True) if _borrows(case, several)]
+    kinds = [{site.component for site in case} for case in cases]  # of which a draw may borrow another
+    others = [{site.component for draw in several for site in draw} for several in draws]
+    borrowed = [name for name, own, drawn in zip(names, kinds, others, strict=True) if drawn - own]
     noted = {"random_of_any_point": borrowed} if borrowed else {}
     sums = swap.sums(list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)])))
     control = None
@@ -280,12 +410,6 @@ def mediate(
         untrained=control,
         settings=swap.settings(commit=swap.runs[0].commit, n_random=n_random, seed=seed, **noted),
     )
-
-
-def _borrows(case: Sites, draws: Sequence[Sites]) -> bool:
-    """Whether some draw holds a site of a component that the case has none of."""
-    own = {site.component for site in case}
-    return any(site.component not in own for draw in draws for site in draw)
 
 
 @checked
@@ -339,15 +463,25 @@ def effect_map(
             moved = outcomes.unflatten(0, (len(some), -1)) - plain
             columns = [positions.index(places[row][i]) for i in some]
             shares[row, columns] = (moved * effect).sum((1, 2)).numpy(force=True) / total
+    names, cause = tuple(map(str, points)), tuple(map(str, swap.causes))
+    index = pd.RangeIndex(len(points), name="layer") if is_transformer else pd.Index(names, name="point")
+    table = pd.DataFrame(shares, index=index, columns=[position or "share" for position in positions])
+    sentence = "No effect can pass anywhere."
+    if not np.isnan(shares).all():
+        row, column = np.unravel_index(np.nanargmax(shares), shares.shape)
+        at, share = f"{names[row]}@{positions[column]}".removesuffix("@"), f"{shares[row, column]:.0%}"
+        sentence = f"{at} carries most of the effect of {' + '.join(cause)}: {share}."
+    title = f"effect of {' + '.join(cause)} on the {swap.outcome.key}"
     return EffectMap(
-        cause=tuple(map(str, swap.causes)),
+        sentence=sentence,
+        table=table,
+        picture=partial(heatmap, table, title, x="position", y=str(index.name), unit="share carried"),
+        settings=swap.settings(n_pairs=len(rows.latents)),
+        cause=cause,
         outcome=swap.outcome.key,
-        layers=tuple(range(len(points))) if is_transformer else (),
-        points=tuple(map(str, points)),
+        points=names,
         positions=positions,
         shares=shares,
-        n_pairs=len(rows.latents),
-        settings=swap.settings(),
     )
 
 

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -35,19 +36,20 @@ from transformer_lens.patching import PatchingResult as Statistics
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.display import Tabled
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.errors import InputError, require_known, unknown_name
 from interp.interventions.experiment import Edit, Experiment, Ran, run
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare, warn_if_unrelated
-from interp.interventions.results import heatmap, largest_first
+from interp.interventions.results import Found, heatmap, largest_first
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean, percentile_bounds, resample_weights
 
-_Direction = Literal["denoising", "noising"]
+_NO_GAP = 1e-12
+"""Two runs that differ by less do not differ."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class PatchingResult(Tabled):
 
     def fractions(self) -> Float[Tensor, " site"]:
         """Share of the gap that each patch carries over; an error where the two runs do not differ by this metric."""
-        if abs(self.gap) < 1e-12:
+        if abs(self.gap) < _NO_GAP:
             raise InputError(
                 f"clean and corrupted runs do not differ in {self.metric} at round {self.read}, so there is no gap to "
                 "take a fraction of; use effects, another metric, or a later read"
@@ -112,17 +114,14 @@ class PatchingResult(Tabled):
             effect_high=high.numpy(force=True),
             p_value=statistics.permutation_pvalue(seed=seed).numpy(force=True),
         )
-        frame["fraction"], frame["fraction_low"], frame["fraction_high"] = self._fraction_intervals(seed)
-        choices = {name: getattr(self, name) for name in ("metric", "direction", "round", "read", "propagate")}
-        return largest_first(frame.assign(**choices, n_episodes=self.values.shape[1]))
-
-    def _fraction_intervals(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         effects, gaps = (x.double().numpy(force=True) for x in (self.effects, self.source - self.base))
         weights = resample_weights(effects.shape[1], seed=seed)
         with np.errstate(invalid="ignore", divide="ignore"):
             samples = (weights @ effects.T) / (weights @ gaps)[:, None]
-            estimate = effects.mean(1) / gaps.mean()
-        return estimate, *percentile_bounds(samples)
+            frame["fraction"] = effects.mean(1) / gaps.mean()
+        frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
+        choices = {name: getattr(self, name) for name in ("metric", "direction", "round", "read", "propagate")}
+        return largest_first(frame.assign(**choices, n_episodes=self.values.shape[1]))
 
     @checked
     def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
@@ -134,7 +133,11 @@ class PatchingResult(Tabled):
         if not patched:
             raise unknown_name("patched component", component, {site.component for site in self.sites})
         numbers = self.fractions() if value == "fraction" else self.effects.mean(-1)
-        rows = [_row_name(self.sites[i]) for i in patched]
+        rows = []
+        for site in (self.sites[i] for i in patched):
+            by_layer = site.layer is not None and site.component in COMPONENTS
+            head = "" if site.head is None else f"H{site.head}"
+            rows.append(f"L{site.layer}{head}" if by_layer else str(replace(site, position=None)))
         columns = [self.sites[i].position or "all" for i in patched]
         table = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns]).unstack()
         return table.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))]
@@ -154,18 +157,14 @@ class PatchingResult(Tabled):
     def finding(self) -> str:
         """Which site restores most of the difference."""
         mean, name = self.effects.mean(-1), self.metric.replace("_", " ")
-        site, effect = self.sites[int(mean.abs().argmax())], float(mean[mean.abs().argmax()])
+        first = int(mean.abs().argmax())
         verb, of = ("restores", "clean") if self.direction == "denoising" else ("carries over", "corrupted")
-        if abs(self.gap) < 1e-12:
+        if abs(self.gap) < _NO_GAP:
             return f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
-        share = f"{effect / self.gap:.0%} of the {name} of the {of} run"
-        return f"Patching round {self.round} at {site} {verb} {share}, the most of {len(self.sites)} sites."
-
-
-def _row_name(site: Site) -> str:
-    if site.layer is None or site.component not in COMPONENTS:
-        return str(replace(site, position=None))
-    return f"L{site.layer}" + ("" if site.head is None else f"H{site.head}")
+        share = f"{float(mean[first]) / self.gap:.0%} of the {name} of the {of} run"
+        return (
+            f"Patching round {self.round} at {self.sites[first]} {verb} {share}, the most of {len(self.sites)} sites."
+        )
 
 
 @checked
@@ -240,7 +239,7 @@ def of_pair(
 
 
 def _measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
-    require_known("direction", direction, get_args(_Direction))
+    require_known("direction", direction, ("denoising", "noising"))
     return find_metric(metric, model.layout)
 
 
@@ -273,59 +272,25 @@ def run_cells(
     return run(experiment).values[:, :, 0, 0]
 
 
-@dataclass(frozen=True)
-class RoundMap(Tabled):
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class RoundMap(Found):
     """Effects of patching one site at some rounds, read at the same rounds: patched minus base, NaN before the patch.
 
     ``gaps`` are the unpatched differences, source minus base.
     """
 
-    site: str
     rounds: tuple[int, ...]
     effects: Float[np.ndarray, "patched read episode"]
     gaps: Float[np.ndarray, "read episode"]
     metric: str
-    direction: str
-    settings: dict[str, Any] = field(default_factory=dict)
 
     @checked
-    def grid(self, value: str = "effect") -> pd.DataFrame:
+    def grid(self, value: Literal["effect", "fraction"] = "effect") -> pd.DataFrame:
         """Mean effects, or fractions of the gap (NaN where the runs do not differ): rows patched, columns read."""
-        require(value in ("effect", "fraction"), f"value must be 'effect' or 'fraction', got {value!r}")
-        table = self.effects.mean(-1)
+        table, gap = self.effects.mean(-1), self.gaps.mean(-1)
         if value == "fraction":
-            gap = self.gaps.mean(-1)
-            table = table / np.where(np.abs(gap) > 1e-12, gap, np.nan)
+            table = table / np.where(np.abs(gap) > _NO_GAP, gap, np.nan)
         return pd.DataFrame(table, index=list(self.rounds), columns=list(self.rounds))
-
-    @checked
-    def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
-        """One row per (patched round, read round), the largest effect first, with its 95 % interval, and the gap."""
-        effects = rearrange(self.effects, "patched read episode -> episode patched read")
-        mean, low, high = bootstrap_mean(effects, seed=seed)
-        columns = ["patched", "read", "effect", "effect_low", "effect_high", "gap"]
-        rows = [
-            (t, u, mean[i, j], low[i, j], high[i, j], self.gaps[j].mean())
-            for i, t in enumerate(self.rounds)
-            for j, u in enumerate(self.rounds)
-            if u >= t
-        ]
-        frame = pd.DataFrame(rows, columns=columns)
-        return largest_first(frame.assign(site=self.site, metric=self.metric, direction=self.direction))
-
-    def plot(self) -> Any:
-        """A heat map of the mean effects: rounds patched by rounds read."""
-        title = f"{self.settings['model']}: {self.site}, round x round"
-        return heatmap(self.grid(), title, x="read at", y="patched at", unit=f"effect on {self.metric}")
-
-    @property
-    def finding(self) -> str:
-        """How long the effect lasts."""
-        mean = np.abs(self.effects.mean(-1))
-        sizes = np.array([np.nanmean(np.diagonal(mean, lag)) for lag in range(len(self.rounds))])
-        lasts = int(np.flatnonzero(sizes >= sizes.max() / 2)[-1])
-        later = f"{lasts} rounds later" if lasts != 1 else "1 round later"
-        return f"What is patched at {self.site} still moves {self.metric} by half of its largest effect {later}."
 
 
 @checked
@@ -368,5 +333,26 @@ def round_map(
             effects[at_rounds.index(t), at_rounds.index(u)] = found[:, i]
     sides = [[measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)]
     gaps = np.stack([(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)])
-    settings = provenance(model, commit=pair.clean.commit, propagate=True)
-    return RoundMap(str(site), tuple(at_rounds), effects, gaps, measure.key, direction, settings)
+    mean, low, high = bootstrap_mean(rearrange(effects, "patched read episode -> episode patched read"))
+    rows = [
+        (t, u, mean[i, j], low[i, j], high[i, j], gaps[j].mean())
+        for i, t in enumerate(at_rounds)
+        for j, u in enumerate(at_rounds)
+        if u >= t
+    ]
+    frame = pd.DataFrame(rows, columns=["patched", "read", "effect", "effect_low", "effect_high", "gap"])
+    sizes = np.array([np.nanmean(np.diagonal(np.abs(effects.mean(-1)), lag)) for lag in range(len(at_rounds))])
+    lasts = int(np.flatnonzero(sizes >= sizes.max() / 2)[-1])
+    later = f"{lasts} round{'s' * (lasts != 1)} later"
+    grid = pd.DataFrame(effects.mean(-1), index=at_rounds, columns=at_rounds)
+    axes = {"x": "read at", "y": "patched at", "unit": f"effect on {measure.key}"}
+    return RoundMap(
+        sentence=f"What is patched at {site} still moves {measure.key} by half of its largest effect {later}.",
+        table=largest_first(frame.assign(site=str(site), metric=measure.key, direction=direction)),
+        picture=partial(heatmap, grid, f"{model.name}: {site}, round x round", **axes),
+        settings=provenance(model, commit=pair.clean.commit, propagate=True),
+        rounds=tuple(at_rounds),
+        effects=effects,
+        gaps=gaps,
+        metric=measure.key,
+    )

@@ -1,4 +1,4 @@
-"""What experiments give: the labelled array, and the three pictures that every result is drawn with.
+"""What experiments give: the labelled array, a finding with its table, and the three pictures of every result.
 
 A result says its finding first and its settings after, its table has the largest effects first, and ``plot()`` draws it
 as a heat map (by place and layer, by round and round), a curve (by dose, by size) or intervals (by part, by control).
@@ -6,7 +6,7 @@ as a heat map (by place and layer, by round and round), a curve (by dose, by siz
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,12 +43,6 @@ class Effects(Tabled):
         """Edited minus unpatched."""
         return self.values - self.unpatched
 
-    def by_lag(self) -> pd.DataFrame:
-        """The mean size of the effect by edit (rows) and by how many rounds after the edit it is read (columns)."""
-        sizes = self.effects.abs().sum(-1).mean(1).numpy(force=True)
-        lags = [read - edited for edited, read in self.rounds]
-        return pd.DataFrame(sizes, index=list(self.edits), columns=lags).T.groupby(level=0).mean().T
-
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per edit, round and outcome, the largest mean effect first, with its 95 % interval over episodes."""
@@ -60,8 +54,11 @@ class Effects(Tabled):
         return largest_first(frame.assign(effect=mean, effect_low=low, effect_high=high))
 
     def plot(self) -> Any:
-        """A heat map of the mean size of the effect, by edit and by rounds after it."""
-        return heatmap(self.by_lag(), "effect by edit and lag", x="rounds after the edit", y="edit", unit="size")
+        """A heat map of the mean size of the effect, by edit and by how many rounds after it the effect is read."""
+        sizes = self.effects.abs().sum(-1).mean(1).numpy(force=True)
+        lags = [read - edited for edited, read in self.rounds]
+        by_lag = pd.DataFrame(sizes, index=list(self.edits), columns=lags).T.groupby(level=0).mean().T
+        return heatmap(by_lag, "effect by edit and lag", x="rounds after the edit", y="edit", unit="size")
 
     @property
     def finding(self) -> str:
@@ -71,6 +68,27 @@ class Effects(Tabled):
             "" if first["read"] == first["edited"] else f" after round {first['edited']}"
         )
         return f"{first['edit']} moves outcome {first['outcome']} most: by {first['effect']:+.3g} in {where}."
+
+
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class Found(Tabled):
+    """What a method found: a sentence, a table, and how that is drawn."""
+
+    sentence: str
+    table: pd.DataFrame
+    picture: Callable[[], Any]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def to_frame(self) -> pd.DataFrame:
+        """The table."""
+        return self.table
+
+    def plot(self) -> Any:
+        """The picture, as matplotlib draws it."""
+        return self.picture()
 
 
 def largest_first(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
@@ -85,34 +103,16 @@ def heatmap(table: pd.DataFrame, title: str, *, x: str, y: str, unit: str) -> An
     return drawn(heatmaps({title: table}, label=unit, xlabel=x, ylabel=y))
 
 
-def curves(x: ArrayLike, lines: Mapping[str, ArrayLike], *, xlabel: str, ylabel: str, title: str = "") -> Any:
-    """A matplotlib figure of lines over one axis, with a legend."""
-    from matplotlib.figure import Figure
+def curves(x: ArrayLike, lines: Mapping[str, ArrayLike], *, xlabel: str, ylabel: str) -> Any:
+    """:func:`interp.figures.curves` of lines over one axis."""
+    from interp.figures import curves as of
 
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    for name, y in lines.items():
-        axes.plot(np.asarray(x), np.asarray(y), ".-", label=name)
-    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
-    axes.legend()
-    return drawn(figure)
+    parts = [pd.DataFrame({xlabel: x, "algorithm": name, "mean": y}) for name, y in lines.items()]
+    return drawn(of(pd.concat(parts), x=xlabel, ylabel=ylabel))
 
 
-def intervals(rows: Mapping[str, Sequence[Interval]], names: Sequence[str], *, xlabel: str, title: str = "") -> Any:
-    """A matplotlib figure with a row for every name of ``rows``, and in it an interval for each of ``names``."""
-    from matplotlib.figure import Figure
+def intervals(rows: Mapping[str, Interval], *, xlabel: str) -> Any:
+    """:func:`interp.figures.intervals` of named intervals."""
+    from interp.figures import intervals as of
 
-    figure = Figure(figsize=(6, 1 + 0.3 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
-    for i, name in enumerate(names):
-        several = [found[i] for found in rows.values()]
-        at, y = np.array([one.estimate for one in several]), np.arange(len(rows)) + 0.15 * i
-        ends = np.nan_to_num(
-            [[one.estimate - one.low for one in several], [one.high - one.estimate for one in several]]
-        )
-        axes.errorbar(at, y, xerr=np.maximum(ends, 0), fmt="o", label=name)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.invert_yaxis()
-    axes.set(xlabel=xlabel, title=title)
-    axes.legend()
-    return drawn(figure)
+    return drawn(of(pd.DataFrame([{"name": name, **vars(one)} for name, one in rows.items()]), xlabel=xlabel))

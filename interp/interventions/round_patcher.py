@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
-from interp.interventions.sites import Site
-from interp.interventions.swaps import tile
+from interp.interventions.sites import Site, tile
 from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout

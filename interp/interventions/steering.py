@@ -158,34 +158,23 @@ class SteeringResult(Tabled):
         episodes, 1 the whole move in every episode and 0 no better than none; NaN at dose 0, or where it is not given.
         """
         columns: dict[str, Any] = {"dose": self.doses}
-        series = {"model": self.model, "algorithm": self.algorithm, "random": self.random.mean(1)}
-        for name, values in series.items():
+        off, random = self.model - self.algorithm, self.random.mean(1)
+        series = {"model": self.model, "algorithm": self.algorithm, "random": random, "mean_error": np.abs(off)}
+        for name, values in {**series, "difference": off, "random_difference": random - self.algorithm}.items():
             columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
-        difference = np.abs(self.model - self.algorithm)
-        columns["mean_error"], columns["max_error"] = difference.mean(1), difference.max(1)
-        _, columns["mean_error_low"], columns["mean_error_high"] = bootstrap_mean(difference.T)
+        columns["max_error"] = np.abs(off).max(1)
         columns["random_mean_error"] = np.abs(self.random - self.algorithm[:, None]).mean((1, 2))
-        differences = {
-            "difference": self.model - self.algorithm,
-            "random_difference": self.random.mean(1) - self.algorithm,
-        }
-        for name, values in differences.items():
-            columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
-        scores = np.array([self._scores(i) for i in range(len(self.doses))])
-        for name, of_name in zip(("score", "score_low", "score_high", "random_score"), scores.T, strict=True):
-            columns[name] = of_name
-        return pd.DataFrame(columns)
-
-    def _scores(self, dose: int) -> tuple[float, float, float, float]:
-        """How much of the algorithm's move the model makes, with its interval; then the best random direction."""
-        if 0 not in self.doses or self.doses[dose] == 0:
-            return (float("nan"),) * 4
-        rest = self.doses.index(0)
-        asked = self.algorithm[dose] - self.algorithm[rest]
-        score = ratio_interval(np.abs(self.model[dose] - self.model[rest] - asked), np.abs(asked)).complement
-        missed = np.abs(self.random[dose] - self.random[rest] - asked).sum(1)
-        whole = float(np.abs(asked).sum())
-        return score.estimate, score.low, score.high, 1 - float(missed.min()) / whole if whole else float("nan")
+        scores = np.full((len(self.doses), 4), np.nan)
+        for i in range(len(self.doses)) if 0 in self.doses else ():
+            rest = self.doses.index(0)
+            moved, asked, drawn = (x[i] - x[rest] for x in (self.model, self.algorithm, self.random))
+            if self.doses[i] != 0:
+                score, whole = ratio_interval(np.abs(moved - asked), np.abs(asked)).complement, np.abs(asked).sum()
+                best = 1 - np.abs(drawn - asked).sum(1).min() / whole if whole else np.nan
+                scores[i] = score.estimate, score.low, score.high, best
+        return pd.DataFrame(columns).assign(
+            **dict(zip(("score", "score_low", "score_high", "random_score"), scores.T, strict=True))
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 import interp
 from interp import machines
 from interp.audit import THRESHOLDS, Scope, content, dynamics, shortcuts, timing, used
-from interp.audit.changes import CHANGES, DONOR, INITIAL, LATE, MEAN, NOISE, SAME, alike, donors
+from interp.audit.changes import Change, alike, donors, limited
 from interp.audit.trial import ALL, Trial
 from interp.decoder import cross_fitted
 from interp.refit import PLATEAU
@@ -40,19 +40,19 @@ def majority():
 
 def test_every_change_is_what_it_is_called(majority):
     starts, run = majority.writes, majority.run
-    state = {name: change(majority, starts) for name, change in CHANGES.items()}
+    state = {change: limited(majority, starts, change) for change in Change}
     own = majority.read(starts)
     assert all(part.shape == own.shape for part in state.values())
-    assert torch.equal(state[INITIAL][0], run.latents[:, 0])
-    assert torch.equal(state[LATE], majority.read([t - 1 for t in starts]))
+    assert torch.equal(state[Change.INITIAL][0], run.latents[:, 0])
+    assert torch.equal(state[Change.LATE], majority.read([t - 1 for t in starts]))
     given = donors(len(own[0]), majority.effort.seed)
     assert (given != np.arange(len(given))).all() and sorted(given) == list(range(len(given)))
-    assert torch.equal(state[DONOR][2], own[2][torch.from_numpy(given)])
-    assert torch.allclose(state[MEAN][1], own[1].mean(0).expand_as(own[1]))
+    assert torch.equal(state[Change.DONOR][2], own[2][torch.from_numpy(given)])
+    assert torch.allclose(state[Change.MEAN][1], own[1].mean(0).expand_as(own[1]))
     labels = run.choices[:, starts[1]].numpy()
     same, found = alike(labels, majority.effort.seed)
     assert (labels[same] == labels).all() and (same[found] != np.arange(len(labels))[found]).all()
-    assert torch.equal(state[SAME][1], own[1][torch.from_numpy(same)])
+    assert torch.equal(state[Change.SAME][1], own[1][torch.from_numpy(same)])
 
 
 def test_noise_has_the_covariance_of_the_states(majority):
@@ -62,7 +62,7 @@ def test_noise_has_the_covariance_of_the_states(majority):
     several = []
     for seed in range(20):
         other = replace(majority, effort=replace(majority.effort, seed=seed))
-        several.append(CHANGES[NOISE](other, starts)[0].flatten(1).double())
+        several.append(limited(other, starts, Change.NOISE)[0].flatten(1).double())
     drawn = torch.cat(several)
     assert torch.allclose(torch.cov(drawn.T), torch.cov(own.T), atol=0.15 * float(torch.cov(own.T).abs().max()))
     assert torch.allclose(drawn.mean(0), own.mean(0), atol=0.15 * float(own.std(0).max()))
@@ -73,9 +73,9 @@ def test_a_state_put_back_changes_nothing_and_a_channel_that_nobody_reads_has_no
     assert majority.distance(majority.distribution(back), majority.plain).max() < 1e-12
     machine = of(cached())
     assert set(machine.channels) == {ALL, "cache", "thought"}
-    thought = used.influence(machine, "thought", DONOR)
+    thought = used.influence(machine, "thought", Change.DONOR)
     assert np.nanmax(np.abs(thought.effect)) == 0 == np.nanmax(np.abs(thought.cost))
-    cache, whole = (used.influence(machine, name, DONOR) for name in ("cache", ALL))
+    cache, whole = (used.influence(machine, name, Change.DONOR) for name in ("cache", ALL))
     assert np.array_equal(cache.effect, whole.effect, equal_nan=True) and np.nanmax(cache.effect) > 0.05
 
 
@@ -87,7 +87,7 @@ def test_continued_rounds_equal_a_rollout_with_a_hook(majority):
         majority.model, majority.episodes, fwd_hooks={start: [("hook_latents", lambda latents, hook: latents[given])]}
     )
     effect = majority.distance(majority.distribution(hooked.predictions), majority.plain)
-    found = used.influence(majority, ALL, DONOR)
+    found = used.influence(majority, ALL, Change.DONOR)
     later = found.effect[majority.writes.index(start), :, : majority.shape[1] - start]
     assert np.allclose(later, effect[:, start:], atol=1e-9)
     assert (effect[:, :start] == 0).all() and effect[:, start].mean() > 0.05
@@ -144,7 +144,7 @@ def test_four_directions_carry_what_four_log_weights_say(majority):
 @pytest.mark.parametrize("name", ["wma-handwired", "wma-gru"])
 def test_a_write_in_every_round_is_the_write_of_that_round_and_a_write_once_is_not(name):
     trial = of(interp.load(name, **({"n_experts": 4} if name == "wma-handwired" else {})), SMALL)
-    found, donor = content.repeated(trial), used.influence(trial, ALL, DONOR)
+    found, donor = content.repeated(trial), used.influence(trial, ALL, Change.DONOR)
     told = found.set_index(["directions", "written", "round"])["effect"]
     whole = max(found["directions"])
     assert set(found["directions"]) == ({4} if name == "wma-handwired" else {4, 48})
@@ -277,7 +277,7 @@ def test_right_wrong_and_easy_are_apart(majority):
     assert not (masks["right"] & masks["wrong"]).any() and not (masks["easy"] & masks["not easy"]).any()
     assert masks["easy"].mean() > 0.3
     frame = shortcuts.group_table(majority).set_index(["group", "change"])["effect"]
-    assert frame["not easy", DONOR] > frame["easy", DONOR]
+    assert frame["not easy", Change.DONOR] > frame["easy", Change.DONOR]
 
 
 def test_every_threshold_says_why():

@@ -74,7 +74,7 @@ def test_a_worth_is_the_share_of_the_loss_beyond_that_by_other_truths(own, witho
 def test_a_machine_without_its_state_is_run_round_by_round():
     """The worth of the cache, by another route: every round alone, from an empty one."""
     trial = Trial.of(cached(), SMALL)
-    found = used.replaced(trial, used.INITIAL)
+    found = used.replaced(trial, used.Change.INITIAL)
     for t in range(1, trial.shape[1]):
         alone = trial.continued(trial.run.latents[:, :1].transpose(0, 1), [t], horizon=1)[0, :, t]
         assert torch.allclose(found[:, t], alone)

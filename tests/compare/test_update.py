@@ -14,8 +14,7 @@ from circuits.compare.question import Effort, Participant, Samples
 from circuits.compare.update import Rule, Update, UpdatePart, _decoded, _made, missed_steps, strange, updates
 from interp import tasks
 from interp.decoder import RIDGE
-from interp.interventions.moves import Writer
-from interp.interventions.steps import transition
+from interp.interventions.moves import Writer, transition
 from interp.model.transformer import untrained
 from interp.session import session
 from interp.statistics import Interval

@@ -26,7 +26,7 @@ from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.experiment import Outcome
 from interp.interventions.mediation import Split, effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare
-from interp.interventions.swaps import Place
+from interp.interventions.sites import Place
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.machines import gru, loop, lstm

@@ -11,14 +11,13 @@ from torch import nn
 import interp
 from interp.errors import InputError
 from interp.interventions import causal_tables, patch_command
+from interp.interventions.experiment import run_on
 from interp.interventions.interchange import Claim, carriers, interchange, placebos
-from interp.interventions.moves import Writer, decodable, move
+from interp.interventions.moves import Writer, decodable, move, transition
 from interp.interventions.pairs import paired_runs, prepare
 from interp.interventions.patching import of_pair, round_map, sweep
-from interp.interventions.sites import Site, resolve, row_widths, sites
+from interp.interventions.sites import Place, Site, resolve, resolve_places, row_widths, sites
 from interp.interventions.steering import Doses, fitted_direction, steer, write_state
-from interp.interventions.steps import run_on, transition
-from interp.interventions.swaps import Place, resolve_places
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.families import fading_majority
@@ -133,9 +132,9 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     predictions, latents = intervened(machine, base, source, resolve_places("latent", machine, base), rounds)
     torch.testing.assert_close(predictions, source.predictions[:, rounds])
     torch.testing.assert_close(latents, source.latents[:, [t + 1 for t in rounds]])
-    on, left = run_on(machine, base, [AT], 3, source.latents[:, [AT]])
-    torch.testing.assert_close(on[:, 0], source.predictions[:, AT : AT + 3])
-    torch.testing.assert_close(left[:, 0], source.latents[:, AT + 3])
+    ran = run_on(machine, base, [AT], 3, source.latents[:, [AT]])
+    torch.testing.assert_close(ran.predictions[0, :, 0], source.predictions[:, AT : AT + 3])
+    torch.testing.assert_close(ran.carried[0, :, 0, 0], source.latents[:, AT + 3])
     assert float((base.predictions - source.predictions)[:, AT:].abs().max()) > 1e-3
     with pytest.raises(InputError, match=r"latents must be \[episode, start, row, width\]"):
         run_on(machine, base, [AT], 1, source.latents[:, AT])

@@ -12,10 +12,8 @@ from interp.decoder import Decoder
 from interp.errors import InputError
 from interp.interventions import experiment
 from interp.interventions.experiment import Outcome, Rows, passed
-from interp.interventions.mediation import Split, mediate, paths
-from interp.interventions.mediators import Routes, overlap
-from interp.interventions.sites import Site, sites
-from interp.interventions.swaps import Place
+from interp.interventions.mediation import Routes, Split, mediate, overlap, paths
+from interp.interventions.sites import Place, Site, sites
 from interp.model.transformer import untrained as reset
 from interp.tasks import experts
 

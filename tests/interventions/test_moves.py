@@ -8,9 +8,8 @@ import torch
 
 import interp
 from interp.errors import InputError
-from interp.interventions.counterfactual import InterchangeResult, score_difference
-from interp.interventions.moves import Writer, decodable, move
-from interp.interventions.steps import transition
+from interp.interventions.interchange import InterchangeResult, score_difference
+from interp.interventions.moves import Writer, decodable, move, transition
 from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
@@ -30,7 +29,6 @@ def test_score_and_slope_on_a_napkin(effect, score, slope):
     """Of 2 that are wanted: all, half, none and twice as much."""
     result = _result(effect, 2.0)
     assert result.score().estimate == pytest.approx(score) and result.slope().estimate == pytest.approx(slope)
-    assert result.by_magnitude(1).score.item() == pytest.approx(score)
 
 
 def test_a_rival_that_wants_nothing_misses_the_whole_effect():
@@ -39,8 +37,6 @@ def test_a_rival_that_wants_nothing_misses_the_whole_effect():
     assert score_difference(_result(2.0, 2.0), _result(2.0, 0.0)).estimate == pytest.approx(1.0)
     with pytest.raises(InputError, match="changes no outcome of the algorithm"):
         score_difference(_result(2.0, 0.0), _result(2.0, 2.0))
-    with pytest.raises(InputError, match="n_parts must be 1 to 2, got 3"):
-        _result(1.0, 2.0).by_magnitude(3)
 
 
 @pytest.fixture(scope="module")

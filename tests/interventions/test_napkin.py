@@ -16,7 +16,7 @@ from interp.interventions import patching
 from interp.interventions.metrics import Metric
 from interp.interventions.pairs import prepare
 from interp.interventions.patching import round_map
-from interp.interventions.swaps import Place
+from interp.interventions.sites import Place
 from tests.handmade import intervened
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])

@@ -24,9 +24,8 @@ from interp import catalog
 from interp.errors import InputError
 from interp.interventions import mediation
 from interp.interventions.interchange import interchange
-from interp.interventions.moves import Writer
+from interp.interventions.moves import Writer, transition
 from interp.interventions.patching import sweep
-from interp.interventions.steps import transition
 from reports.build import write
 from tests.machines_of_others.kinds import make, pair
 

@@ -46,7 +46,7 @@ from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.interventions.alignment.counterfactual_pairs import Pairs, identified_rank, make_pairs, split
 from interp.interventions.alignment.subspace import Fit, RoundsWithSite, Search, fit, has_gradient, rounds_with
-from interp.interventions.counterfactual import of_rounds
+from interp.interventions.interchange import of_rounds
 from interp.interventions.pairs import paired_runs
 from interp.interventions.results import intervals
 from interp.interventions.sites import Site, resolve
@@ -67,7 +67,7 @@ COLUMNS = (
     *("iia_informative", "low_informative", "high_informative", "train_accuracy", "n_informative"),
 )
 """Of :meth:`AlignmentResult.to_frame`."""
-UNTRAINED, ARBITRARY = "untrained model", "arbitrary labels"
+UNTRAINED, _ARBITRARY = "untrained model", "arbitrary labels"
 
 
 class AlignmentError(InputError):
@@ -113,22 +113,22 @@ class AlignmentResult(Tabled):
     @property
     def finding(self) -> str:
         """How often the learned basis gives the algorithm's choice, beside its strongest control."""
-        others = {name: self.accuracy(name) for name in self.hits if name not in ("learned", ARBITRARY)}
+        others = {name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)}
         best = max(others, key=lambda name: others[name])
         learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
         return f"A basis of {self.rank} at {self.site} for {self.variable} {learned}; {best}: {others[best]:.0%}."
 
     def plot(self) -> Any:
         """The accuracy of every condition with its interval."""
-        rows = {name: [self.interval(name, informative=name != ARBITRARY)] for name in self.hits}
-        return intervals(rows, ["accuracy"], xlabel="interchange accuracy", title=f"{self.variable} at {self.site}")
+        rows = {name: self.interval(name, informative=name != _ARBITRARY) for name in self.hits}
+        return intervals(rows, xlabel=f"interchange accuracy of {self.variable} at {self.site}")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per condition: accuracy over all pairs and over informative ones, each with its interval."""
         rows = []
         for condition in self.hits:
             every, informative = self.interval(condition, informative=False), self.interval(condition)
-            if condition == ARBITRARY:  # an arbitrary label is no counterfactual: no pair of it is informative
+            if condition == _ARBITRARY:  # an arbitrary label is no counterfactual: no pair of it is informative
                 informative = NO_NUMBER
             scores = [x for each in (every, informative) for x in (each.estimate, each.low, each.high)]
             of = self.variable, self.site, self.rank, condition
@@ -187,7 +187,7 @@ def align(
     labelled = [_arbitrary(pairs, model.layout.n_outputs, seed) for pairs in parts]
     fits = {
         "learned": fit(practice, training, stopping, rank, search),
-        ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
+        _ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
         UNTRAINED: fit(fresh, training, stopping, rank, search),
     }
     interventions: dict[str, Intervention] = {name: fitted.intervention for name, fitted in fits.items()}
@@ -195,7 +195,7 @@ def align(
     interventions |= {"norm-matched random": placebo, "nothing": lambda own, _: own}
 
     def hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
-        judged = arbitrary if condition == ARBITRARY else pairs
+        judged = arbitrary if condition == _ARBITRARY else pairs
         choices = (fresh if condition == UNTRAINED else exam).scored(interventions[condition], judged).argmax(-1)
         return (choices == judged.wanted).numpy()
 

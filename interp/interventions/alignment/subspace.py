@@ -35,8 +35,7 @@ from interp.checks import integer, refuse_endless
 from interp.errors import require
 from interp.interventions.alignment.counterfactual_pairs import Pairs
 from interp.interventions.experiment import CHUNK, Rows, passed
-from interp.interventions.sites import Site, row_widths
-from interp.interventions.swaps import frozen
+from interp.interventions.sites import Site, frozen, row_widths
 from interp.machine import Machine, runs_from
 from interp.model.replay import replay
 from interp.model.run import Rollout
