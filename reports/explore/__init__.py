@@ -1,7 +1,7 @@
 """A machine live in a browser, one edit at a time: what ``interp explore`` and :func:`interp.explore` serve.
 
-* ``view``: all that a page shows, and its edits, as words of the address, as hooks of the engine, as Python;
-* ``bench``: a machine on the episodes of one setting; ``answer``: what edits do, beside algorithm and controls;
+* ``view``: all that a page shows, its edits as words of the address and as Python, and a machine on the episodes of one
+  setting; ``answer``: what edits do, beside algorithm and controls;
 * ``page``: what a page is filled with, and the longer work on one round (layers, carriers, attention);
 * ``server``: how it is served.
 

@@ -26,8 +26,7 @@ from interp.interventions.sites import Site, resolve, row_widths, write
 from interp.model.hooked import Hooks
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from reports.explore.bench import Bench
-from reports.explore.view import View, Written
+from reports.explore.view import Bench, View, Written
 
 _N_CONTROLS = 4
 """Random changes of equal size; their range is shown."""

@@ -10,7 +10,7 @@ given what it has with the edits, alone, in the run without.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from interp.decoder import Decoder
 from interp.errors import InputError, require
-from interp.interventions.round_patcher import RoundPatcher
+from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Site, sites, swept
 from interp.machine import Machine
 from interp.model.replay import replay
@@ -32,8 +32,7 @@ from interp.palette import INK, LIGHT
 from interp.style import WIDTH, house_style, inline_svg
 from reports.attention import AttentionView, heads_of
 from reports.explore.answer import Answer
-from reports.explore.bench import Bench, score
-from reports.explore.view import KINDS, View, script
+from reports.explore.view import KINDS, Bench, score, script
 
 _MOST_ROWS = 12
 """Outcomes that a page lists: those that move most, or are likeliest."""
@@ -127,17 +126,22 @@ def _sentence(answer: Answer) -> str:
 
 def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
     """What a view's page is filled with, by the names that its template has for it."""
-    said = _sentence(answer)
+    said, bench, view = _sentence(answer), answer.bench, answer.view
+    fed, layout = answer.after.fed.at(view.round), bench.layout
+    names = {i: name for name, i in layout.token_ids.items()}
+    tokens = [names.get(token, str(token)) for token in fed.tokens[0].tolist()]
+    called = ["carried" if i in layout.latent_positions else token for i, token in enumerate(tokens)]
+    positions = zip(layout.labels, called, fed.values[0].tolist(), strict=True)
     return {
         "picture": inline_svg(figure(answer, reference), said, "timeline"),
         "sentence": said,
         "outcomes": _outcomes(answer, reference),
         "state": _state(answer),
-        "tokens": _tokens(answer),
-        "timeline": _timeline(answer),
-        "edits": _edits(answer.view),
-        "choices": _choices(answer.bench),
-        "python": script(answer.bench, answer.view),
+        "tokens": [dict(zip(("position", "token", "value"), row, strict=True)) for row in positions],
+        "moved": answer.differences()["machine"].tolist(),
+        "acted": {t for edit in view.edits for t in edit.rounds(bench)},
+        "choices": _choices(bench),
+        "python": script(bench, view),
         "kinds": KINDS,
     }
 
@@ -173,18 +177,6 @@ def _state(answer: Answer) -> list[dict[str, Any]]:
     return rows
 
 
-def _tokens(answer: Answer) -> list[dict[str, Any]]:
-    """A row for each position of the chosen round: its label, its token, and its payload where it has one."""
-    fed, layout, t = answer.after.fed, answer.bench.layout, answer.view.round
-    names = {i: name for name, i in layout.token_ids.items()}
-    rows = []
-    for i, label in enumerate(layout.labels):
-        latent = i in layout.latent_positions
-        token = "carried" if latent else names.get(int(fed.tokens[0, t, i]), str(int(fed.tokens[0, t, i])))
-        rows.append({"position": label, "token": token, "value": float(fed.values[0, t, i])})
-    return rows
-
-
 def _choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     """What the forms offer: (value, name) of inputs, of numbers of the state, and of places."""
     inputs: list[tuple[str, str]] = []
@@ -206,36 +198,6 @@ def _choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     rows = [str(site) for site in sites(bench.model, bench.layout, ["latent"])]
     held = [(place, place) for place in ("latent", *rows, *places)]
     return {"inputs": inputs, "numbered": numbered, "state": numbers, "places": held}
-
-
-def _timeline(answer: Answer) -> list[dict[str, Any]]:
-    """A link for each round, with how far the edits move its prediction."""
-    moved, acted = answer.differences()["machine"], {t for edit in answer.view.edits for t in edit.rounds(answer.bench)}
-    most = max(float(np.nanmax(moved)), 1e-9)
-    return [
-        {
-            "round": t,
-            "query": answer.view.query(round=t),
-            "height": round(100 * float(moved[t]) / most) if most > 1e-6 else 0,
-            "moved": float(moved[t]),
-            "acted": t in acted,
-        }
-        for t in range(answer.bench.n_rounds)
-    ]
-
-
-def _edits(view: View) -> list[dict[str, str]]:
-    """Every edit of a view with the views without it and with it alone."""
-    each: Sequence[Any] = view.edits
-    return [
-        {
-            "text": str(edit),
-            "what": KINDS[edit.kind],
-            "without": replace(view, edits=(*each[:i], *each[i + 1 :])).query(),
-            "alone": replace(view, edits=(edit,)).query(),
-        }
-        for i, edit in enumerate(each)
-    ]
 
 
 _SMALLEST = 1e-6
@@ -314,12 +276,11 @@ def carriers(answer: Answer) -> Iterator[dict[str, Any]]:
     (_, _), (source, inner) = _sides(answer)
     require(not inner, f"edits act inside round {t}; choose a later one to see what carries them on")
     cells = sites(bench.model, bench.layout, ("latent", *(k for k in swept(bench.model) if k != "latent")))
-    patcher = RoundPatcher(bench.model, answer.before, t, source, update=False)
-    target = answer.machine[1][t]
-    for patched in patcher.cells(cells):
-        told = bench.layout.distribution(patched.predictions).double().numpy(force=True)
-        left = np.abs(told - target).sum(-1) / (2 if answer.classes else 1)
-        for i, missed in zip(patched.cells, left, strict=True):
+    edits = {str(cell): [Edit.of(cell, source)] for cell in cells}
+    for ran in batches(Experiment(bench.model, answer.before, edits, [t], update=False)):
+        told = bench.layout.distribution(ran.predictions[:, 0, 0, 0]).double().numpy(force=True)
+        left = np.abs(told - answer.machine[1][t]).sum(-1) / (2 if answer.classes else 1)
+        for i, missed in zip(ran.edits, left, strict=True):
             yield {"place": str(cells[i]), "share": float(1 - missed / whole)}
 
 

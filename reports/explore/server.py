@@ -29,8 +29,7 @@ from reports.attention import library_script
 from reports.blocks import TEMPLATES, environment, stylesheet
 from reports.explore import page
 from reports.explore.answer import Answer, answer
-from reports.explore.bench import N_EPISODES, Bench
-from reports.explore.view import LONGEST, Edit, View, script
+from reports.explore.view import LONGEST, N_EPISODES, Bench, Edit, View, script
 
 _ROUNDS = 30
 """Rounds of an episode, where the task has so many that say something new."""

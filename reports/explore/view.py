@@ -26,19 +26,142 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from interp import catalog
+from interp.algorithm import Algorithm, Values
 from interp.checks import checked, fit
+from interp.decoder import RIDGE
 from interp.errors import InputError, require, require_known
+from interp.interventions.moves import Writer
 from interp.interventions.sites import Site, resolve
 from interp.kinds import shown
-from interp.task import Corruption
-from reports.explore.bench import Bench
+from interp.machine import Machine
+from interp.model.layout import RoundLayout
+from interp.model.replay import replay
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
+from interp.task import Corruption, Task
+from reports.blocks import environment
+
+N_EPISODES = 16
+"""Episodes that can be looked at."""
+_N_KNOWN, _N_EXACT = 1440, 240
+"""Rounds of others that decoders are fitted on; fewer where the state is there exactly, as in a handwired machine."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A machine with the episodes of one setting.
+
+    Attributes:
+        origin: how the machine was loaded, for Python: ``interp.load(...)``.
+    """
+
+    model: Machine
+    origin: str
+    episodes: Any
+    regime: str
+    seed: int
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds of every episode."""
+        return int(self.episodes.n_rounds)
+
+    @cached_property
+    def task(self) -> Task:
+        """The record of its task."""
+        return catalog.of(self.model)
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that it is held against."""
+        return self.task.explains(self.model)
+
+    @cached_property
+    def values(self) -> Values:
+        """What the algorithm holds on every episode, ``[episode, round, ...]``."""
+        return self.algorithm.run(self.episodes)
+
+    @cached_property
+    def run(self) -> Rollout:
+        """The machine's run over every episode."""
+        return rollout(self.model, self.episodes)
+
+    @cached_property
+    def layout(self) -> RoundLayout:
+        """The layout of its rounds."""
+        layout: RoundLayout = self.model.layout.fit(self.episodes)
+        return layout
+
+    @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a bench lives as long as its page)
+    def alone(self, episode: int) -> Rollout:
+        """The run over one episode: what edits of it begin from."""
+        return rollout(self.model, self.episodes.select([episode]))
+
+    @lru_cache(maxsize=8)  # noqa: B019
+    def activations(self, hook: str, rounds: tuple[int, ...], episodes: tuple[int, ...]) -> Tensor:
+        """What one episode, or all of them, have at a hook point, ``[episode, chosen round, ...]``."""
+        run = self.run if len(episodes) > 1 else self.alone(*episodes)
+        return replay(self.model, run, rounds=list(rounds), names_filter=hook)[2][hook]
+
+    @cached_property
+    def known(self) -> Any:
+        """Episodes that decoders are fitted on, of the next seed."""
+        return self.task.sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
+
+    @property
+    def n_known(self) -> int:
+        """How many these are."""
+        return -(-(_N_EXACT if self.model.is_handwired else _N_KNOWN) // self.n_rounds)
+
+    @cached_property
+    def known_run(self) -> Rollout:
+        """The machine's run over them."""
+        return rollout(self.model, self.known)
+
+    @property
+    def ridge(self) -> float:
+        """The decoder's penalty: none where the state is there exactly."""
+        return 0.0 if self.model.is_handwired else RIDGE
+
+    @cached_property
+    def writer(self) -> Writer:
+        """Reads the algorithm's carried state in what the machine carries, and moves it; an error where none fits."""
+        return Writer.of_state(self.model, self.known_run, self.algorithm, self.known, ridge=self.ridge)
+
+    @cached_property
+    def unreadable(self) -> str:
+        """Why no state is decoded; empty where one is."""
+        try:
+            return "" if self.writer.shapes else "the decoder reads no variable"
+        except InputError as error:
+            return str(error)
+
+    @cached_property
+    def fit(self) -> dict[str, float]:
+        """How well each variable is decoded on these episodes, which the decoder has not seen: R2 over all numbers."""
+        if self.unreadable:
+            return {}
+        decoded = self.writer.read(self.run.latents[:, :-1])
+        return {key: score(self.values[key], read) for key, read in decoded.items()}
+
+
+def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
+    """R2 over all numbers of a variable, ``[episode, round, ...]``, each weighed by how much it varies."""
+    from sklearn.metrics import r2_score  # half a second: only where it is used
+
+    rows = (np.asarray(x, dtype=np.float64).reshape(x.shape[0] * x.shape[1], -1) for x in (truth, decoded))
+    return float(r2_score(*rows, multioutput="variance_weighted"))
+
 
 KINDS = {
     "input": "change an input",
@@ -93,8 +216,6 @@ class Edit:
         n = bench.n_rounds
         require(self.round < n, f"round {self.round} of {str(self)!r} is out of range: the rounds are 0 to {n - 1}")
         return range(self.round, n if self.on else self.round + 1)
-
-    # What it changes.
 
     def corruption(self, bench: Bench) -> tuple[Corruption, dict[str, Any]]:
         """The change of the inputs that it asks for, with its options."""
@@ -177,44 +298,6 @@ class Edit:
             return {key: values[key][[self.source(bench)], t] for key in state}
         return None
 
-    # How it reads.
-
-    def python(self, bench: Bench) -> list[str]:
-        """The lines that do the same with the toolkit's own calls, inside those of :func:`script`."""
-        if self.kind == "input":
-            options = "".join(f", {name}={value!r}" for name, value in self.corruption(bench)[1].items())
-            return [f"edited = task.corruption({self.what!r}).build(edited, {self.round}{options})[1]"]
-        rounds = self.rounds(bench)
-        span = f"range({rounds.start}, {rounds.stop})" if self.on else f"[{self.round}]"
-        if self.kind == "move":
-            key, change = self.moved(bench)
-            at = tuple(int(i) for i in np.argwhere(change)[0]) if change.any() else ()
-            return [
-                f"change = np.zeros({change.shape})",
-                *([f"change[{at}] = {float(change[at])!r}"] if change.any() else []),
-                f"step = writer.step({{{key!r}: change}}, (1, 1))[0, 0]",
-                f"for t in {span}:",
-                "    hooks[t].append((writer.site.hook, lambda own, hook, step=step: own + step.to(own)))",
-            ]
-        lines = [f"site = sites.resolve({self.what!r}, model, before.layout)"]
-        if self.kind == "zero":
-            return [
-                *lines,
-                f"for t in {span}:",
-                "    hooks[t].append((site.hook, lambda own, hook, site=site: sites.write(",
-                "        own, site, before.layout, torch.zeros_like(site.read(own, before.layout)))))",
-            ]
-        taken = f"episodes.select([{self.value}])" if self.kind == "patch" else "episodes"
-        return [
-            *lines,
-            f"others = interp.rollout(model, {taken})",
-            f"cache = interp.replay(model, others, rounds=list({span}), names_filter=site.hook)[2]",
-            f"for i, t in enumerate({span}):",
-            "    new = site.read(cache[site.hook][:, i], before.layout).mean(0, keepdim=True)",
-            "    hooks[t].append((site.hook, lambda own, hook, site=site, new=new: sites.write(",
-            "        own, site, before.layout, new)))",
-        ]
-
 
 def _number(text: str) -> int | float | str:
     """A finite number that a text says, else the text."""
@@ -295,48 +378,4 @@ def _fitting(name: str, text: str, usual: Any) -> Any:
 def script(bench: Bench, view: View) -> str:
     """Python that runs the edits of a view: ``predictions`` are ``[round, outcome]``, ``before`` is the plain run."""
     kinds = {edit.kind for edit in view.edits}
-    sampled = f"seed={view.seed}" + (f", regime={view.regime!r}" if view.regime else "")
-    places, moves = kinds & {"zero", "mean", "patch"}, "move" in kinds
-    lines = ["from collections import defaultdict", ""]
-    lines += ["import numpy as np"] if moves else []
-    lines += ["import torch"] if "zero" in kinds else []
-    lines += ["", "import interp"] if moves or "zero" in kinds else ["import interp"]
-    names = [*(["moves"] if moves else []), *(["sites"] if places or view.hold else [])]
-    lines += [f"from interp.interventions import {', '.join(names)}"] if names else []
-    lines += ["import dataclasses"] if view.hold else []
-    lines += [
-        "",
-        f"model = {bench.origin}" if bench.origin else "# model is the machine that was given to interp.explore",
-        "task = interp.tasks.of(model)",
-        f"episodes = task.sample_for(model, {len(bench.episodes)}, {bench.n_rounds}, {sampled})",
-        f"before = interp.rollout(model, episodes.select([{view.episode}]))",
-        "edited, hooks = episodes, defaultdict(list)",
-    ]
-    if moves:
-        more = sampled.replace(f"seed={view.seed}", f"seed={view.seed + 1}")
-        lines += [
-            f"known = task.sample_for(model, {bench.n_known}, {bench.n_rounds}, {more})",
-            "writer = moves.Writer.of_state(",
-            f"    model, interp.rollout(model, known), task.explains(model), known, ridge={bench.ridge!r}",
-            ")",
-        ]
-    for edit in view.edits:
-        lines += ["", f"# {edit}", *edit.python(bench)]
-    episode = f"edited.select([{view.episode}])"
-    lines += [""]
-    if view.hold:
-        lines += [
-            "# Every round reads what it read without edits: the rounds that changed run again, from there.",
-            "latent = sites.resolve('latent', model, before.layout).hook",
-            *(
-                f"hooks[{edit.round}].append((latent, lambda own, hook: None))"
-                for edit in view.edits
-                if edit.kind == "input"
-            ),
-            f"clean = dataclasses.replace(before, fed=interp.rollout(model, {episode}).fed)",
-            f"run = interp.rollout(model, {episode}, fwd_hooks=hooks, propagate=False, clean=clean)",
-        ]
-    else:
-        lines += [f"run = interp.rollout(model, {episode}, fwd_hooks=hooks)"]
-    lines += ["predictions = run.layout.distribution(run.predictions)[0]"]
-    return "\n".join(lines) + "\n"
+    return str(environment().get_template("explore.py.j2").render(bench=bench, view=view, kinds=kinds))
