@@ -131,7 +131,7 @@ class Tabled:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if "__repr__" not in vars(cls):  # a dataclass writes its own where the class itself holds none
+        if cls.__repr__ is Tabled.__repr__:  # a dataclass writes its own where the class itself holds none
             cls.__repr__ = Tabled.__repr__  # type: ignore[method-assign]
 
     def to_frame(self) -> pd.DataFrame:

@@ -75,10 +75,6 @@ class Rows(NamedTuple):
         """Some of these rows."""
         return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
 
-    def tiled(self, times: int) -> Rows:
-        """All rows, repeated ``times`` times."""
-        return Rows(tile(self.latents, times), self.fed.each(partial(tile, times=times)))
-
 
 def passed(
     model: Machine,
@@ -343,7 +339,7 @@ def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, T
             rows = rows._replace(latents=edit.put.flatten(0, 1).to(base.latents))
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
     for part in rows.parts():
-        changes = taken(model, [e for e in hooked if isinstance(e.put, Rollout)], rounds, part, layout)
+        changes = _taken_from(model, [e for e in hooked if isinstance(e.put, Rollout)], rounds, part, layout)
         changes += [_change(edit, part) for edit in hooked if not isinstance(edit.put, Rollout)]
         found.append(passed(model, rows.part(part), layout, changes, experiment.watched, experiment.commit))
     seen = {site: torch.cat([kept[site] for _, kept in found]) for site in experiment.watched}
@@ -362,7 +358,7 @@ def _change(edit: Edit, part: slice) -> tuple[Site, _Change]:
     return place.site, change
 
 
-def taken(
+def _taken_from(
     model: Machine, edits: Sequence[Edit], rounds: Sequence[int], part: slice, layout: RoundLayout
 ) -> list[tuple[Site, _Change]]:
     """Changes that give every place its activation in the rounds of the edits' runs; each run is run once."""
@@ -370,21 +366,14 @@ def taken(
     for source in {id(edit.put): edit.put for edit in edits}.values():
         assert isinstance(source, Rollout)
         places = [edit.place for edit in edits if edit.put is source and edit.place is not None]
-        changes += swaps(model, Rows.of(source, rounds).part(part), layout, places)
+        rows, sites = Rows.of(source, rounds).part(part), [place.site for place in places]
+        with torch.no_grad():
+            known = model.is_quiet() and all(site.component == "latent" for site in sites)
+        # What is carried is read as it was left: no round has to be run to see it.
+        seen = {site: site.read(rows.latents, layout) for site in sites} if known else {}
+        seen = seen or passed(model, rows, layout, watched=sites)[1]
+        changes += [(place.site, partial(place, source=seen[place.site])) for place in places]
     return changes
-
-
-def swaps(model: Machine, source: Rows, layout: RoundLayout, places: Sequence[Place]) -> list[tuple[Site, _Change]]:
-    """Changes that give every place its activation in the source's rows."""
-    if not places:
-        return []
-    watched = [place.site for place in places]
-    with torch.no_grad():
-        known = model.is_quiet() and all(site.component == "latent" for site in watched)
-    # What is carried is read as it was left: no round has to be run to see it.
-    activations = {site: site.read(source.latents, layout) for site in watched} if known else {}
-    activations = activations or passed(model, source, layout, watched=watched)[1]
-    return [(place.site, partial(place, source=activations[place.site])) for place in places]
 
 
 def _run_on(

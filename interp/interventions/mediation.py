@@ -56,36 +56,36 @@ from interp.algorithm import Episodes
 from interp.checks import checked, checked_fields, integer, refuse_endless
 from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.experiment import CHUNK, Edit, Experiment, Outcome, Rows, passed, run, swaps
+from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, passed, run
 from interp.interventions.pairs import paired_runs
 from interp.interventions.results import Effects, Found, heatmap, intervals
-from interp.interventions.sites import COMPONENTS, Places, Site, resolve, resolve_places, sites
+from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places, sites
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
-from interp.model.rollout import Step, rollout
+from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
-Sites = tuple[Site, ...]
+_Sites = tuple[Site, ...]
 _Moment = tuple[int, int]  # when something is computed: its layer (-1 before the first), its component's place there
 _Span = tuple[int, int]  # the first and the last position that something covers
 
 _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 
-def order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
+def _order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
     """When a round computes each hook point of the machine, seen in a round of ``run``; None for a transformer."""
     stream = model.points.get("resid_post")
     if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
         return None
     points = sites(model, run.layout, list(model.points), None)
-    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=points)
+    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=points)  # in the order computed
     return {site.hook: moment for moment, site in enumerate(seen)}
 
 
-class Routes:
+class _Routes:
     """What lies between the causes, sites that are swapped, and the exit of the round that is read.
 
     ``order`` says when each hook point is computed, where the model is no transformer (:func:`order_of_points`).
@@ -105,14 +105,14 @@ class Routes:
         self.end = layout.predict_position if prediction else layout.update_position
         self.pool = cache(self._pool)
 
-    def mediators(self, through: Sequence[Site | str]) -> Sites:
+    def mediators(self, through: Sequence[Site | str]) -> _Sites:
         """Sites from texts, each checked to lie between."""
         mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in through))
         require(bool(mediators), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
             require(
-                not any(overlap(site, cause) for cause in self.causes),
+                not any(_overlap(site, cause) for cause in self.causes),
                 f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
             acts_on = (
@@ -145,10 +145,10 @@ class Routes:
 
     def is_between(self, site: Site) -> bool:
         """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
-        apart = not any(overlap(site, cause) for cause in self.causes)
+        apart = not any(_overlap(site, cause) for cause in self.causes)
         return apart and self.is_downstream(site) and self.is_upstream(site)
 
-    def others(self, case: Sites, mediators: Sites, seed: Sequence[int]) -> Sites:
+    def others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
         """As many sites of the same components as ``case``, none a mediator; fewer or none if the pool is smaller.
 
         A machine that is no transformer may have one site of a component, a plain vector: where no other of its
@@ -189,7 +189,7 @@ class Routes:
 
 def _apart(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
     """The sites of a pool that hold nothing in common with those that are known."""
-    return [site for site in pool if not any(overlap(site, other) for other in known)]
+    return [site for site in pool if not any(_overlap(site, other) for other in known)]
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
@@ -211,7 +211,7 @@ def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
     return of[0] < to[1] and (attention, _ORDER["scores"]) <= end
 
 
-def overlap(one: Site, other: Site) -> bool:
+def _overlap(one: Site, other: Site) -> bool:
     """Whether two sites hold some activation in common."""
     pairs = ((one.head, other.head), (one.position, other.position))
     return one.hook == other.hook and all(a is None or b is None or a == b for a, b in pairs)
@@ -443,26 +443,23 @@ def effect_map(
         bool(mapped), f"not applicable: {model.name} has no points to map; name some, interp.adapt(..., points=...)"
     )
     points = sites(model, layout, mapped, None)
-    rows, source_rows = (Rows.of(run, swap.rounds) for run in swap.runs)
-    edits = swaps(model, source_rows, layout, swap.causes)
-    plain = swap.measure(passed(model, rows, layout)[0], rows)
-    done, after = passed(model, rows, layout, edits, points)
-    effect = swap.measure(done, rows) - plain
+    plain, swapped, (_, after) = swap.whole(points)
+    effect, shape = swapped - plain, (-1, len(swap.rounds))
     total = float((effect**2).sum())
     places = [point.labels(layout) if "pos" in point.kind.axes else ("",) for point in points]
     positions = tuple(dict.fromkeys(place for several in places for place in several))
     shares = np.full((len(points), len(positions)), np.nan)
-    step = max(CHUNK // len(rows.latents), 1)
+    cells, edits = [], {}
     for row, point in enumerate(points if total > 0 else ()):
-        between = [p for p in places[row] if swap.routes.is_between(replace(point, position=p or None))]
-        at = [places[row].index(place) for place in between]
-        for some in (at[i : i + step] for i in range(0, len(at), step)):
-            copies = rows.tiled(len(some))
-            edit = partial(_alone, after[point], some, point.kind.position_axis)
-            outcomes = swap.measure(passed(model, copies, layout, [(point, edit)])[0], copies)
-            moved = outcomes.unflatten(0, (len(some), -1)) - plain
-            columns = [positions.index(places[row][i]) for i in some]
-            shares[row, columns] = (moved * effect).sum((1, 2)).numpy(force=True) / total
+        for place in places[row]:
+            site = replace(point, position=place or None)
+            if swap.routes.is_between(site):
+                cells.append((row, positions.index(place)))
+                value = site.read(after[point].flatten(0, 1), layout)
+                edits[str(site)] = [Edit(Place(site), value.unflatten(0, shape))]
+    if cells:
+        moved = swap.run(edits).values.flatten(1, 2) - plain
+        shares[tuple(zip(*cells, strict=True))] = (moved * effect).sum((1, 2)).numpy(force=True) / total
     names, cause = tuple(map(str, points)), tuple(map(str, swap.causes))
     index = pd.RangeIndex(len(points), name="layer") if is_transformer else pd.Index(names, name="point")
     table = pd.DataFrame(shares, index=index, columns=[position or "share" for position in positions])
@@ -476,7 +473,7 @@ def effect_map(
         sentence=sentence,
         table=table,
         picture=partial(heatmap, table, title, x="position", y=str(index.name), unit="share carried"),
-        settings=swap.settings(n_pairs=len(rows.latents)),
+        settings=swap.settings(n_pairs=len(effect)),
         cause=cause,
         outcome=swap.outcome.key,
         points=names,
@@ -490,12 +487,12 @@ class _Sums:
     """Products of effects, row by row; for every set of sites that was held: lost and brought, by row, and moved."""
 
     total: Float[np.ndarray, " row"]
-    lost: dict[Sites, Float[np.ndarray, " row"]]
-    brought: dict[Sites, Float[np.ndarray, " row"]]
-    moved: dict[Sites, float]
+    lost: dict[_Sites, Float[np.ndarray, " row"]]
+    brought: dict[_Sites, Float[np.ndarray, " row"]]
+    moved: dict[_Sites, float]
     is_null: bool  # the total effect is 0, but for rounding
 
-    def shares(self, case: Sites) -> tuple[float, float]:
+    def shares(self, case: _Sites) -> tuple[float, float]:
         """The shares (blocked, carried) over all rows; NaN where there is no effect, or no site."""
         if self.is_null or not case:
             return float("nan"), float("nan")
@@ -523,36 +520,35 @@ class _Swap:
         self.runs = paired_runs(model, base, source)
         self.layout = self.runs[0].layout
         self.causes = resolve_places(cause, model, self.runs[0])
+        self.swap = [Edit(place, self.runs[1]) for place in self.causes]
         self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
         sites_of_causes = [place.site for place in self.causes]
-        order = order_of_points(model, self.runs[0])
+        order = _order_of_points(model, self.runs[0])
         exit_read = self.outcome.key == "prediction"
-        self.routes = Routes(model, self.layout, sites_of_causes, prediction=exit_read, order=order)
+        self.routes = _Routes(model, self.layout, sites_of_causes, prediction=exit_read, order=order)
 
     def settings(self, **more: Any) -> dict[str, Any]:
         decoded = self.outcome.decode is not None
         return provenance(self.model, rounds=self.rounds, decoded=decoded, **more)
 
-    def measure(self, done: Step, rows: Rows) -> Float[Tensor, "row value"]:
-        """The outcome of every row as one vector."""
-        slots = rows.fed.slots
-        return self.outcome.values(self.model, self.layout, done.prediction, done.latents, slots).flatten(1)
-
-    def run(self, edits: dict[str, list[Edit]], watched: Sites = ()) -> Effects:
+    def run(self, edits: dict[str, list[Edit]], watched: Sequence[Site] = ()) -> Effects:
         """What edits of the base's rounds give, all of them apart."""
         experiment = Experiment(
             self.model, self.runs[0], edits, self.rounds, readout=self.outcome, commit="target", watched=watched
         )
         return run(experiment)
 
-    def sums(self, sets: Sequence[Sites]) -> _Sums:
+    def whole(self, watched: Sequence[Site]) -> tuple[Tensor, Tensor, Sequence[Mapping[Site, Tensor]]]:
+        """Outcomes ``[row, value]`` without and with the swap, and what is then at the watched sites."""
+        both = self.run({"nothing": [], "swap": self.swap}, watched)
+        plain, swapped = both.values.flatten(1, 2)
+        return plain, swapped, both.seen
+
+    def sums(self, sets: Sequence[_Sites]) -> _Sums:
         """The effect of the swap, whole and with every set of sites held."""
         every = tuple(dict.fromkeys(site for case in sets for site in case))
-        swap = [Edit(place, self.runs[1]) for place in self.causes]
-        both = self.run({"nothing": [], "swap": swap}, every)
-        before, after = both.seen
-        plain, swapped = both.values.flatten(1, 2)
-        effect = swapped - plain
+        plain, swapped, (before, after) = self.whole(every)
+        effect, swap = swapped - plain, self.swap
         changed = {s: ~torch.isclose(after[s], before[s]).flatten(2).all(2).flatten().numpy(force=True) for s in every}
         lost, brought, moved = {}, {}, {}
         for case in sets:
@@ -567,17 +563,3 @@ class _Swap:
 
 def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
     return np.asarray((x * y).sum(1).numpy(force=True))
-
-
-def _alone(after: Tensor, positions: Sequence[int], axis: int | None, base: Tensor) -> Tensor:
-    """In the i-th copy of the rows, the i-th of the positions as it became, and the others as they are.
-
-    ``after`` is ``[row, ...]`` with positions along ``axis`` (the whole activation where it has none), and ``base`` the
-    same for all copies, ``[copy * row, ...]``.
-    """
-    if axis is None:
-        return after
-    copies = base.unflatten(0, (len(positions), -1)).clone()
-    for copy, position in zip(copies, positions, strict=True):
-        copy.select(axis, position).copy_(after.select(axis, position))
-    return copies.flatten(0, 1)

@@ -12,7 +12,7 @@ from interp.decoder import Decoder
 from interp.errors import InputError
 from interp.interventions import experiment
 from interp.interventions.experiment import Outcome, Rows, passed
-from interp.interventions.mediation import Routes, Split, mediate, overlap, paths
+from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
 from interp.interventions.sites import Place, Site, sites
 from interp.model.transformer import untrained as reset
 from interp.tasks import experts
@@ -134,11 +134,11 @@ def test_controls(untrained, pair, through_patterns):
         assert frame[f"untrained_{share}"].tolist() == pytest.approx(alone[share].tolist(), abs=1e-9)
         assert frame[f"random_{share}"].notna().all() and alone[f"random_{share}"].isna().all()
     assert frame.n_random_sites.tolist() == [1, 1, 1, 1, 4]
-    routes = Routes(untrained, untrained.layout, [Site.parse("latent@<z>")], prediction=True)
+    routes = _Routes(untrained, untrained.layout, [Site.parse("latent@<z>")], prediction=True)
     drawn = [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
     assert drawn == [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
     assert len(set(drawn)) > 1
-    assert not any(overlap(site, mediator) for draw in drawn for site in draw for mediator in through)
+    assert not any(_overlap(site, mediator) for draw in drawn for site in draw for mediator in through)
 
 
 def test_routes_are_those_that_a_generic_model_has(untrained, pair):
@@ -151,7 +151,7 @@ def test_routes_are_those_that_a_generic_model_has(untrained, pair):
     _, given = passed(untrained, source, layout, watched=[cause, *every])
     out, before = passed(untrained, base, layout, watched=every)
     _, after = passed(untrained, base, layout, [(cause, lambda own: given[cause])], every)
-    routes = Routes(untrained, layout, [cause], prediction=True)
+    routes = _Routes(untrained, layout, [cause], prediction=True)
     for site in every:
         if "<w>" not in str(site):  # its content is constant
             moved = not np.allclose(after[site].numpy(), before[site].numpy())
