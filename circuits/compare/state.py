@@ -39,7 +39,7 @@ from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Effort, Participant, Question
 from interp.decoder import RIDGE, Affine, is_wide, penalised
 from interp.interventions.experiment import run_on
-from interp.interventions.sites import row_widths
+from interp.interventions.sites import carried_mask
 from interp.measure import NOTHING, UNTRAINED, Measure, best_of
 from interp.session import once
 from interp.statistics import Interval
@@ -241,8 +241,7 @@ def _held(target: Participant, latents: Tensor) -> Tensor:
 
     How far a growing channel is written says what round it is and is no memory: the target keeps its own.
     """
-    widths = torch.tensor(row_widths(target.model), device=latents.device)[: latents.shape[-2]]
-    return torch.arange(latents.shape[-1], device=latents.device) < widths.unsqueeze(-1)
+    return carried_mask(target.model)[: latents.shape[-2]].to(latents.device)
 
 
 def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort: Effort) -> Trajectory:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, grows, remembered
 from interp.interventions.experiment import Edit, Experiment, batches
-from interp.interventions.sites import Place, row_widths
+from interp.interventions.sites import Place, carried_mask
 from interp.machine import Machine
 from interp.measure import Measure
 from interp.model.run import Rollout
@@ -155,8 +155,7 @@ def stretch(trial: Trial) -> pd.DataFrame:
     Means over episodes with their ranges; empty where the state has no fixed size, or too many numbers.
     """
     model = trial.model
-    width = max(channel.shape[-1] for channel in model.channels)
-    live = torch.stack([torch.arange(width) < n for n in row_widths(model)]).flatten()  # the others pad rows
+    live = carried_mask(model).flatten()
     if grows(model.channels) or int(live.sum()) > _WIDEST:
         return pd.DataFrame()
     try:

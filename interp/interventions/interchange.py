@@ -43,7 +43,7 @@ from interp.errors import require, require_known
 from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, passed, run
 from interp.interventions.pairs import paired_runs
 from interp.interventions.results import Effects, intervals
-from interp.interventions.sites import Place, Places, Site, resolve_places, row_widths
+from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
@@ -411,8 +411,8 @@ def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -
     for place in places:
         size = width = seen[place.site].shape[-1]
         if place.site.kind.axes == "latent":
-            widths = np.atleast_1d(np.array(row_widths(model))[place.site.index(run.layout)[1]])
-            width = int(widths.max())
+            mask = carried_mask(model)[place.site.index(run.layout)[1]]
+            width = int(mask.sum(-1).max())
         control = place.placebo(width, seed, size - width) if width else None
         controls += [] if control is None else [control]
     return controls

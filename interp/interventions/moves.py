@@ -46,9 +46,8 @@ from interp.interventions.experiment import Edit, Experiment, Outcome, run, run_
 from interp.interventions.interchange import InterchangeResult, graded, of_rounds, require_comparable
 from interp.interventions.pairs import run_of
 from interp.interventions.results import curves
-from interp.interventions.sites import Site, resolve, row_widths, write
+from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.machine import Machine
-from interp.model.layout import RoundLayout
 from interp.model.replay import replay
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
@@ -110,7 +109,9 @@ class Writer:
         held = None
         if place.kind.axes == "latent":
             activation = _carried(run, at, place)
-            held = _held(model, place, run.layout, activation)
+            mask = carried_mask(model)[place.index(run.layout)[1]].reshape(-1, activation.shape[-1])
+            mask = mask[: activation.shape[-2]]
+            held = None if bool(mask.all()) else mask
             # How far a cache is written says which round it is: it is neither read nor moved.
             activation = activation if held is None else activation * held
         else:
@@ -202,14 +203,6 @@ def _carried(run: Rollout, rounds: list[int], place: Site) -> Float[Tensor, "epi
         return latents
     rows = place.read(latents.flatten(0, 1), run.layout)
     return rows.reshape(*latents.shape[:2], -1, latents.shape[-1])
-
-
-def _held(model: Machine, place: Site, layout: RoundLayout, activation: Tensor) -> Tensor | None:
-    """Which numbers of some rows are their channels'; None where all of them are."""
-    rows, width = activation.shape[-2:]
-    widths = torch.tensor(row_widths(model))[place.index(layout)[1]].reshape(-1)[:rows]
-    held = torch.arange(width) < widths.unsqueeze(-1)
-    return None if bool(held.all()) else held
 
 
 @checked

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import torch
+from jaxtyping import Bool
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
@@ -221,14 +222,15 @@ def swept(model: Machine) -> tuple[str, ...]:
     return ("resid_pre", "attn_out", "z") if "resid_pre" in model.points else tuple(model.points)
 
 
-def row_widths(model: Machine) -> list[int]:
-    """How many numbers of each row of what is carried a control may move: its channel's, and not those that pad it.
+def carried_mask(model: Machine) -> Bool[Tensor, "row width"]:
+    """Which numbers of what is carried a control may move: a channel's, and not those that pad its rows.
 
-    How far a channel that grows is written (``NAME_length``) is the same in every episode, and 0 here.
+    How far a channel that grows is written (``NAME_length``) is the same in every episode, and left out here.
     """
     lengths = {f"{channel.name}_length" for channel in model.channels if channel.grows}
-    widths = [(0 if channel.name in lengths else channel.shape[-1], channel.rows) for channel in model.channels]
-    return [width for width, rows in widths for _ in range(rows)]
+    widths = [0 if channel.name in lengths else channel.shape[-1] for channel in model.channels]
+    rows = torch.tensor(widths).repeat_interleave(torch.tensor([channel.rows for channel in model.channels]))
+    return torch.arange(max(channel.shape[-1] for channel in model.channels)) < rows.unsqueeze(1)
 
 
 def _places(site: Site, layout: RoundLayout, positions: str | Iterable[str] | None) -> list[str | None]:

@@ -32,7 +32,7 @@ from interp.interventions.experiment import Edit, Experiment, run
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
 from interp.interventions.results import curves
-from interp.interventions.sites import Site, resolve, row_widths, write
+from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.kinds import shown
 from interp.machine import Machine
 from interp.model.run import Rollout, select_rounds
@@ -233,7 +233,11 @@ def steer(
         along.shape == base.latents.shape[2:],
         f"a direction must be [row, width] = {tuple(base.latents.shape[2:])}, got {tuple(along.shape)}",
     )
-    directions = (along, *_controls(along, n_random, seed, row_widths(model)))
+    # Random directions as long, on the rows that it moves.
+    noise = torch.as_tensor(np.random.default_rng(seed).standard_normal((n_random, *along.shape))).to(along)
+    noise = noise * ((along.norm(dim=-1) > 0).unsqueeze(-1) & carried_mask(model)[: len(along)].to(along.device))
+    controls = noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
+    directions = (along, *controls)
     edits = {
         f"dose {i} along {j}": [Edit.of("latent", base.latents[:, [t]] + dose * direction, model)]
         for i, dose in enumerate(doses.sizes)
@@ -263,14 +267,6 @@ def _outcomes(outcome: int | ArrayLike, model: Machine, episodes: Episodes) -> N
         f"episodes, got {shown(outcome)}",
     )
     return np.broadcast_to(numbers.astype(np.int64), (len(episodes),))
-
-
-def _controls(along: Tensor, n: int, seed: int, widths: list[int]) -> Float[Tensor, "direction row width"]:
-    """Random directions as long as ``along``, on the rows that it moves, whose channels have ``widths``."""
-    noise = torch.as_tensor(np.random.default_rng(seed).standard_normal((n, *along.shape))).to(along)
-    held = torch.arange(along.shape[-1]) < torch.tensor(widths[: len(along)]).unsqueeze(-1)
-    noise = noise * ((along.norm(dim=-1) > 0).unsqueeze(-1) & held.to(along.device))
-    return noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
 
 
 def _answers(

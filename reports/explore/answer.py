@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import require
-from interp.interventions.sites import Site, resolve, row_widths, write
+from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.model.hooked import Hooks
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -254,8 +254,7 @@ def _controls(
 def _free(bench: Bench, site: Site, own: Tensor) -> Tensor:
     """Which numbers at a site a random change may move: none that pads, masks, or counts how far a cache is written."""
     if site.kind.axes == "latent":
-        widths = torch.tensor(row_widths(bench.model))[site.index(bench.layout)[1]].reshape(-1, 1)
-        held = torch.arange(own.shape[-1]) < widths
+        held = carried_mask(bench.model)[site.index(bench.layout)[1]]
         return held.reshape(own.shape[1:]).to(own.device, torch.float64)
     seen = own.isfinite() if "pos" in site.kind.axes.split()[:1] or not site.kind.axes else own.isfinite() & (own != 0)
     return seen.double()

@@ -16,7 +16,7 @@ from interp.interventions.interchange import Claim, carriers, interchange, place
 from interp.interventions.moves import Writer, decodable, move, transition
 from interp.interventions.pairs import paired_runs, prepare
 from interp.interventions.patching import of_pair, round_map, sweep
-from interp.interventions.sites import Place, Site, resolve, resolve_places, row_widths, sites
+from interp.interventions.sites import Place, Site, carried_mask, resolve, resolve_places, sites
 from interp.interventions.steering import Doses, fitted_direction, steer, write_state
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
@@ -210,7 +210,7 @@ def test_controls_are_as_wide_as_the_place(others):
     places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
     lines = [place.elsewhere for place in placebos(machine, run, places, seed=0)]
     assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS] * 3  # one number has no other direction
-    assert row_widths(machine) == [1, N_EXPERTS]
+    assert carried_mask(machine).sum(1).tolist() == [1, N_EXPERTS]
     part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
     (control,) = placebos(machine, run, resolve_places(part, machine, run), seed=0)
     assert float((control.elsewhere.T @ part.basis).abs().max()) < 1e-9

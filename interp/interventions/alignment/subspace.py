@@ -35,7 +35,7 @@ from interp.checks import integer, refuse_endless
 from interp.errors import require
 from interp.interventions.alignment.counterfactual_pairs import Pairs
 from interp.interventions.experiment import CHUNK, Rows, passed
-from interp.interventions.sites import Site, frozen, row_widths
+from interp.interventions.sites import Site, carried_mask, frozen
 from interp.machine import Machine, runs_from
 from interp.model.replay import replay
 from interp.model.run import Rollout
@@ -69,8 +69,7 @@ class RoundsWithSite:
         self.own, self.source = (site.read(cache[self.hook].flatten(0, 1), self.layout).flatten(1) for cache in caches)
         self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
         if site.kind.axes == "latent":
-            n_rows, width = runs[0].latents.shape[2:]
-            rows = torch.arange(width) < torch.tensor(row_widths(model)[:n_rows]).unsqueeze(1)
+            rows = carried_mask(model)[: runs[0].latents.shape[2]]
             self.is_used = site.read(rows.unsqueeze(0), self.layout).flatten()
 
     def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
