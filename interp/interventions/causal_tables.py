@@ -34,7 +34,7 @@ from interp.task import Task
 N_PARTS = 5
 N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
-STEPS = 100
+_STEPS = 100
 """Training steps of a learned subspace."""
 TOLERANCE = 0.1
 """How far from 1 the faithfulness of the circuit that is evaluated may be."""
@@ -74,12 +74,9 @@ def interchange_table(
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
     tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
-    return carriers(model, episodes, other, algorithm, tested, rounds=_recent(t), decode=decode, seed=seed)
-
-
-def _recent(t: int) -> slice:
-    """The rounds at which pairs are made: ``t`` and the four before it."""
-    return slice(max(t - 4, 0), t + 1)
+    return carriers(
+        model, episodes, other, algorithm, tested, rounds=slice(max(t - 4, 0), t + 1), decode=decode, seed=seed
+    )
 
 
 def alignment_table(
@@ -95,10 +92,10 @@ def alignment_table(
 
     task = catalog.of(model)
     algorithm, runs = task.explains(model), paired_runs(model, episodes, other)
-    search, frames = Search(seed=seed, steps=STEPS, restarts=1, smooth=smooth), []
+    search, frames = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth), []
     for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
         try:
-            found = align(model, *runs, algorithm, variable, site, rounds=_recent(t), search=search)
+            found = align(model, *runs, algorithm, variable, site, rounds=slice(max(t - 4, 0), t + 1), search=search)
             frames.append(found.to_frame())
         except AlignmentError as refusal:
             row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
@@ -182,12 +179,21 @@ def tables(
     sampled = (task.sample_for(model, n_episodes, t + 3, s, **(drawn or {})) for s in (seed, seed + 1))
     runs = paired_runs(model, *sampled)
     episodes = runs[0].episodes
+
+    def circuits() -> dict[str, pd.DataFrame]:
+        try:
+            with_heads(model, "circuits of edges")
+        except InputError as lacking:
+            names = ("edges", "faithfulness", "circuit", "ablation")
+            return {name: pd.DataFrame({"note": [str(lacking)]}) for name in names}
+        return circuit_tables(smooth or model, episodes, t, seed)
+
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (
         lambda: {"patching": patching_table(model, episodes, t)},
         lambda: {"interchange": interchange_table(model, *runs, t, seed, drawn=drawn)},
         lambda: {"alignment": alignment_table(model, *runs, t, seed, smooth)},
         lambda: {"steering": steering_table(model, runs[0], t, seed)},
-        lambda: _not_applicable(model) or circuit_tables(smooth or model, episodes, t, seed),
+        circuits,
     )
     assert len(parts) == N_PARTS
     by_name: dict[str, pd.DataFrame] = {}
@@ -195,16 +201,6 @@ def tables(
         by_name |= part()
         done(1)
     return by_name
-
-
-def _not_applicable(model: Machine) -> dict[str, pd.DataFrame]:
-    """What stands in the place of tables of edges where a machine has no heads that they are of; empty where it has."""
-    try:
-        with_heads(model, "circuits of edges")
-    except InputError as lacking:
-        names = ("edges", "faithfulness", "circuit", "ablation")
-        return {name: pd.DataFrame({"note": [str(lacking)]}) for name in names}
-    return {}
 
 
 @checked

@@ -208,7 +208,6 @@ class Experiment:
         commit: whether edited rounds commit the choice that they make ("own") or keep the run's ("target").
         update: False where nothing that follows the prediction is read, which is then not run.
         watched: sites whose activations in the edited rounds the result holds, too.
-        chunk: rows that run at once; decided by the device when None.
     """
 
     model: Machine
@@ -222,11 +221,9 @@ class Experiment:
     commit: str = ""
     update: bool = True
     watched: Sequence[Site] = ()
-    chunk: int | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.edits) and self.horizon >= 0, "an experiment needs an edit and a horizon of 0 or more rounds")
-        require(self.chunk is None or self.chunk >= 1, f"chunk must be an integer >= 1, got {self.chunk}")
         object.__setattr__(self, "rounds", tuple(select_rounds(list(self.rounds), self.run.n_rounds)))
         object.__setattr__(self, "commit", self.commit or self.run.commit)
 
@@ -307,7 +304,7 @@ def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> It
     update = experiment.update or experiment.horizon > 0
 
     def patched(t: int, some: Sequence[Site]) -> Iterator[Any]:
-        patcher = RoundPatcher(experiment.model, experiment.run, t, source, update=update, chunk=experiment.chunk)
+        patcher = RoundPatcher(experiment.model, experiment.run, t, source, update=update)
         return patcher.cells(some)
 
     if len(experiment.rounds) == 1:

@@ -62,9 +62,7 @@ from interp.interventions.results import Effects, Found, heatmap, intervals
 from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places, sites
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
-from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
@@ -234,7 +232,6 @@ class MediationResult(Tabled):
             other points for the mediators that ``settings["random_of_any_point"]`` lists.
         n_random_sites: how many sites such a draw holds; fewer than the mediators where the model has no more of them.
         reason: why there are no shares (they are NaN then); empty where there are.
-        untrained: the same for an untrained model, where it was asked for.
     """
 
     cause: tuple[str, ...]
@@ -248,7 +245,6 @@ class MediationResult(Tabled):
     n_random_sites: Int[np.ndarray, " mediator"]
     n_pairs: int
     reason: str = ""
-    untrained: MediationResult | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     @checked
@@ -291,8 +287,6 @@ class MediationResult(Tabled):
                 row |= getattr(self, key)(mediator).columns(key)
                 draws = self.random[i, :, draw]
                 row[f"random_{key}"] = float(draws.mean()) if len(draws) else float("nan")
-                control = self.untrained
-                row[f"untrained_{key}"] = getattr(control, key)(mediator).estimate if control else float("nan")
             row |= {"moved": float(self.moved[i]), "n_random_sites": int(self.n_random_sites[i])}
             size = float(np.sqrt(self.total.sum() / self.n_pairs))
             rows.append({**row, "effect": size, "n_pairs": self.n_pairs, "reason": self.reason})
@@ -340,12 +334,10 @@ class Split:
         n_random: how often as many other mediators of the same components are drawn from between cause and outcome. Of
             a machine that is no transformer: of any point there, where a mediator's component has no other; the
             settings then list these mediators as "random_of_any_point".
-        untrained: measure an untrained model of the same shape, too: on its latents where the outcome is "state".
     """
 
     each: bool = True
     n_random: int = 4
-    untrained: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -385,15 +377,6 @@ def mediate(
     borrowed = [name for name, own, drawn in zip(names, kinds, others, strict=True) if drawn - own]
     noted = {"random_of_any_point": borrowed} if borrowed else {}
     sums = swap.sums(list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)])))
-    control = None
-    if split.untrained:
-        other = untrained(model, seed)
-        first, second = (rollout(other.eval(), run.episodes, commit=run.commit) for run in swap.runs)
-        measured = "latents" if swap.outcome.key == "state" else swap.outcome
-        alike = replace(split, n_random=0, untrained=False)
-        control = mediate(
-            other, first, second, swap.causes, mediators, outcome=measured, rounds=swap.rounds, split=alike
-        )
     per_episode = partial(np.add.reduceat, indices=range(0, len(sums.total), len(swap.rounds)), axis=-1)
     return MediationResult(
         cause=tuple(map(str, swap.causes)),
@@ -407,7 +390,6 @@ def mediate(
         n_random_sites=np.array([max(map(len, several), default=0) for several in draws]),
         n_pairs=len(sums.total),
         reason="there is no effect to mediate: the total effect of the cause is 0" if sums.is_null else "",
-        untrained=control,
         settings=swap.settings(commit=swap.runs[0].commit, n_random=n_random, seed=seed, **noted),
     )
 

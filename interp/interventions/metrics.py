@@ -71,31 +71,9 @@ def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
     return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), _pick(logs, risen) - _pick(logs, fallen))
 
 
-def _probability(readout: Readout, pair: Pair) -> Tensor:
-    return _pick(_probabilities(readout, pair), _risen_and_fallen(pair)[0])
-
-
-def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    choice, clean = (_probabilities(given, pair).argmax(-1) for given in (readout, pair.clean_readout))
-    return (choice == clean).to(readout.predictions.dtype)
-
-
-def _regret(readout: Readout, pair: Pair) -> Tensor:
-    return pair.losses(readout.predictions).sum(-1)
-
-
 def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
     """The mean of the real number that is predicted at the round that is read."""
     return pair.layout.choose(readout.predictions.select(-1 - pair.layout.prediction_axes, -1))
-
-
-def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
-    corrupted = _mean(pair.corrupted_readout, pair)
-    return (_mean(readout, pair) - corrupted) * (_mean(pair.clean_readout, pair) - corrupted).sign()
-
-
-def _squared_error(readout: Readout, pair: Pair) -> Tensor:
-    return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
 
 
 def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric:
@@ -123,15 +101,44 @@ def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric
 
 _CLASSES: tuple[Predicted, ...] = ("classes",)
 _REAL: tuple[Predicted, ...] = ("mean", "normal")
+
+
+def _agreement(readout: Readout, pair: Pair) -> Tensor:
+    choice, clean = (_probabilities(given, pair).argmax(-1) for given in (readout, pair.clean_readout))
+    return (choice == clean).to(readout.predictions.dtype)
+
+
+def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
+    corrupted = _mean(pair.corrupted_readout, pair)
+    return (_mean(readout, pair) - corrupted) * (_mean(pair.clean_readout, pair) - corrupted).sign()
+
+
 METRICS: dict[str, Metric] = unique(
     (
         Metric("logit_diff", "logit difference", "nats", _logit_diff, kinds=_CLASSES),
-        Metric("probability", "probability", "probability", _probability, kinds=_CLASSES),
+        Metric(
+            key="probability",
+            name="probability",
+            unit="probability",
+            measure=lambda readout, pair: _pick(_probabilities(readout, pair), _risen_and_fallen(pair)[0]),
+            kinds=_CLASSES,
+        ),
         Metric("agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES),
-        Metric("regret", "expected loss", "expected mistakes", _regret),
+        Metric(
+            key="regret",
+            name="expected loss",
+            unit="expected mistakes",
+            measure=lambda readout, pair: pair.losses(readout.predictions).sum(-1),
+        ),
         state_difference(),
         Metric("prediction", "prediction, from corrupted to clean", "prediction", _towards_clean, kinds=_REAL),
-        Metric("squared_error", "squared error from clean", "prediction squared", _squared_error, kinds=_REAL),
+        Metric(
+            key="squared_error",
+            name="squared error from clean",
+            unit="prediction squared",
+            measure=lambda readout, pair: (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square(),
+            kinds=_REAL,
+        ),
     ),
     "metric",
 )

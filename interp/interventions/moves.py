@@ -214,12 +214,8 @@ def decodable(
     site: Site | str = "latent",
     rounds: Rounds = "all",
     ridge: float = RIDGE,
-    model: Machine | None = None,
 ) -> tuple[str, ...]:
-    """The variables of ``keys`` that the latents hold, or the rows of them that ``site`` names.
-
-    A text names rows of a transformer's latents, or of what ``model`` carries, the machine that was run: its channels
-    in ``site="latent@h"``.
+    """The variables of ``keys`` that the latents hold, or the rows of them that ``site`` names ("latent@h").
 
     The first one always counts; each further one counts when the latents predict it better than the earlier ones do:
     the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
@@ -233,13 +229,7 @@ def decodable(
     ('counts',)
     """
     require(run.n_episodes >= 4, f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}")
-    place = Site.parse(site, model) if isinstance(site, str) else site
-    try:
-        place.index(run.layout)
-    except InputError as error:
-        raise (
-            error if model is not None else InputError(f"{error}; give model=, the machine whose channels they are")
-        ) from error
+    place = Site.parse(site, run.model) if isinstance(site, str) else site
     require(place.kind.axes == "latent", f"what is carried is decoded at 'latent', not at {str(place)!r}")
     at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2
     latents = _carried(run, at, place)
@@ -247,17 +237,13 @@ def decodable(
     for key in keys[1:]:
         target = _flat(values[key][:, at])
         others = torch.from_numpy(np.concatenate([_flat(values[k][:, at]) for k in kept], -1)).unsqueeze(-2)
-        guessed, missed = (_left(x, target, half, ridge) for x in (others.to(latents), latents))
+        fits = [(x, Decoder.fit(x[:half], target[:half], ridge=ridge)) for x in (others.to(latents), latents)]
+        off = [decode(x[half:]).numpy(force=True) - target[half:] for x, decode in fits]
+        guessed, missed = (float((of**2).sum()) for of in off)
         varies = float(((target[half:] - target[half:].mean((0, 1))) ** 2).sum())
         if guessed > RANK * varies and missed <= (1 - _HELD) * guessed:
             kept.append(key)
     return tuple(kept)
-
-
-def _left(x: Tensor, target: NDArray[np.float64], half: int, ridge: float) -> float:
-    """Squared errors of a decoder on the later episodes; it was fitted on the first ``half`` of them."""
-    decoded = Decoder.fit(x[:half], target[:half], ridge=ridge)(x[half:]).numpy(force=True)
-    return float(((decoded - target[half:]) ** 2).sum())
 
 
 @checked

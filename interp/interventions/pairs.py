@@ -130,9 +130,9 @@ def prepare(
     return Pair(model, runs[0], runs[1], clean, at, until)
 
 
-MOST_PAIRS, LEAST_PAIRS = 32, 4
+_MOST_PAIRS, _LEAST_PAIRS = 32, 4
 """Episodes that :func:`warn_if_unrelated` looks at, and the fewest that say anything."""
-UNRELATED = 4.0
+_UNRELATED = 4.0
 """Standard errors within which rows that pair up differ as much as rows that do not. Of 888 batches of experts and
 Q-learning that were drawn apart, the largest distance in any of 20 rounds lies below 4.2 in 99 % from 8 episodes on
 (95 % below 5 at 4 episodes); every corruption of the three tasks is beyond 4, or equal in a round, at 4, 8 and 32."""
@@ -142,8 +142,8 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     """Warn where the rows of a pair are no more alike, in any round up to the one that is read, than rows that do not
     pair up: a patch then puts another episode's activations in, and is read by the truth of the clean one.
     """
-    n = min(pair.n_episodes, MOST_PAIRS)
-    if n < LEAST_PAIRS:
+    n = min(pair.n_episodes, _MOST_PAIRS)
+    if n < _LEAST_PAIRS:
         return
     sides = [run.fed.each(lambda part: part[:n]) for run in (pair.clean, pair.corrupted)]
     clean, corrupted = (torch.cat([fed.tokens.double(), fed.values.double()], -1) for fed in sides)
@@ -151,7 +151,7 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     own, others = differ.diagonal().T, differ[~torch.eye(n, dtype=torch.bool)]  # [row, round]
     gap, spread = others.mean(0) - own.mean(0), others.std(0)
     alike = (own == 0).all(0) & (others > 0).any(0)
-    if bool((alike | (gap.abs() * n**0.5 > UNRELATED * spread)).any()):
+    if bool((alike | (gap.abs() * n**0.5 > _UNRELATED * spread)).any()):
         return
     warnings.warn(
         f"clean and corrupted are no pair: rows that pair up differ in {float(own.mean()):.0%} of what is fed, those "

@@ -249,7 +249,7 @@ def _sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
 
 
 def run_cells(
-    pair: Pair, cells: Sequence[Site], measure: Metric, direction: str, propagate: bool, chunk: int | None = None
+    pair: Pair, cells: Sequence[Site], measure: Metric, direction: str, propagate: bool
 ) -> Float[Tensor, "site episode"]:
     """The metric with each cell patched on its own."""
     base, source = _sides(pair, direction)
@@ -267,7 +267,6 @@ def run_cells(
         readout=read,
         propagate=propagate,
         update=measure.needs_update,
-        chunk=chunk,
     )
     return run(experiment).values[:, :, 0, 0]
 

@@ -30,7 +30,7 @@ from interp.model.rollout import run_round
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
-CHUNK_CPU, CHUNK_ACCELERATOR = 256, 65_536
+_CHUNK_CPU, _CHUNK_ACCELERATOR = 256, 65_536
 """Rows (cell x episode) run at once: memory holds the activations of this many rounds. Small chunks hold neighbouring
 sites and so skip more on a CPU; an accelerator wants few launches."""
 
@@ -46,7 +46,7 @@ def activations(model: Machine, run: Rollout, t: int, names: Sequence[str]) -> d
 
 
 @dataclass(frozen=True)
-class Patched:
+class _Patched:
     """What the cells with some indices gave at their round.
 
     Attributes:
@@ -68,7 +68,6 @@ class RoundPatcher:
         source: the run that activations are taken from.
         update: whether what follows the prediction is needed: the update, and the choice that the patched model
             commits where a round holds one.
-        chunk: rows run at once; by default ``CHUNK_CPU`` or ``CHUNK_ACCELERATOR``.
     """
 
     def __init__(
@@ -79,12 +78,11 @@ class RoundPatcher:
         source: Rollout,
         *,
         update: bool,
-        chunk: int | None = None,
     ) -> None:
         self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
-        most = CHUNK_CPU if run.tokens.device.type == "cpu" else CHUNK_ACCELERATOR
-        self.chunk = chunk or self.base.at_once(most)
+        most = _CHUNK_CPU if run.tokens.device.type == "cpu" else _CHUNK_ACCELERATOR
+        self.chunk = self.base.at_once(most)
         self.transformer = cast(HookedLatentTransformer, model) if runs_from(model) else None
         self.end = run.layout.n_positions if update else run.layout.predict_position + 1
         if self.transformer is not None:
@@ -92,7 +90,7 @@ class RoundPatcher:
             names = [f"blocks.{i}.{point}" for i in range(self.n_layers) for point in points]
             self.known = activations(model, run, t, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"])
 
-    def cells(self, cells: Sequence[Site]) -> Iterator[Patched]:
+    def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
         """Patch each cell on its own, in batches; the first batch are those that change nothing, if any."""
         layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
         source, base = (activations(self.model, run, self.t, hooks) for run in (self.source, self.run))
@@ -107,7 +105,7 @@ class RoundPatcher:
         same = [i for i, cell in enumerate(cells) if idle(cell, starts[i], placed[i])]
         if same:
             predictions, latents = self.run.predictions[:, self.t], self.run.latents[:, self.t + 1]
-            yield Patched(same, tile(predictions, len(same)), tile(latents, len(same)), idle=True)
+            yield _Patched(same, tile(predictions, len(same)), tile(latents, len(same)), idle=True)
         by_hook: dict[str, list[int]] = {}
         # Cells before the first layer are run from the tokens on.
         depths = [-1 if cell.layer is None else cell.layer for cell in cells]
@@ -129,7 +127,7 @@ class RoundPatcher:
 
     def _chunk(
         self, model: HookedLatentTransformer, indices: list[int], patches: _Patches, starts: list[int]
-    ) -> Patched:
+    ) -> _Patched:
         """Layer by layer, from the lowest of any cell on; every cell's rows join where it is patched."""
         n, layout, read = len(indices), self.run.layout, self.run.layout.predict_position
         start = min(*starts, read)
@@ -156,7 +154,7 @@ class RoundPatcher:
             if not self.update:
                 outcomes = model.unembed(model.ln_final(resid[:, -1:]))[:, 0]
                 prediction = model.read_prediction(outcomes, layout.n_positions)
-                return Patched([indices[i] for i in order], prediction, tile(self.run.latents[:, self.t + 1], n))
+                return _Patched([indices[i] for i in order], prediction, tile(self.run.latents[:, self.t + 1], n))
             whole = self._resid(self.n_layers, n)
             whole[:, self.end - resid.shape[1] : self.end] = resid
             output = model.read_out(whole, before)
@@ -166,7 +164,7 @@ class RoundPatcher:
                 tokens = layout.commit(tokens, layout.choose(output.prediction))
             indices = [indices[i] for i in order]
             if torch.equal(tokens, rows.tokens):
-                return Patched(indices, output.prediction, model.write(before, output.update, rows.slots))
+                return _Patched(indices, output.prediction, model.write(before, output.update, rows.slots))
         return self._whole(indices, replace(rows, tokens=tokens), patches.of(order))
 
     def _after(
@@ -194,14 +192,14 @@ class RoundPatcher:
         names = (f"blocks.{layer}.attn.hook_{kv}" for kv in "kv")
         return [KeyValues(*(tile(self.known[name][:, :start], times) for name in names))] if start else None
 
-    def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> Patched:
+    def _whole(self, indices: list[int], rows: EncodedRounds, patches: _Patches) -> _Patched:
         """The patched round from its tokens on, its own choice committed."""
         before = tile(self.latents, len(indices))
         commit = self.run.commit if self.update else "target"
         with torch.no_grad():
             after = run_round(self.model, rows, before, self.run.layout, commit, patches.hooks(None))
         patches.counter.check()
-        return Patched(indices, after.prediction, after.latents)
+        return _Patched(indices, after.prediction, after.latents)
 
 
 def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:

@@ -222,7 +222,8 @@ def steer(
     refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * carried * model.layout.n_positions)
     base = run_of(model, episodes)
     (t,) = select_rounds(round, base.n_rounds)
-    read, shape = _outcomes(of, model, base.episodes), algorithm.run(base.episodes)[memory].shape[2:]
+    read, values = _outcomes(of, model, base.episodes), algorithm.run(base.episodes)
+    shape = values[memory].shape[2:]
     require(
         np.shape(change) == shape,
         f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}",
@@ -245,11 +246,16 @@ def steer(
     }
     found = run(Experiment(model, base, edits, [t], commit="target", update=False))
     chances = _of(found.values[:, :, 0].numpy(force=True), read).reshape(len(doses.sizes), len(directions), -1)
+    (state, inputs), answers = algorithm.at(values, [t]), []  # the algorithm's own, from its memory moved by each dose
+    for dose in doses.sizes:
+        moved = values[memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
+        after = algorithm.step(state, inputs, {memory: moved})[1]
+        answers.append(_of(algorithm.distribution(after)[:, 0], read))
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": exact}
     return SteeringResult(
         doses=tuple(float(dose) for dose in doses.sizes),
         model=chances[:, 0],
-        algorithm=_answers(algorithm, base.episodes, t, change, doses.sizes, read),
+        algorithm=np.stack(answers),
         random=chances[:, 1:],
         outcome=base.layout.outcomes[read[0]] if np.ndim(of) == 0 else "one per episode",
         round=t,
@@ -267,19 +273,6 @@ def _outcomes(outcome: int | ArrayLike, model: Machine, episodes: Episodes) -> N
         f"episodes, got {shown(outcome)}",
     )
     return np.broadcast_to(numbers.astype(np.int64), (len(episodes),))
-
-
-def _answers(
-    algorithm: Algorithm, episodes: Episodes, t: int, change: ArrayLike, doses: Sequence[float], read: NDArray[np.int64]
-) -> Float[np.ndarray, "dose episode"]:
-    """The algorithm's own probability of the outcome in round ``t``, from its memory moved by each dose."""
-    values, answers = algorithm.run(episodes), []
-    state, inputs = algorithm.at(values, [t])
-    for dose in doses:
-        moved = values[algorithm.memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
-        after = algorithm.step(state, inputs, {algorithm.memory: moved})[1]
-        answers.append(_of(algorithm.distribution(after)[:, 0], read))
-    return np.stack(answers)
 
 
 def _of(probabilities: Float[np.ndarray, "*any episode outcome"], outcome: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -20,9 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_lens import patching as tl_patching
 
-from interp.interventions import metrics, patching, sites
+from interp.interventions import metrics, patching, round_patcher, sites
 from interp.interventions.pairs import Pair, prepare
-from interp.interventions.round_patcher import CHUNK_ACCELERATOR
 from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
@@ -98,8 +96,8 @@ def measure(device: str = "cpu") -> pd.DataFrame:
     for component, tool in TOOLS.items():
         cells = sites.sites(pair.model, pair.layout, component)
 
-        def ours(cells: list[sites.Site] = cells, chunk: int | None = None) -> torch.Tensor:
-            return patching.run_cells(pair, cells, metric, "denoising", True, chunk)
+        def ours(cells: list[sites.Site] = cells) -> torch.Tensor:
+            return patching.run_cells(pair, cells, metric, "denoising", True)
 
         def theirs(tool: Callable[..., torch.Tensor] = tool) -> torch.Tensor:
             with torch.no_grad():
@@ -110,7 +108,8 @@ def measure(device: str = "cpu") -> pd.DataFrame:
         layers, positions = pair.model.config.n_layers, pair.layout.n_positions
         grid = mean.view(layers, -1, positions).transpose(1, 2).reshape(shape) if len(shape) == 3 else mean.view(shape)
         seconds = [_seconds(theirs), _seconds(ours)]
-        operations = [_operations(theirs), _operations(partial(ours, chunk=CHUNK_ACCELERATOR))]
+        with patch.object(round_patcher, "_CHUNK_CPU", round_patcher._CHUNK_ACCELERATOR):
+            operations = [_operations(theirs), _operations(ours)]
         rows.append(
             {
                 "sweep": component,

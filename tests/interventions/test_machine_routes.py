@@ -46,11 +46,10 @@ def share(result, mediator="all"):
 
 def test_all_of_what_a_cell_carries_goes_through_the_cell(pair):
     """Swapping what is carried changes what a GRU carries next through its cell alone, and its gates hold parts."""
-    options = {"outcome": "latents", "rounds": [3, 5], "split": Split(untrained=True)}
+    options = {"outcome": "latents", "rounds": [3, 5]}
     result = mediate(gru(), *pair, "latent", ["reset", "update", "new", "cell"], **options)
     assert share(result, "cell") == pytest.approx((1.0, 1.0), abs=1e-6)
     assert share(result) == pytest.approx((1.0, 1.0), abs=1e-6)
-    assert share(result.untrained, "cell") == pytest.approx((1.0, 1.0), abs=1e-6)
     assert all(abs(value) < 0.5 for gate in ("reset", "update", "new") for value in share(result, gate))
     assert result.moved.tolist() == [1.0] * 5
 

@@ -14,7 +14,6 @@ from interp.interventions import experiment
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
 from interp.interventions.sites import Place, Site, sites
-from interp.model.transformer import untrained as reset
 from interp.tasks import experts
 
 
@@ -34,9 +33,9 @@ def first_of(episodes, n):
 
 @pytest.fixture(scope="module")
 def through_patterns(untrained, pair):
-    """The untrained softmax model: latents -> prediction through every pattern at p?, with both controls."""
+    """The untrained softmax model: latents -> prediction through every pattern at p?, with random ones."""
     through = paths(untrained, "pattern", "p?")
-    options = {"rounds": [3, 6], "split": Split(n_random=3, untrained=True)}
+    options = {"rounds": [3, 6], "split": Split(n_random=3)}
     return mediate(untrained, *pair, "latent@<z>", through, **options)
 
 
@@ -124,15 +123,10 @@ def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
 
 
 def test_controls(untrained, pair, through_patterns):
-    """The untrained control is the same analysis of a reset model; draws repeat with the seed, and say how many."""
-    frame = through_patterns.to_frame()
-    through = paths(untrained, "pattern", "p?")
-    alone = mediate(
-        reset(untrained, 0), *pair, "latent@<z>", through, rounds=[3, 6], split=Split(n_random=0)
-    ).to_frame()
+    """Draws repeat with the seed, and say how many."""
+    frame, through = through_patterns.to_frame(), paths(untrained, "pattern", "p?")
     for share in ("blocked", "carried"):
-        assert frame[f"untrained_{share}"].tolist() == pytest.approx(alone[share].tolist(), abs=1e-9)
-        assert frame[f"random_{share}"].notna().all() and alone[f"random_{share}"].isna().all()
+        assert frame[f"random_{share}"].notna().all()
     assert frame.n_random_sites.tolist() == [1, 1, 1, 1, 4]
     routes = _Routes(untrained, untrained.layout, [Site.parse("latent@<z>")], prediction=True)
     drawn = [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
@@ -185,9 +179,9 @@ def test_states_of_learned_models_are_decoded(untrained, pair):
 def test_without_an_effect_there_is_no_share(wma, pair):
     """A cause that is the same in base and source has nothing to mediate: NaN with the reason, no noise over noise."""
     _, model = wma
-    result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), rounds=[4], split=Split(untrained=True))
+    result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), rounds=[4])
     frame = result.to_frame()
-    assert frame.blocked.isna().all() and frame.random_carried.isna().all() and frame.untrained_blocked.isna().all()
+    assert frame.blocked.isna().all() and frame.random_carried.isna().all()
     assert set(frame.reason) == {"there is no effect to mediate: the total effect of the cause is 0"}
 
 

@@ -36,7 +36,6 @@ WHOLE = replace(
     random=np.array([[[0.1, 0.2], [0.3, 0.6]], [[0.0, 1.0], [0.5, 0.5]]]),
     n_random_sites=np.array([1, 2]),
     n_pairs=8,
-    untrained=HALF,
     settings={"seed": 3},
 )
 
@@ -61,8 +60,6 @@ def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
         "carried": [0.3, 0.8],
         "random_blocked": [0.2, 0.25],
         "random_carried": [0.4, 0.75],
-        "untrained_blocked": [0.2, 0.4],
-        "untrained_carried": [0.075, 0.2],
         "moved": [0.25, 0.75],
         "n_random_sites": [1, 2],
         "effect": [sqrt(10 / 8)] * 2,
@@ -71,7 +68,7 @@ def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
         assert frame[key].tolist() == (values if key == "mediator" else pytest.approx(values)), key
     assert set(frame.cause) == {"latent + y"}
     assert frame.blocked_low.tolist() == [WHOLE.blocked(name).low for name in WHOLE.mediators]
-    assert HALF.to_frame()[["random_blocked", "untrained_carried"]].isna().all().all()
+    assert HALF.to_frame()[["random_blocked", "random_carried"]].isna().all().all()
 
 
 @pytest.mark.parametrize(("n", "listed"), [(40, True), (41, False)])

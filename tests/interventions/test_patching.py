@@ -8,7 +8,7 @@ from transformer_lens import patching as tl_patching
 
 import interp
 from interp.errors import InputError
-from interp.interventions import metrics, pairs, patching
+from interp.interventions import metrics, pairs, patching, round_patcher
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Site, sites
 from interp.model.bound import bind
@@ -33,7 +33,7 @@ def _one_at_a_time(model, base, source, site, at, propagate):
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 @pytest.mark.parametrize("read", [3, 5])
-def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read):
+def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read, monkeypatch):
     """Batched cells with prefix reuse give what one hooked rollout per cell gives, to float64 precision."""
     clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
@@ -41,7 +41,8 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read)
     cells = [*cells[::7], Site("latent"), Site("latent", position="<z>")]
     pair, measure = pairs.prepare(untrained, clean, corrupted, 3, read), metrics.metric("regret")
     truth = torch.from_numpy(clean.labels)
-    for site, values in zip(cells, patching.run_cells(pair, cells, measure, direction, True, chunk=30), strict=True):
+    monkeypatch.setattr(round_patcher, "_CHUNK_CPU", 30)
+    for site, values in zip(cells, patching.run_cells(pair, cells, measure, direction, True), strict=True):
         run = _one_at_a_time(untrained, base, source, site, 3, propagate=True)
         expected = (run.predictions - truth)[:, 3 : read + 1].abs().sum(1)
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-13)

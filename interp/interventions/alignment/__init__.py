@@ -169,7 +169,13 @@ def align(
     at = select_rounds(rounds, runs[0].n_rounds)
     values = of_rounds(algorithm, both[0], at), of_rounds(algorithm, both[1], at)
     parts = [make_pairs(algorithm, *values, variable, part) for part in split(len(both[0]), search.held_out)]
-    _require_informative(parts, variable)
+    for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
+        if pairs.n_informative < fewest:
+            raise AlignmentError(
+                f"{pairs.n_informative} of the {len(pairs)} pairs that {purpose} are informative (setting {variable!r} "
+                f"changes the algorithm's choice), and {fewest} are needed: give more episodes, more or later rounds, "
+                "or a variable that the prediction depends on"
+            )
     training, stopping, scoring = parts
     exam = rounds_with(model, runs, at, place)
 
@@ -184,7 +190,10 @@ def align(
     of = "d_model" if place.kind.axes == "pos" else f"the width of {str(place)!r}"
     require(1 <= rank <= width, f"rank must be an integer from 1 to {of} = {width}, got {rank!r}")
     _require_gradient(practice, training, rank, seed)
-    labelled = [_arbitrary(pairs, model.layout.n_outputs, seed) for pairs in parts]
+    n_outcomes, labelled = model.layout.n_outputs, []  # the same pairs with a random outcome for each source
+    for pairs in parts:
+        labels = arbitrary_targets([f"{row}" for row in pairs.source.tolist()], n_outcomes, seed)
+        labelled.append(replace(pairs, target=one_hot(labels, n_outcomes).double()))
     fits = {
         "learned": fit(practice, training, stopping, rank, search),
         _ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
@@ -242,16 +251,6 @@ def _site(model: Machine, base: Any, site: Site | str) -> Site:
     return place
 
 
-def _require_informative(parts: list[Pairs], variable: str) -> None:
-    for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
-        if pairs.n_informative < fewest:
-            raise AlignmentError(
-                f"{pairs.n_informative} of the {len(pairs)} pairs that {purpose} are informative (setting {variable!r} "
-                f"changes the algorithm's choice), and {fewest} are needed: give more episodes, more or later rounds, "
-                "or a variable that the prediction depends on"
-            )
-
-
 def _require_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> None:
     if not rounds.may_lack_gradient or has_gradient(rounds, training, rank, seed):
         return
@@ -266,9 +265,3 @@ def _require_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: 
         "point is computed, does not depend on it, or does so by a hard choice only: give another site, such as "
         "'latent', or smooth=, a machine without hard choices"
     )
-
-
-def _arbitrary(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
-    """The same pairs with a random outcome for each source."""
-    labels = arbitrary_targets([f"{row}" for row in pairs.source.tolist()], n_outcomes, seed)
-    return replace(pairs, target=one_hot(labels, n_outcomes).double())
