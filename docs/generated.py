@@ -72,7 +72,7 @@ def registries() -> str:
     """Everything that has a name: models, tasks, regimes, variables, corruptions, metrics, sites, parts."""
     import interp
     import interp.tasks
-    from interp.interventions.metrics import METRICS
+    from interp.interventions.pairs import METRICS
     from interp.interventions.sites import COMPONENTS
     from probes.activations import OF_LATENTS, UPDATE
     from probes.targets import every as targets_of

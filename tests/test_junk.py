@@ -24,7 +24,7 @@ from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation.suite import evaluate
 from interp.finished import Finished
-from interp.interventions import patch_command
+from interp.interventions import causal_tables
 from interp.statistics import bootstrap_mean, ratio_interval, resample_weights
 from interp.tasks import reachability
 from interp.training.config import TrainingConfig
@@ -218,8 +218,8 @@ UNBOUNDED = {
     "rounds compared": lambda: replace(compare.QUICK, rounds=10**6),
     "rounds verified": lambda: circuits.verify("wma-handwired", [(2,)], n_rounds=10**7),
     "rounds reported": lambda: write("wma-handwired", "out", n_rounds=10**5),
-    "a map": lambda: patch_command.patch(
-        interp.load("wma-handwired", n_experts=2), 2, sample=patch_command.Sample(n_map=10**5)
+    "a map": lambda: causal_tables.patch(
+        interp.load("wma-handwired", n_experts=2), 2, sample=causal_tables.Sample(n_map=10**5)
     ),
     "no workers": lambda: evaluate(interp.load("wma-handwired", n_experts=2), n_jobs=0),
     "seeds": lambda: run_command("benchmark", "--seeds", "100000000"),

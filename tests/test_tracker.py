@@ -23,7 +23,7 @@ from interp.algorithm import Algorithm, Family, Searched
 from interp.errors import InputError
 from interp.interventions.alignment import align
 from interp.interventions.interchange import interchange
-from interp.interventions.metrics import exits, metric
+from interp.interventions.pairs import exits, metric
 from interp.interventions.patching import round_map, sweep
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer

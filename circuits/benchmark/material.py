@@ -23,9 +23,8 @@ from interp.algorithm import Values
 from interp.checks import check_fields
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph, ablated
-from interp.interventions.metrics import Metric
-from interp.interventions.metrics import metric as find_metric
-from interp.interventions.pairs import Pair, Readout, prepare
+from interp.interventions.pairs import Metric, Pair, Readout, prepare
+from interp.interventions.pairs import metric as find_metric
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 

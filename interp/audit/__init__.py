@@ -5,7 +5,7 @@
     ['common', 'decoded', 'in time', 'kept', 'longer', 'settled', 'side', 'stays', 'unseen', 'worth']
 
 * ``battery``: all claims about one machine; ``trial``: the machine, its run and what predictions are compared by;
-* ``changes``: what is put in the place of a state; ``used``: whether it is used, and carried on; ``content``: how few
+* ``used``: what is put in the place of a state, whether it is used, and carried on; ``content``: how few
   directions carry the effect, and whether the algorithm's memory can be read;
 * ``timing``: when the answer is there, and after more rounds; ``dynamics``: where states go under held inputs;
 * ``shortcuts``: heuristics, episodes on which each is wrong, and right and wrong rounds apart;

@@ -24,9 +24,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.changes import Change, donors, limited
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, remembered
-from interp.audit.used import CONTENT, replaced, worth
+from interp.audit.used import CONTENT, Change, donors, limited, replaced, worth
 from interp.decoder import N_FOLDS, RIDGE, cross_fitted
 from interp.measure import FEW, Control, Measure, Word
 from interp.refit import PLATEAU

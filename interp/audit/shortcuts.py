@@ -20,9 +20,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from interp.algorithm import Algorithm
-from interp.audit.changes import Change
 from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
-from interp.audit.used import influence, mean
+from interp.audit.used import Change, influence, mean
 from interp.machine import Machine
 from interp.measure import Measure
 from interp.statistics import mean_interval

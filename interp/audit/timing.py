@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.algorithm import NEXT, Algorithm, Values
-from interp.audit.changes import donors
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, rounds_for
+from interp.audit.used import donors
 from interp.interventions.experiment import Edit, Experiment, batches, run_on
 from interp.interventions.sites import Place, Site
 from interp.measure import AS_WELL, UNTRAINED, Control, Measure, Word

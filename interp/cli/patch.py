@@ -11,7 +11,7 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require, require_known
-from interp.files import folder_to_write
+from interp.files import folder_to_write, write_csv
 from interp.machine import runs_from
 from interp.progress import bar
 
@@ -30,7 +30,7 @@ def _patch(
     sizes: options.Sizes,
     model: options.ModelName,
     corruption: Annotated[
-        str, typer.Option(help="<interp.interventions.patch_command:corruption_names>; the task's default when empty.")
+        str, typer.Option(help="<interp.interventions.causal_tables:corruption_names>; the task's default when empty.")
     ] = "",
     at: Annotated[
         int | None, options.number("The round that is corrupted and patched; 20 by default, or halfway", 0, "--round")
@@ -45,7 +45,7 @@ def _patch(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="<interp.interventions.patch_command:metric_names>; by default logit_diff and state, both exits."
+            help="<interp.interventions.causal_tables:metric_names>; by default logit_diff and state, both exits."
         ),
     ] = None,
     direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
@@ -72,7 +72,7 @@ def _patch(
     require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
-    from interp.interventions import patch_command as run
+    from interp.interventions import causal_tables as run
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
     folder = folder_to_write(out / Path(model).name)
@@ -82,15 +82,14 @@ def _patch(
     if tables:
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
         from circuits.registry import differentiable
-        from interp.interventions import causal_tables as every
 
         given: Any = loaded
         smooth = differentiable(given) if runs_from(loaded) else None  # others have no heads
-        with bar(f"causal tables of {loaded.name}", every.N_PARTS) as done:
-            results = every.tables(
+        with bar(f"causal tables of {loaded.name}", run.N_PARTS) as done:
+            results = run.tables(
                 loaded, round_, smooth=smooth, n_episodes=n_episodes, seed=seed, done=done, drawn=drawn
             )
-        say.wrote(every.write(results, folder / "tables"))
+        say.wrote([write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()])
         return
     result = run.patch(
         loaded,

@@ -2,13 +2,13 @@
 
 * ``experiment``: what is changed in which rounds of a run, how far it runs on, what is read -> one labelled array
   (``results``). Every method below is a function of it; ``round_patcher`` says what need not be run again;
-* where and what: ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs), ``metrics``;
+* where and what: ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and metrics);
 * patching: ``patching`` (sweeps over sites, and round x round);
 * against the algorithm: ``interchange`` (hits, and graded effects), ``alignment`` (learned subspaces), ``moves`` (one
   decoded variable alone; is a decoded state closed under the update), ``steering``;
 * by which way: ``mediation``;
 * circuits: ``edge_graph`` (edges, and cutting them), ``attribution`` (of edges and single reads), ``ablation``;
-* what ``interp patch`` writes: ``patch_command``, and ``causal_tables`` with ``--tables``.
+* what ``interp patch`` writes: ``causal_tables``.
 
 A method is called ``method(model, episodes or two that pair up, ..., sites, round(s)=...)``. Rollouts stand in for
 episodes that are run already. Options that belong together are records (``Outcome``, ``Split``, ``Doses``, ``Search``).
@@ -29,23 +29,3 @@ task, so that a task of your own is patched, interchanged and steered like the o
 Not here: where the variables of the handwired circuits are (``circuits``), reading without intervening (``probes``).
 Import from the modules; nothing is re-exported, because several functions are called like their module.
 """
-
-__all__ = [
-    "ablation",
-    "alignment",
-    "attribution",
-    "causal_tables",
-    "edge_graph",
-    "experiment",
-    "interchange",
-    "mediation",
-    "metrics",
-    "moves",
-    "pairs",
-    "patch_command",
-    "patching",
-    "results",
-    "round_patcher",
-    "sites",
-    "steering",
-]

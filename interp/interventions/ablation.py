@@ -32,9 +32,8 @@ from torch import Tensor
 from interp.checks import checked, integer, non_empty, number, refuse_endless
 from interp.errors import require
 from interp.interventions.edge_graph import EdgeGraph, ablated
-from interp.interventions.metrics import Metric
-from interp.interventions.metrics import metric as find_metric
-from interp.interventions.pairs import Pair, Readout
+from interp.interventions.pairs import Metric, Pair, Readout
+from interp.interventions.pairs import metric as find_metric
 from interp.interventions.results import Found, curves, intervals
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, resample_weights

@@ -12,7 +12,7 @@ takes the gradient at the clean input, which is plain EAP. Positive scores mean 
 
 A score is an estimate: check the edges that matter by cutting them (:mod:`interp.interventions.ablation`). Hard
 attention has no gradient (its scores get none); use the softmax-only variant of a handwired circuit. A clipped
-log-probability (see :mod:`interp.interventions.metrics`) has none either.
+log-probability (see :mod:`interp.interventions.pairs`) has none either.
 
 **Reads** (:func:`strongest_reads`): a read is (layer, head, query, key). To cut it is to set its attention weight to
 zero and leave the others as they are, so that what the head wrote at the query lacks what it brought from the key. Its
@@ -51,9 +51,8 @@ from interp.checks import checked, integer
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
 from interp.interventions.experiment import Rows
-from interp.interventions.metrics import Metric
-from interp.interventions.metrics import metric as find_metric
-from interp.interventions.pairs import Pair, Readout
+from interp.interventions.pairs import Metric, Pair, Readout
+from interp.interventions.pairs import metric as find_metric
 from interp.interventions.results import Found, heatmap, largest_first
 from interp.interventions.sites import frozen
 from interp.machine import Machine

@@ -256,14 +256,13 @@ class Experiment:
 
 
 @checked
-def run(experiment: Experiment, done: Callable[[int], None] = lambda steps: None) -> Effects:
-    """What an experiment gives; ``done`` is called with how many edits have been run since."""
+def run(experiment: Experiment) -> Effects:
+    """What an experiment gives."""
     values: dict[int, Tensor] = {}
     seen: list[Mapping[Site, Tensor]] = []
     for ran in batches(experiment):
         values |= zip(ran.edits, experiment.read(ran), strict=True)
         seen += [ran.seen] * len(ran.edits)
-        done(len(ran.edits))
     found = torch.stack([values[i] for i in range(len(experiment.edits))])
     (plain,) = experiment.read(experiment.unpatched)
     named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,12 +41,11 @@ from torch import Tensor
 from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
-from interp.display import Tabled
 from interp.errors import InputError, require, require_known
 from interp.interventions.experiment import Edit, Experiment, Outcome, run, run_on
 from interp.interventions.interchange import InterchangeResult, graded, of_rounds, require_comparable
 from interp.interventions.pairs import run_of
-from interp.interventions.results import curves
+from interp.interventions.results import Found, curves
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.machine import Machine
 from interp.model.replay import replay
@@ -296,42 +296,21 @@ def _flat(x: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)
 
 
-@dataclass(frozen=True)
-class StepResult(Tabled):
+@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
+class StepResult(Found):
     """Closure of a decoded state under an algorithm's update.
 
-    The carried variables ``keys`` were decoded, ``horizon`` rounds on. ``missed`` is the squared distance between the
-    decoded state and the algorithm's, in units of each variable's step; ``varied`` is the squares of the algorithm's
-    steps about the round's mean, times n / (n - 1) for n episodes, as about the mean of very many.
+    ``missed`` is the squared distance between the decoded state and the algorithm's, in units of each variable's step;
+    ``varied`` is the squares of the algorithm's steps about the round's mean, times n / (n - 1) for n episodes, as
+    about the mean of very many.
     """
 
-    keys: tuple[str, ...]
-    horizon: int
     missed: Float[np.ndarray, "episode start"]
     varied: Float[np.ndarray, "episode start"]
-    settings: dict[str, Any] = field(default_factory=dict)
 
     def r2(self, seed: int = 0) -> Interval:
         """The step R2 with its 95 % interval over episodes."""
         return ratio_interval(self.missed.sum(1), self.varied.sum(1), seed=seed).complement
-
-    @property
-    def finding(self) -> str:
-        """How much of the algorithm's step the model makes."""
-        on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
-        return f"Decoded {' + '.join(self.keys)}: {on} on, the model makes the algorithm's step with R2 {self.r2()}."
-
-    def plot(self) -> Any:
-        """The step R2 by the round started from."""
-        lines = {"step R2": 1 - self.missed.sum(0) / self.varied.sum(0)}
-        starts = self.settings.get("starts", range(self.missed.shape[1]))
-        return curves(starts, lines, xlabel="round started from", ylabel=f"R2 of {' + '.join(self.keys)}")
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row: what was decoded, the horizon, the step R2 with its interval."""
-        r2 = self.r2()
-        row = {"state": " + ".join(self.keys), "horizon": self.horizon, "r2": r2.estimate}
-        return pd.DataFrame([{**row, "low": r2.low, "high": r2.high}])
 
 
 @dataclass(frozen=True, eq=False)
@@ -369,11 +348,21 @@ class Transition:
         for key in self.shapes:
             steps = np.asarray(goal[key] - self.before[key], dtype=np.float64)
             unit = float(np.sqrt((steps**2).mean())) or 1.0
-            missed = missed + _squares((self.after[key] - goal[key]) / unit)
-            about_mean = _squares((steps - steps.mean(0)) / unit)
+            missed = missed + (_flat((self.after[key] - goal[key]) / unit) ** 2).sum(-1)
+            about_mean = (_flat((steps - steps.mean(0)) / unit) ** 2).sum(-1)
             varied = varied + about_mean * len(steps) / max(len(steps) - 1, 1)
-        settings = {**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
-        return StepResult(tuple(self.shapes), self.horizon, missed, varied, settings)
+        r2, keys = ratio_interval(missed.sum(1), varied.sum(1)).complement, " + ".join(self.shapes)
+        row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}
+        on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
+        axes = {"xlabel": "round started from", "ylabel": f"R2 of {keys}"}
+        return StepResult(
+            sentence=f"Decoded {keys}: {on} on, the model makes the algorithm's step with R2 {r2}.",
+            table=pd.DataFrame([row]),
+            picture=partial(curves, self.starts, {"step R2": 1 - missed.sum(0) / varied.sum(0)}, **axes),
+            settings={**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)},
+            missed=missed,
+            varied=varied,
+        )
 
     def left(self, algorithm: Algorithm) -> float:
         """Share of the model's own steps that the algorithm does not say; it can exceed 1."""
@@ -439,7 +428,3 @@ def transition(
     after = writer.read(rows(left))
     settings = provenance(model, starts=list(starts), moved=sorted(by or ()))
     return Transition(base.episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
-
-
-def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray((x**2).reshape(*x.shape[:2], -1).sum(-1))

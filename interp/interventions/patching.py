@@ -38,9 +38,8 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require_known, unknown_name
 from interp.interventions.experiment import Edit, Experiment, Ran, run
-from interp.interventions.metrics import Metric
-from interp.interventions.metrics import metric as find_metric
-from interp.interventions.pairs import Pair, Readout, prepare, warn_if_unrelated
+from interp.interventions.pairs import Metric, Pair, Readout, prepare, warn_if_unrelated
+from interp.interventions.pairs import metric as find_metric
 from interp.interventions.results import Found, heatmap, largest_first
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.machine import Machine
@@ -186,7 +185,7 @@ def sweep(
         sites: what is patched: sites, their texts, or components ("resid_pre"), which stand for every layer, head and
             position (:func:`interp.interventions.sites.chosen`); by default residual stream, attention outputs and
             heads, or every point of a machine that has none of them.
-        metric: a key of ``metrics.METRICS``; the logit difference, or the "prediction" of a real number, when None.
+        metric: a key of ``pairs.METRICS``; the logit difference, or the "prediction" of a real number, when None.
         read: the round that is read; the patched one when None.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
 

@@ -11,8 +11,8 @@ import torch
 import interp
 from interp import machines
 from interp.audit import THRESHOLDS, Scope, content, dynamics, shortcuts, timing, used
-from interp.audit.changes import Change, alike, donors, limited
 from interp.audit.trial import ALL, Trial
+from interp.audit.used import Change, alike, donors, limited
 from interp.decoder import cross_fitted
 from interp.refit import PLATEAU
 from interp.session import session

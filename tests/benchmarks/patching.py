@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_lens import patching as tl_patching
 
-from interp.interventions import metrics, patching, round_patcher, sites
+from interp.interventions import pairs, patching, round_patcher, sites
 from interp.interventions.pairs import Pair, prepare
 from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
@@ -85,7 +85,7 @@ def measure(device: str = "cpu") -> pd.DataFrame:
     bound = bind(pair.model, pair.clean, pair.corrupted, rounds=ROUND)
     clean, corrupted = bound.tokens
     _, cache = bound.run_with_cache(clean)
-    metric = metrics.metric("probability")
+    metric = pairs.metric("probability")
     rises = pair.clean.predictions[:, ROUND] > pair.corrupted.predictions[:, ROUND]
 
     def theirs_by(logits: torch.Tensor) -> torch.Tensor:

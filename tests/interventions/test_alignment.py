@@ -14,7 +14,7 @@ import interp
 from interp import tasks
 from interp.errors import InputError
 from interp.interventions.alignment import AlignmentError, Search, align
-from interp.interventions.alignment.counterfactual_pairs import identified_rank, make_pairs
+from interp.interventions.alignment.subspace import identified_rank, make_pairs
 from interp.interventions.interchange import Place, interchange
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import bayes, weighted_majority

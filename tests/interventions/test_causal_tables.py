@@ -29,7 +29,7 @@ NAMES = {"patching", "interchange", "alignment", "steering", "edges", "faithfuln
     "kind",
     ["learned", pytest.param("handwired", marks=pytest.mark.slow)],  # slow: the same again, on wider heads
 )
-def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
+def test_tables_of_expert_models(kind, untrained, wma):
     """The same tables for both kinds; each analysis carries its control, or says why it has no result."""
     model = untrained if kind == "learned" else wma[1]
     results = causal_tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=4)
@@ -44,7 +44,6 @@ def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
     read = results["ablation"].groupby("ablation").metric.unique().map(set).to_dict()
     assert read == {key: {"logit_diff", "state"} for key in ("resample", "mean", "zero")}
     assert set(results["patching"].corruption) == {"flip-vote", "flip-label", "swap-histories", "exchange-history"}
-    assert {path.stem for path in causal_tables.write(results, tmp_path)} == NAMES
 
 
 @pytest.mark.slow

@@ -13,8 +13,7 @@ from interp.errors import InputError
 from interp.interventions import ablation, attribution
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph
-from interp.interventions.metrics import Metric
-from interp.interventions.pairs import prepare
+from interp.interventions.pairs import Metric, prepare
 from interp.tasks import experts
 from interp.tasks.experts import corruptions
 

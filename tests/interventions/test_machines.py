@@ -10,7 +10,7 @@ from torch import nn
 
 import interp
 from interp.errors import InputError
-from interp.interventions import causal_tables, patch_command
+from interp.interventions import causal_tables
 from interp.interventions.experiment import run_on
 from interp.interventions.interchange import Claim, carriers, interchange, placebos
 from interp.interventions.moves import Writer, decodable, move, transition
@@ -265,11 +265,11 @@ def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
 @pytest.mark.parametrize("make", [lstm, loop])
 def test_the_command_patches_every_point(make, tmp_path):
     machine = make()
-    done = patch_command.patch(machine, 3, sample=patch_command.Sample(n_episodes=6, n_map=2))
+    done = causal_tables.patch(machine, 3, sample=causal_tables.Sample(n_episodes=6, n_map=2))
     assert {site.component for site in done.sweeps[0].sites} == set(machine.points)
-    names = [path.name for path in patch_command.write(done, tmp_path)]
+    names = [path.name for path in causal_tables.write(done, tmp_path)]
     assert {"patching.csv", "rounds.csv", "logit_diff-latent.svg"} <= set(names)
-    assert len(patch_command.summary(done))
+    assert len(causal_tables.summary(done))
 
 
 def test_every_table_stands_in_its_place(tmp_path):
@@ -281,7 +281,6 @@ def test_every_table_stands_in_its_place(tmp_path):
     assert tables["alignment"].site.dropna().unique().tolist() == ["latent"]
     for name in ("edges", "faithfulness", "circuit", "ablation"):
         assert tables[name].note.str.startswith("not applicable: lstm has no attention heads, and").all()
-    assert len(causal_tables.write(tables, tmp_path)) == len(tables)
     with pytest.raises(InputError, match="lstm has no attention heads, and circuits of edges are of heads; use"):
         causal_tables.circuit_tables(machine, experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
 

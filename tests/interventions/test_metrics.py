@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from interp.errors import InputError
-from interp.interventions import metrics, patching
-from interp.interventions.metrics import metric, state_difference
-from interp.interventions.pairs import Pair, Readout, corruption, prepare
+from interp.interventions import pairs, patching
+from interp.interventions.pairs import Pair, Readout, corruption, metric, prepare, state_difference
 from interp.tasks.experts.corruptions import exchange_history
 from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
 
@@ -72,7 +71,7 @@ def test_q_learning_loss_is_what_the_policy_gives_away(untrained_q, mdp_episodes
 def test_registered_metrics_run_on_both_tasks(untrained, untrained_q, expert_episodes, mdp_episodes):
     for model, episodes in ((untrained, expert_episodes), (untrained_q, mdp_episodes)):
         pair = corruption(model).build(episodes, 3)
-        for key, record in metrics.METRICS.items():
+        for key, record in pairs.METRICS.items():
             if "classes" not in record.kinds:
                 with pytest.raises(
                     InputError, match=rf"metric '{key}' cannot read predictions of .*; take logit_diff, "

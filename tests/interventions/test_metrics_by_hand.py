@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from interp.errors import InputError
-from interp.interventions.metrics import metric, state_difference
-from interp.interventions.pairs import Pair, Readout, prepare
+from interp.interventions.pairs import Pair, Readout, metric, prepare, state_difference
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp

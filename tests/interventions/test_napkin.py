@@ -13,8 +13,7 @@ import torch
 
 import interp
 from interp.interventions import patching
-from interp.interventions.metrics import Metric
-from interp.interventions.pairs import prepare
+from interp.interventions.pairs import Metric, prepare
 from interp.interventions.patching import round_map
 from interp.interventions.sites import Place
 from tests.handmade import intervened

@@ -12,7 +12,7 @@ import torch
 from interp import catalog, tasks
 from interp.decoder import Decoder
 from interp.errors import InputError
-from interp.interventions import causal_tables, patch_command
+from interp.interventions import causal_tables
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim, interchange
 from interp.interventions.pairs import prepare
@@ -43,13 +43,13 @@ def model(bandit) -> HookedLatentTransformer:
 
 
 def test_it_is_patched_by_its_own_corruption(model):
-    result = patch_command.patch(
-        model, 3, components=("resid_pre",), sample=patch_command.Sample(n_episodes=6, n_map=2)
+    result = causal_tables.patch(
+        model, 3, components=("resid_pre",), sample=causal_tables.Sample(n_episodes=6, n_map=2)
     )
     assert result.corruption == "exchange-history" and result.rounds is not None
     latent = [site.position for site in result.sweeps[0].sites].index("<z>")
     assert result.sweeps[0].fractions()[latent] == pytest.approx(1)
-    assert "bandit: exchange-history" in patch_command.corruption_names()
+    assert "bandit: exchange-history" in causal_tables.corruption_names()
 
 
 def test_its_loss_is_the_metric(bandit, model):

@@ -9,8 +9,8 @@ import pytest
 
 from interp import tasks
 from interp.errors import InputError
-from interp.interventions import patch_command
-from interp.interventions.patch_command import Sample
+from interp.interventions import causal_tables
+from interp.interventions.causal_tables import Sample
 
 
 def test_patch_writes_tables_and_figures(wma, tmp_path):
@@ -19,10 +19,10 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
     A flipped label shows in the state at once, and in predictions one round later.
     """
     _, model = wma
-    result = patch_command.patch(
+    result = causal_tables.patch(
         model, 3, components=("resid_pre", "head"), sample=Sample("flip-label", n_episodes=8, n_map=3)
     )
-    written = {path.name for path in patch_command.write(result, tmp_path)}
+    written = {path.name for path in causal_tables.write(result, tmp_path)}
     assert written == {
         "patching.csv",
         "patching.json",
@@ -38,12 +38,12 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
     told = json.loads((tmp_path / "patching.json").read_text())["metrics"]
     assert [one["metric"] for one in told] == ["logit_diff", "state"] and all(one["gap"] for one in told)
     assert ">p?</text>" in (tmp_path / "state-z.svg").read_text()
-    for _, table in patch_command.summary(result).groupby("metric"):
+    for _, table in causal_tables.summary(result).groupby("metric"):
         assert table.effect.abs().is_monotonic_decreasing and set(table.site) <= set(frame.site)
 
 
 def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
-    result = patch_command.patch(
+    result = causal_tables.patch(
         wma[1], 3, components=("latent",), propagate=False, sample=Sample("flip-label", n_episodes=4)
     )
     assert [swept.metric for swept in result.sweeps] == ["state"] and result.rounds is None
@@ -51,11 +51,11 @@ def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
 
 def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
     sample = Sample(n_episodes=4, n_map=0)
-    assert patch_command.patch(wma[1], 3, components=("latent",), sample=sample).corruption == "exchange-history"
+    assert causal_tables.patch(wma[1], 3, components=("latent",), sample=sample).corruption == "exchange-history"
     for task in tasks.every():
         for record in task.analysis.corruptions():
-            assert record.key in patch_command.corruption_names()
-    assert "logit_diff" in patch_command.metric_names()
+            assert record.key in causal_tables.corruption_names()
+    assert "logit_diff" in causal_tables.metric_names()
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
 def test_bad_input(wma, options, message):
     _, model = wma
     with pytest.raises(InputError, match=message):
-        patch_command.patch(model, **{"round": 3, **options})
+        causal_tables.patch(model, **{"round": 3, **options})

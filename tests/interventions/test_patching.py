@@ -8,7 +8,7 @@ from transformer_lens import patching as tl_patching
 
 import interp
 from interp.errors import InputError
-from interp.interventions import metrics, pairs, patching, round_patcher
+from interp.interventions import pairs, patching, round_patcher
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Site, sites
 from interp.model.bound import bind
@@ -39,7 +39,7 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read,
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     cells = sites(untrained, components=EVERY, positions=["<z>", "p_1", "p?", "w?"])
     cells = [*cells[::7], Site("latent"), Site("latent", position="<z>")]
-    pair, measure = pairs.prepare(untrained, clean, corrupted, 3, read), metrics.metric("regret")
+    pair, measure = pairs.prepare(untrained, clean, corrupted, 3, read), pairs.metric("regret")
     truth = torch.from_numpy(clean.labels)
     monkeypatch.setattr(round_patcher, "_CHUNK_CPU", 30)
     for site, values in zip(cells, patching.run_cells(pair, cells, measure, direction, True), strict=True):

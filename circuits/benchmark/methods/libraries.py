@@ -26,7 +26,7 @@ from circuits.benchmark.material import Case, Material
 from circuits.benchmark.method import FAINT, Method, register
 from circuits.benchmark.question import Answer
 from interp.errors import InputError
-from interp.interventions.metrics import CLIP
+from interp.interventions.pairs import CLIP
 from interp.model.bound import bind
 from interp.model.transformer import HookedLatentTransformer
 

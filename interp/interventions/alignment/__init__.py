@@ -44,8 +44,18 @@ from interp.algorithm import Algorithm, Episodes
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require
-from interp.interventions.alignment.counterfactual_pairs import Pairs, identified_rank, make_pairs, split
-from interp.interventions.alignment.subspace import Fit, RoundsWithSite, Search, fit, has_gradient, rounds_with
+from interp.interventions.alignment.subspace import (
+    Fit,
+    Pairs,
+    RoundsWithSite,
+    Search,
+    fit,
+    has_gradient,
+    identified_rank,
+    make_pairs,
+    rounds_with,
+    split,
+)
 from interp.interventions.interchange import of_rounds
 from interp.interventions.pairs import paired_runs
 from interp.interventions.results import intervals
