@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from interp.audit import content, dynamics, shortcuts, timing, used
-from interp.audit.trial import ALL, FULL, THRESHOLDS, Scope, Trial, grows
+from interp.audit.trial import ALL, FULL, THRESHOLDS, Scope, Trial, grows, rounds_for
 from interp.checks import checked
 from interp.library import load
 from interp.machine import Machine
@@ -24,7 +24,7 @@ from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import session
 
-_AWAY_SEED = 50
+_SEED = 50  # of the regimes that are run with twice as many rounds
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,8 +66,13 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         is_used = whole.word == "yes"
         measures = [whole, used.content(trial), used.lasts(trial), content.decoded(trial)]
         done(1)
-        longer = {name: timing.twice(trial, regime, _AWAY_SEED + i) for i, (name, regime) in enumerate(_regimes(trial))}
-        at_home = next(iter(longer.values()))
+        home, rounds = str(trial.episodes.regime), rounds_for(model, effort, 2)
+        others = [regime for regime in trial.regimes if regime != home]
+        n = min(effort.away, len(others))  # others are taken from the last one on, evenly spaced
+        names = [home, *(others[len(others) - 1 - i * len(others) // n] for i in range(n))]
+        drawn = {name: "" if name == home else name for name in names}  # the sampler's default regime has no key
+        longer = {x: Trial.of(model, effort, key, _SEED + i, rounds) for i, (x, key) in enumerate(drawn.items())}
+        at_home = longer[home]
         measures[2:2] = [shortcuts.side(trial, is_used), timing.unseen(at_home, is_used)]
         done(1)
         measures += [timing.in_time(trial), timing.longer(at_home, trial.shape[1]), timing.stays(longer)]
@@ -79,7 +84,10 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
             "without": used.without(trial),
             "used": used.table(trial),
             "by_round": used.by_round(trial),
-            "presence": _presence(trial, longer),
+            "presence": pd.concat(
+                [used.presence(of).assign(regime=name) for name, of in {**longer, home: trial}.items()],
+                ignore_index=True,
+            ),
             "directions": content.table(trial),
             "doses": content.doses(trial),
             "repeated": content.repeated(trial),
@@ -95,18 +103,3 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         done(1)
     settings = provenance(model, **vars(effort), thresholds={name: of.value for name, of in THRESHOLDS.items()})
     return AuditResult(model.name, tuple(measures), tables, settings)
-
-
-def _regimes(trial: Trial) -> list[tuple[str, str]]:
-    """The sampler's default regime, whose key is empty, and some others from the last one on, evenly spaced."""
-    home = str(trial.episodes.regime)
-    others = [regime for regime in trial.regimes if regime != home]
-    n = min(trial.effort.away, len(others))
-    chosen = [others[len(others) - 1 - i * len(others) // n] for i in range(n)]
-    return [(home, ""), *((name, name) for name in chosen)]
-
-
-def _presence(trial: Trial, away: Mapping[str, Trial]) -> pd.DataFrame:
-    """Content x presence in the default regime, and in others."""
-    named = {str(trial.episodes.regime): trial, **dict(list(away.items())[1:])}
-    return pd.concat([used.presence(of).assign(regime=name) for name, of in named.items()], ignore_index=True)

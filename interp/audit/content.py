@@ -42,7 +42,7 @@ _FEW = 4
 """So many directions are few, or as many as the memory of the algorithm has numbers."""
 
 
-def directions(state: Float[Tensor, "episode row width"]) -> Float[Tensor, "direction number"]:
+def _directions(state: Float[Tensor, "episode row width"]) -> Float[Tensor, "direction number"]:
     """The principal directions in which states of episodes vary, widest first."""
     flat = (state - state.mean(0)).flatten(1).double()
     _, spread, axes = torch.linalg.svd(flat, full_matrices=False)
@@ -62,7 +62,7 @@ def _by_rank(trial: Trial, t: int) -> tuple[list[int], Array, Array, Array]:
     """Ranks; the effects ``[rank, episode]`` of that many principal and random directions; and the whole effect."""
     own = trial.read([t])[0]
     gap = (limited(trial, [t], Change.DONOR)[0] - own).flatten(1).double()
-    axes = directions(own)
+    axes = _directions(own)
     ranks = sorted({min(k, len(axes)) for k in _RANKS})
     drawn = torch.randn(gap.shape[1], max(ranks), generator=torch.Generator().manual_seed(trial.effort.seed)).double()
     random = torch.linalg.qr(drawn).Q.T.to(gap)
@@ -105,7 +105,7 @@ def repeated(trial: Trial) -> pd.DataFrame:
     ranks, effects, _, whole = _by_rank(trial, trial.writes[-1])
     shares = [float(part.mean() / whole.mean()) if whole.any() else 0.0 for part in effects]
     enough = next((k for k, share in zip(ranks, shares, strict=True) if share > THRESHOLDS["kept"].value), ranks[-1])
-    few = directions(trial.read([trial.writes[-1]])[0])[:enough]
+    few = _directions(trial.read([trial.writes[-1]])[0])[:enough]
 
     rows = []
     for n, axes in [(ranks[-1], None), (enough, few)][: 1 + (enough < ranks[-1])]:
@@ -118,11 +118,11 @@ def repeated(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def overlap(one: Float[Tensor, "k number"], other: Float[Tensor, "k number"]) -> float:
+def _overlap(one: Float[Tensor, "k number"], other: Float[Tensor, "k number"]) -> float:
     """The mean squared cosine of the principal angles between two spaces: 1 where they are one, 0 where orthogonal.
 
     >>> e = torch.eye(3).double()
-    >>> overlap(e[:1], e[:1]), overlap(e[:1], e[1:2])
+    >>> _overlap(e[:1], e[:1]), _overlap(e[:1], e[1:2])
     (1.0, 0.0)
     """
     return float((one @ other.T).square().sum() / min(len(one), len(other)))
@@ -138,19 +138,19 @@ def turning(trial: Trial, k: int = 4) -> pd.DataFrame:
     rows, rng = [], np.random.default_rng(seed)
     for t, later in zip(trial.writes, trial.writes[1:], strict=False):
         one, other = trial.read([t, later])
-        if min(len(directions(one)), len(directions(other))) < k:
+        if min(len(_directions(one)), len(_directions(other))) < k:
             continue
         samples = []
         for weights in resample_weights(len(one), _RESAMPLES, seed):
             rows_drawn = torch.from_numpy(rng.choice(len(one), len(one), p=weights))
-            samples.append(overlap(directions(one[rows_drawn])[:k], directions(other[rows_drawn])[:k]))
-        found = overlap(directions(one)[:k], directions(other)[:k])
+            samples.append(_overlap(_directions(one[rows_drawn])[:k], _directions(other[rows_drawn])[:k]))
+        found = _overlap(_directions(one)[:k], _directions(other)[:k])
         half = torch.from_numpy(rng.permutation(len(one)))
         cut = len(half) // 2
-        same = overlap(directions(one[half[:cut]])[:k], directions(one[half[cut:]])[:k])
+        same = _overlap(_directions(one[half[:cut]])[:k], _directions(one[half[cut:]])[:k])
         swapped = torch.from_numpy(rng.random(len(one)) < 0.5)[:, None, None]
         mixed = torch.where(swapped, other, one), torch.where(swapped, one, other)
-        null = overlap(*(directions(part)[:k] for part in mixed))
+        null = _overlap(*(_directions(part)[:k] for part in mixed))
         number = Interval.of_samples(np.array(samples), found).columns("overlap")
         rows.append({"round": t, "and": later, "directions": k, **number, "same": same, "null": null})
     return pd.DataFrame(rows)
@@ -188,7 +188,7 @@ def _with_few(trial: Trial, n: int) -> tuple[Array, ...]:
     drawn = torch.randn(own.shape[2], n, generator=torch.Generator().manual_seed(trial.effort.seed)).double()
     random = torch.linalg.qr(drawn).Q.T.to(own)
     losses = [trial.losses(trial.run.predictions)[:, 1:].sum(1)]
-    for axes in (None, [directions(part)[:n] for part in trial.read(starts)], [random] * len(starts)):
+    for axes in (None, [_directions(part)[:n] for part in trial.read(starts)], [random] * len(starts)):
         state = other
         if axes is not None:
             state = other + torch.stack([(x - y) @ of.T @ of for x, y, of in zip(own, other, axes, strict=True)])
@@ -210,7 +210,7 @@ def decoded(trial: Trial) -> Measure:
     algorithm = trial.algorithm
     if algorithm is None or not algorithm.memory:
         return claimed("decoded", lacking="no algorithm with a memory to look for")
-    if not _varies(trial):
+    if not trial.run.latents[:, 1:].std(0).any():
         return claimed("decoded", lacking="no state that differs between episodes")
     n, n_rounds = trial.shape
     wide = trial
@@ -228,15 +228,11 @@ def decoded(trial: Trial) -> Measure:
         number,
         unit=f"R2 of {algorithm.memory}",
         controls={
-            **wide.untrained(lambda copy: _r2(copy, more) if _varies(copy) else None),
+            **wide.untrained(lambda copy: _r2(copy, more) if copy.run.latents[:, 1:].std(0).any() else None),
             "memories of other episodes": Control(_r2(trial, memory[donors(n, trial.effort.seed)]).estimate),
         },
         unless=unless,
     )
-
-
-def _varies(trial: Trial) -> bool:
-    return bool(trial.run.latents[:, 1:].std(0).any())
 
 
 def _r2(trial: Trial, memory: Float[np.ndarray, "episode round k"]) -> Interval:

@@ -65,10 +65,12 @@ def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " epis
     return trial.losses(trial.layout.prediction(torch.from_numpy(trial.predicted_by(algorithm))))[:, -1]
 
 
-def answers(given: Float[np.ndarray, "*batch outcome"]) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
+def _answers(
+    given: Float[np.ndarray, "*batch outcome"],
+) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
     """The likeliest outcome, and whether it leads clearly.
 
-    >>> answers(np.array([[0.5, 0.5], [0.2, 0.8]]))
+    >>> _answers(np.array([[0.5, 0.5], [0.2, 0.8]]))
     (array([0, 1]), array([False,  True]))
     """
     ordered = np.sort(given, -1)
@@ -80,7 +82,12 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
     known = trial.algorithm
     assert known is not None
     regimes = ["", *trial.regimes][:_REGIMES]
-    least = max(float(gaps(_drawn_for(trial, regime, 0), known, heuristic).max()) for regime in regimes) * _MARGIN
+
+    def gaps(of: Trial) -> Float[np.ndarray, " episode"]:
+        """By how much the heuristic loses more than the algorithm in the last round."""
+        return of_algorithm(of, heuristic) - of_algorithm(of, known)
+
+    least = max(float(gaps(_drawn_for(trial, regime, 0)).max()) for regime in regimes) * _MARGIN
     if least < _TIE:
         return None
     chosen: list[Trial] = []
@@ -91,7 +98,7 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
                 break
             more = _drawn_for(trial, regime, draw)
             drawn += len(more.episodes)
-            rows = np.flatnonzero(gaps(more, known, heuristic) > least)[: wanted - found]
+            rows = np.flatnonzero(gaps(more) > least)[: wanted - found]
             if len(rows):
                 chosen.append(Trial(trial.model, more.episodes.select(rows), trial.effort))
                 found += len(rows)
@@ -101,11 +108,6 @@ def adversarial(trial: Trial, heuristic: Algorithm) -> _Adversarial | None:
         return None
     losses = [np.concatenate([of_algorithm(part, of) for part in chosen]) for of in (known, heuristic)]
     return _Adversarial(heuristic.name, tuple(chosen), drawn, *losses)
-
-
-def gaps(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> Float[np.ndarray, " episode"]:
-    """By how much the heuristic loses more than the algorithm in the last round."""
-    return of_algorithm(trial, heuristic) - of_algorithm(trial, algorithm)
 
 
 @remembered
@@ -180,12 +182,12 @@ def groups(trial: Trial) -> dict[str, Array]:
     """Bool[episode, round] by name; empty where there is no algorithm to be right by, or no outcomes."""
     if trial.algorithm is None or trial.run.layout.kind != "classes":
         return {}
-    right, sure = answers(trial.predicted_by(trial.algorithm))
-    said, _ = answers(trial.plain)
+    right, sure = _answers(trial.predicted_by(trial.algorithm))
+    said, _ = _answers(trial.plain)
     found = {"right": sure & (said == right), "wrong": sure & (said != right), "open": ~sure}
     agree, any_sure = np.ones_like(sure), np.zeros_like(sure)
     for heuristic in trial.heuristics.values():
-        given, also = answers(trial.predicted_by(heuristic))
+        given, also = _answers(trial.predicted_by(heuristic))
         agree &= ~also | (given == right)
         any_sure |= also
     if trial.heuristics:

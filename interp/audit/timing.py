@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.algorithm import NEXT, Algorithm, Values
-from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, rounds_for
+from interp.audit.trial import THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import donors
 from interp.interventions.experiment import Edit, Experiment, batches, run_on
 from interp.interventions.sites import Place, Site
@@ -239,8 +239,3 @@ def _kept(trial: Trial, n_rounds: int) -> Interval | None:
     if span <= _SPAN * first:
         return None
     return ratio_interval(losses[:, -1] - losses[:, n_rounds - 1], np.full(len(losses), span)).complement
-
-
-def twice(trial: Trial, regime: str, seed: int) -> Trial:
-    """The model on episodes of a regime with twice as many rounds, as far as there is room."""
-    return Trial.of(trial.model, trial.effort, regime, seed, rounds_for(trial.model, trial.effort, 2))
