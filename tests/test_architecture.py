@@ -264,12 +264,7 @@ STEPPERS = {
     "interp/interventions/round_patcher.py": "what an experiment reuses of an unpatched round",
 }
 """Who runs rounds of a machine, and why."""
-WAITING = {
-    "interp/audit/trial.py",
-    "interp/audit/dynamics.py",
-    "interp/audit/timing.py",
-    "circuits/compare/response.py",
-}
+WAITING = {"circuits/compare/response.py"}
 """Rooms whose own loops an Experiment is to replace; nothing may be added."""
 
 

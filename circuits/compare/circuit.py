@@ -287,7 +287,7 @@ def needed(subject: Participant, effort: Effort) -> Needed:
         return Needed(subject.name, 0, 0, reason=str(error))
     graph = scorer.graph
     edges = tuple((graph.sources[s], graph.destinations[d]) for s, d in graph.edges if keep[s, d])
-    return Needed(subject.name, len(edges), graph.n_edges, edges)
+    return Needed(subject.name, len(edges), len(graph.edges), edges)
 
 
 def shared(mine: Needed, theirs: Needed, roles: Sequence[Role], heads: Sequence[str], seed: int) -> Shared | None:

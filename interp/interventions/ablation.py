@@ -109,10 +109,10 @@ class CircuitScorer:
 
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
     """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
-    integer("size", size, 0, graph.n_edges)
+    integer("size", size, 0, len(graph.edges))
     refuse_endless("n", integer("n", n, 0))
     generator = np.random.default_rng(seed)
-    draws = [generator.choice(graph.n_edges, size, replace=False) for _ in range(n)]
+    draws = [generator.choice(len(graph.edges), size, replace=False) for _ in range(n)]
     return [graph.mask([graph.edges[i] for i in draw]) for draw in draws]
 
 
@@ -163,10 +163,12 @@ def evaluate(
                 name = graph.name(edge)
                 least[name] = max(least[name], abs(without - scorer.values(less).mean()) / gap)
     random = np.array([scorer.faithfulness(other) for other in random_circuits(graph, len(edges), n_random, seed)])
-    size = f"{len(edges)} of {graph.n_edges} edges keep {interval.estimate:.0%} of the difference to the empty circuit"
+    size = (
+        f"{len(edges)} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the empty circuit"
+    )
     row = {
         "size": len(edges),
-        "of": graph.n_edges,
+        "of": len(graph.edges),
         **dict(zip(("faithfulness", "low", "high"), vars(interval).values(), strict=True)),
         "random_mean": float(random.mean()),
         "random_max": float(random.max()),
@@ -210,7 +212,7 @@ def faithfulness_curve(
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
     shares = [number("each share", share, 0, 1) for share in non_empty("shares", shares)]
     graph.fitted("scores", scores)
-    sizes = [round(share * graph.n_edges) for share in shares]
+    sizes = [round(share * len(graph.edges)) for share in shares]
     best = np.array([scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes])
     random = np.array([[scorer.faithfulness(c) for c in random_circuits(graph, n, n_random, seed)] for n in sizes])
     (cpr, cmd), (random_cpr, random_cmd) = areas(shares, best), areas(shares, random)
@@ -235,7 +237,7 @@ def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destinatio
     """The fewest best-scored edges within ``tolerance`` of faithfulness 1; bisection assumes that more are no worse."""
     number("tolerance", tolerance, 0)
     scorer.graph.fitted("scores", scores)
-    graph, low, high = scorer.graph, 0, scorer.graph.n_edges
+    graph, low, high = scorer.graph, 0, len(scorer.graph.edges)
     while low < high:
         middle = (low + high) // 2
         if abs(1 - scorer.faithfulness(_top_edges(graph, scores, middle))) <= tolerance:

@@ -80,11 +80,6 @@ class EdgeGraph:
         written, read = (np.array(list(times.values())) for times in (sources, destinations))
         self.exists: NDArray[np.bool_] = written[:, None] <= read
 
-    @property
-    def n_edges(self) -> int:
-        """How many edges the model has."""
-        return int(self.exists.sum())
-
     @cached_property
     def edges(self) -> list[tuple[int, int]]:
         """(source, destination) indices of every edge, sources first."""
@@ -93,13 +88,7 @@ class EdgeGraph:
     @checked
     def name(self, edge: tuple[int, int]) -> str:
         """``source -> destination`` of an edge, given as two indices."""
-        self._check_edge(edge)
         return f"{self.sources[edge[0]]} -> {self.destinations[edge[1]]}"
-
-    def _check_edge(self, edge: tuple[int, int]) -> None:
-        there = all(0 <= i < n for i, n in zip(edge, self.exists.shape, strict=True))
-        sizes = "{} sources and {} destinations".format(*self.exists.shape)
-        require(there, f"edge {tuple(edge)} is none of {sizes}; give (source, destination), as graph.edge(a, b) does")
 
     @checked
     def edge(self, source: str, destination: str) -> tuple[int, int]:
@@ -116,16 +105,17 @@ class EdgeGraph:
         """Keep exactly ``edges``; all of them when None."""
         keep = np.full_like(self.exists, edges is None)
         for edge in edges or ():
-            self._check_edge(edge)
+            there = all(0 <= i < n for i, n in zip(edge, keep.shape, strict=True))
+            sizes = "{} sources and {} destinations".format(*keep.shape)
+            require(there, f"edge {tuple(edge)} is none of {sizes}; give (source, destination), as graph.edge(a, b)")
             keep[edge] = True
         return keep & self.exists
 
     def fitted(self, what: str, values: Any, low: float = -np.inf, high: float = np.inf) -> NDArray[Any]:
         """``values`` as an array with a finite number from ``low`` to ``high`` for every source and destination."""
-        array = array_of(what, values)
-        shape = self.exists.shape
-        wanted = f"a number for each of [source, destination] {shape}, as graph.mask() does"
-        require(array.shape == shape, f"{what} must hold {wanted}; got shape {array.shape}")
+        array, wanted = array_of(what, values), "a number for each of [source, destination]"
+        shapes = f"{self.exists.shape}, as graph.mask() does; got shape {array.shape}"
+        require(array.shape == self.exists.shape, f"{what} must hold {wanted} {shapes}")
         own = array[self.exists]
         inside = bool(np.isfinite(own).all() and (own >= low).all() and (own <= high).all())
         bounds = f" from {low:g} to {high:g}" if np.isfinite(high) else ""

@@ -79,11 +79,6 @@ class InterchangeResult(Tabled):
         return float(self.correct.mean())
 
     @property
-    def chance(self) -> float:
-        """The accuracy of doing nothing."""
-        return float(self.unpatched.mean())
-
-    @property
     def iia_informative(self) -> float:
         """Accuracy over informative pairs; NaN when there is none."""
         return self.interval().estimate
@@ -133,7 +128,7 @@ class InterchangeResult(Tabled):
             "places": " + ".join(self.places),
             "outcome": self.outcome,
             "iia": self.iia,
-            "chance": self.chance,
+            "chance": float(self.unpatched.mean()),  # of doing nothing
             "iia_informative": interval.estimate,
             "low": interval.low,
             "high": interval.high,

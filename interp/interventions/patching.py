@@ -55,14 +55,14 @@ _NO_GAP = 1e-12
 class PatchingResult(Tabled):
     """Effects of patching each site on its own.
 
-    ``values``, ``clean`` and ``corrupted`` are the metric of the patched runs, and of the two unpatched ones; the other
-    choices are as in :func:`sweep`.
+    ``values`` are the metric of the patched runs, ``base`` that of the run that is patched, and ``source`` that of the
+    run that activations are taken from; the other choices are as in :func:`sweep`.
     """
 
     sites: tuple[Site, ...]
     values: Float[Tensor, "site episode"]
-    clean: Float[Tensor, " episode"]
-    corrupted: Float[Tensor, " episode"]
+    base: Float[Tensor, " episode"]
+    source: Float[Tensor, " episode"]
     metric: str
     unit: str
     direction: str
@@ -71,16 +71,6 @@ class PatchingResult(Tabled):
     propagate: bool
     labels: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def base(self) -> Float[Tensor, " episode"]:
-        """The metric of the run that is patched: the corrupted one for "denoising", else the clean one."""
-        return self.corrupted if self.direction == "denoising" else self.clean
-
-    @property
-    def source(self) -> Float[Tensor, " episode"]:
-        """The metric of the run that activations are taken from."""
-        return self.clean if self.direction == "denoising" else self.corrupted
 
     @property
     def effects(self) -> Float[Tensor, "site episode"]:
@@ -104,7 +94,8 @@ class PatchingResult(Tabled):
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per site, the largest effect first: effect and fraction with 95 % intervals, p-value, choices."""
-        index = pd.DataFrame([{"site": str(site), **site.columns} for site in self.sites])
+        parts = ("component", "layer", "head", "position")
+        index = pd.DataFrame([{"site": str(site), **{of: getattr(site, of) for of in parts}} for site in self.sites])
         statistics = Statistics(self.values, [], index, [self.metric], reduced=False, baseline=self.base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
         frame = index.assign(
@@ -219,21 +210,21 @@ def of_pair(
 
     Without ``propagate`` later rounds are held at the latents of the run that is patched.
     """
-    measure, model, layout = _measure(metric, direction, pair.model), pair.model, pair.layout
-    cells = chosen(model, layout, sites)
+    measure, cells = _measure(metric, direction, pair.model), chosen(pair.model, pair.layout, sites)
+    base, source = (measure.measure(pair.readout(run), pair) for run in _sides(pair, direction))
     return PatchingResult(
         sites=tuple(cells),
         values=run_cells(pair, cells, measure, direction, propagate),
-        clean=measure.measure(pair.clean_readout, pair),
-        corrupted=measure.measure(pair.corrupted_readout, pair),
+        base=base,
+        source=source,
         metric=measure.key,
         unit=measure.unit,
         direction=direction,
         round=pair.round,
         read=pair.read,
         propagate=propagate,
-        labels=layout.labels,
-        settings=provenance(model, commit=pair.clean.commit),
+        labels=pair.layout.labels,
+        settings=provenance(pair.model, commit=pair.clean.commit),
     )
 
 

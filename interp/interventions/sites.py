@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool
@@ -114,11 +114,6 @@ class Site:
             if match:
                 return cls(kind.key, int(match[1]) if kind.has_layer else None, head, position)
         raise unknown_name("hook point of a component", hook, [kind.hook for kind in COMPONENTS.values()], limit=20)
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """Its parts as columns of a table."""
-        return {name: getattr(self, name) for name in ("component", "layer", "head", "position")}
 
     @property
     def hook(self) -> str:

@@ -193,7 +193,7 @@ def test_every_cycle_is_a_path(pair):
     machine = loop()
     assert [str(site) for site in paths(machine, "block")] == ["block[0]", "block[1]", "block[2]"]
     effects = effect_map(machine, *pair, "latent", outcome="latents")
-    assert effects.points == ("block[0]", "block[1]", "block[2]") and effects.layers == ()
+    assert effects.points == ("block[0]", "block[1]", "block[2]") and effects.to_frame().index.name == "point"
     assert np.isfinite(effects.shares).all() and effects.positions == ("",)
 
 

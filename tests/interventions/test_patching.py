@@ -96,7 +96,7 @@ def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episo
         theirs = tool(bound, corrupted_rows, cache, metric, reduce="mean")
         if component == "head":
             theirs = theirs.permute(0, 2, 1)  # they order layer, position, head
-        ours = torch.from_numpy(result.grid(component, "effect").to_numpy().copy()) + result.corrupted.mean()
+        ours = torch.from_numpy(result.grid(component, "effect").to_numpy().copy()) + result.base.mean()
         torch.testing.assert_close(ours, theirs.reshape(ours.shape).double(), rtol=0, atol=1e-5)
 
 
