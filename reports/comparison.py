@@ -194,8 +194,8 @@ def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:
     blocks: list[Any] = [Measures(rows, "Every variable, where each model holds it best.")]
     causes = dict.fromkeys(m.cause for _, m in part.maps)
     for model, m in (pair for cause in causes for pair in part.maps if pair[1].cause == cause):
-        layers = [f"layer {layer}" for layer in m.layers] or m.points
-        grid = pd.DataFrame(np.asarray(m.shares, np.float64), layers, [position or "share" for position in m.positions])
+        grid, by_layer = m.to_frame(), m.to_frame().index.name == "layer"
+        grid = grid.rename(index="layer {}".format if by_layer else str).rename_axis(None)
         shares, peak = grid.stack(), ""
         if not shares.dropna().empty:
             row, column = shares.idxmax()  # type: ignore[misc]
@@ -203,7 +203,7 @@ def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:
             peak = f"The largest share, {shares.max():.2f}, is carried in {row}{at}."
         picture = figures.heatmaps({"": grid}, label="share of the effect", limit=1.0)
         title = f"{model}: the effect of {', '.join(m.cause)} on the {m.outcome}"
-        what = "The residual stream after each layer" if m.layers else "Each point of the machine"
+        what = "The residual stream after each layer" if by_layer else "Each point of the machine"
         blocks.append(Figure(picture, title, f"**{title}.** {peak} {what}; blank where no effect can pass."))
     return blocks
 

@@ -71,7 +71,7 @@ def cycles(trial: Trial) -> pd.DataFrame:
     unread = run_on(trial.model, run, [t + 1 for t in rounds], 1, run.latents[:, rounds])
     rows = []
     for cycle, ran in enumerate([unread, *batches(Experiment(trial.model, run, {**edits, str(n): []}, rounds, 1))]):
-        numbers = {}
+        numbers: dict[str, float] = {}
         for name, lag in (("loss", 0), ("next", 1)) if cycle else (("next", 0),):
             predictions, t_read = ran.predictions[0, :, :, lag], [t + (name == "next") for t in rounds]
             losses = [_loss_in(trial, predictions[:, i], t) for i, t in enumerate(t_read)]

@@ -37,7 +37,6 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.session import once
 from interp.statistics import NO_NUMBER, Interval
-from interp.task import Task
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -106,13 +105,38 @@ class Scope:
 FULL, QUICK = Scope(), Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2, copies=2)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Trial:
-    """A model on episodes; in a session, what is computed for a trial is found again by its identity."""
+    """A model on episodes; in a session, what is computed for a trial is found again by its identity.
+
+    Attributes:
+        shape: episodes and rounds.
+        writes: the rounds whose state is changed before it is read: evenly spaced from the second to the last.
+        channels: rows of what is carried by channel; all of them first, where there are several channels.
+        algorithm: what the model is held against; None where its task registers nothing.
+    """
 
     model: Machine
     episodes: Any
     effort: Scope
+
+    def __post_init__(self) -> None:
+        """What needs no run."""
+        self.task, self.layout = catalog.of(self.model), self.model.layout.fit(self.episodes)
+        self.shape, last = (len(self.episodes), self.episodes.n_rounds), self.episodes.n_rounds - 1
+        evenly = np.linspace(1, last, min(self.effort.writes, last)).round().astype(int).tolist()
+        self.writes = tuple(sorted(set(evenly)))
+        rows, at = {}, 0
+        for channel in self.model.channels:
+            rows[channel.name] = list(range(at, at + channel.rows))
+            at += channel.rows
+        # How far a cache is written belongs to the cache.
+        for name in [name for name in rows if name.endswith("_length") and name.removesuffix("_length") in rows]:
+            rows[name.removesuffix("_length")] += rows.pop(name)
+        self.channels = {ALL: list(range(at)), **(rows if len(rows) > 1 else {})}
+        algorithms = self.task.algorithms
+        known = algorithms.records() or algorithms.hypothesis is not None or getattr(self.model, "algorithm", None)
+        self.algorithm: Algorithm | None = self.task.explains(self.model) if known else None
 
     @classmethod
     def of(cls, model: Machine, effort: Scope, regime: str = "", seed: int = 0, n_rounds: int = 0) -> Trial:
@@ -121,11 +145,6 @@ class Trial:
         n_rounds = n_rounds or rounds_for(model, effort)
         require(n_rounds >= 2, f"an audit looks from one round to the next: {model.name!r} has room for {n_rounds}")
         return cls(model, task.sample_for(model, effort.episodes, n_rounds, effort.seed + seed, regime), effort)
-
-    @cached_property
-    def task(self) -> Task:
-        """The record of the model's task."""
-        return catalog.of(self.model)
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
@@ -139,44 +158,10 @@ class Trial:
         return tuple(filter(serves, self.task.data.regimes()))
 
     @cached_property
-    def layout(self) -> Any:
-        """The layout of the episodes' rounds."""
-        return self.model.layout.fit(self.episodes)
-
-    @cached_property
     def run(self) -> Rollout:
         """What the model does when nothing is changed."""
         with torch.no_grad():
             return rollout(self.model, self.episodes)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Episodes and rounds."""
-        return self.run.n_episodes, self.run.n_rounds
-
-    @cached_property
-    def writes(self) -> tuple[int, ...]:
-        """The rounds whose state is changed before it is read: evenly spaced from the second to the last."""
-        last = self.shape[1] - 1
-        return tuple(sorted(set(np.linspace(1, last, min(self.effort.writes, last)).round().astype(int).tolist())))
-
-    @cached_property
-    def channels(self) -> dict[str, list[int]]:
-        """Rows of what is carried by channel; all of them first, where there are several channels."""
-        rows, at = {}, 0
-        for channel in self.model.channels:
-            rows[channel.name] = list(range(at, at + channel.rows))
-            at += channel.rows
-        # How far a cache is written belongs to the cache.
-        for name in [name for name in rows if name.endswith("_length") and name.removesuffix("_length") in rows]:
-            rows[name.removesuffix("_length")] += rows.pop(name)
-        return {ALL: list(range(at)), **(rows if len(rows) > 1 else {})}
-
-    @cached_property
-    def algorithm(self) -> Algorithm | None:
-        """What the model is held against; None where its task registers nothing."""
-        known = self.task.algorithms.records() or self.task.algorithms.hypothesis is not None
-        return self.task.explains(self.model) if known or getattr(self.model, "algorithm", None) else None
 
     @cached_property
     def heuristics(self) -> dict[str, Algorithm]:

@@ -71,15 +71,11 @@ _NOTHING = 1e-6  # a read whose effect is below it has none: what is left of rou
 
 @dataclass(frozen=True, repr=False, eq=False, kw_only=True)
 class AttributionResult(Found):
-    """Scores of every edge, in the table those of the largest size first; 0 where there is none."""
+    """Scores of every edge and their mean over episodes, the largest first in the table; 0 where there is none."""
 
     graph: EdgeGraph
     scores: Float[np.ndarray, "source destination episode"]
-
-    @property
-    def edges(self) -> Float[np.ndarray, "source destination"]:
-        """Mean score of every edge over episodes."""
-        return self.scores.mean(-1)
+    edges: Float[np.ndarray, "source destination"]
 
 
 @checked
@@ -118,6 +114,7 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
         settings=provenance(model, round=t),
         graph=graph,
         scores=scores,
+        edges=mean,
     )
 
 

@@ -447,9 +447,9 @@ def effect_map(
     table = pd.DataFrame(shares, index=index, columns=[position or "share" for position in positions])
     sentence = "No effect can pass anywhere."
     if not np.isnan(shares).all():
-        row, column = np.unravel_index(np.nanargmax(shares), shares.shape)
-        at, share = f"{names[row]}@{positions[column]}".removesuffix("@"), f"{shares[row, column]:.0%}"
-        sentence = f"{at} carries most of the effect of {' + '.join(cause)}: {share}."
+        best = np.unravel_index(np.nanargmax(shares), shares.shape)
+        at = f"{names[best[0]]}@{positions[best[1]]}".removesuffix("@")
+        sentence = f"{at} carries most of the effect of {' + '.join(cause)}: {shares[best]:.0%}."
     title = f"effect of {' + '.join(cause)} on the {swap.outcome.key}"
     return EffectMap(
         sentence=sentence,

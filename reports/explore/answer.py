@@ -44,6 +44,7 @@ class Answer:
         controls: ``[control, round, outcome]``; empty without edits.
         followed: how many of the edits the algorithm follows.
         values_before, values_after: what the algorithm holds, ``[1, round, ...]``.
+        machine, algorithm: the predictions of each without and with the edits, ``[round, outcome]``.
     """
 
     bench: Bench
@@ -56,21 +57,8 @@ class Answer:
     followed: int
     values_before: Mapping[str, _Array]
     values_after: Mapping[str, _Array]
-
-    @cached_property
-    def machine(self) -> tuple[_Array, _Array]:
-        """The machine's predictions without and with the edits, ``[round, outcome]``."""
-        told = (self.bench.layout.distribution(run.predictions)[0] for run in (self.before, self.after))
-        first, second = (x.double().numpy(force=True) for x in told)
-        return first, second
-
-    @cached_property
-    def algorithm(self) -> tuple[_Array, _Array]:
-        """The algorithm's predictions without and with the edits, ``[round, outcome]``."""
-        first, second = (
-            np.asarray(self.bench.algorithm.distribution(v)[0]) for v in (self.values_before, self.values_after)
-        )
-        return first, second
+    machine: tuple[_Array, _Array]
+    algorithm: tuple[_Array, _Array]
 
     @cached_property
     def decoded(self) -> tuple[dict[str, _Array], dict[str, _Array]]:
@@ -95,22 +83,20 @@ class Answer:
     def differences(self) -> dict[str, _Array]:
         """How far predictions move, by round: half the summed change of probabilities, or the change of a mean."""
         before, after = self.machine
-        moved = {"machine": _moved(before, after, self.classes), "algorithm": _moved(*self.algorithm, self.classes)}
+        moved = {
+            "machine": _moved(before, after, self.bench.classes),
+            "algorithm": _moved(*self.algorithm, self.bench.classes),
+        }
         if len(self.controls):
-            random = _moved(before, self.controls, self.classes)
+            random = _moved(before, self.controls, self.bench.classes)
             moved |= {"control_mean": random.mean(0), "control_low": random.min(0), "control_high": random.max(0)}
         return moved
-
-    @property
-    def classes(self) -> bool:
-        """Whether outcomes have probabilities."""
-        return self.bench.layout.kind == "classes"
 
     @cached_property
     def truth(self) -> list[str]:
         """The outcomes that the task's loss likes best in every round, as the edited inputs have it."""
         layout, names = self.bench.layout, self.bench.layout.outcomes
-        if not self.classes:
+        if not self.bench.classes:
             return [""] * self.bench.n_rounds
         sure = torch.eye(len(names), dtype=torch.float64)[:, None, None].expand(-1, 1, self.bench.n_rounds, -1)
         episodes = edited(self.bench, self.view)
@@ -169,7 +155,10 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     values, followed = _follow(bench, view, episodes)
     controls = _controls(bench, view, before, after, writes, sizes, changed) if hooks else np.zeros((0, n, 1))
     alone = {key: value[[view.episode]] for key, value in bench.values.items()}
-    return Answer(bench, view, before, after, read, hooks, controls, followed, alone, values)
+    told = [bench.layout.distribution(run.predictions)[0].double().numpy(force=True) for run in (before, after)]
+    asked = [np.asarray(bench.algorithm.distribution(of)[0]) for of in (alone, values)]
+    sides = (told[0], told[1]), (asked[0], asked[1])
+    return Answer(bench, view, before, after, read, hooks, controls, followed, alone, values, *sides)
 
 
 def _changed(bench: Bench, before: Rollout, fed: Mapping[str, Tensor]) -> list[int]:

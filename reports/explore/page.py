@@ -69,11 +69,11 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
         top.plot(rounds, asked[:, at], **algorithm, label="algorithm")
         if reference is not None:
             top.plot(rounds, reference.machine[1][:, at], color=LIGHT["green"], label="reference")
-        if answer.classes:
+        if answer.bench.classes:
             right = [i for i, truth in enumerate(answer.truth) if name in truth.split(" or ")]
             top.plot(right, np.full(len(right), 1.0), "|", color=INK, label=f"truth is {name}", clip_on=False)
             top.set_ylim(-0.03, 1.03)
-        top.set_ylabel(f"P({name})" if answer.classes else name)
+        top.set_ylabel(f"P({name})" if answer.bench.classes else name)
         top.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=5, fontsize=8.5, borderaxespad=0.2)
         if "control_mean" in moved:
             low, high = moved["control_low"], moved["control_high"]
@@ -279,7 +279,7 @@ def carriers(answer: Answer) -> Iterator[dict[str, Any]]:
     edits = {str(cell): [Edit.of(cell, source)] for cell in cells}
     for ran in batches(Experiment(bench.model, answer.before, edits, [t], update=False)):
         told = bench.layout.distribution(ran.predictions[:, 0, 0, 0]).double().numpy(force=True)
-        left = np.abs(told - answer.machine[1][t]).sum(-1) / (2 if answer.classes else 1)
+        left = np.abs(told - answer.machine[1][t]).sum(-1) / (2 if answer.bench.classes else 1)
         for i, missed in zip(ran.edits, left, strict=True):
             yield {"place": str(cells[i]), "share": float(1 - missed / whole)}
 

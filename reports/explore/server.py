@@ -67,18 +67,30 @@ class Explorer:
         if self.reference is not None:
             tasks = [machine.layout.task for machine in (self.model, self.reference)]
             require(tasks[0] == tasks[1], f"the machines are of different tasks, {tasks[0]!r} and {tasks[1]!r}")
-        self._bench = lru_cache(maxsize=4)(self._setting)
-        self._answer = lru_cache(maxsize=64)(self._computed)
 
     def bench(self, view: View) -> Bench:
         """The machine on the episodes of a view."""
         with self._lock:
-            return self._bench(view.regime, view.rounds, view.seed)[0]
+            return self._benches(view.regime, view.rounds, view.seed)[0]
 
+    @lru_cache(maxsize=64)  # noqa: B019  (an explorer lives as long as its page)
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
         """What the edits of a view do to the machine, and to the one beside it."""
         with self._lock:
-            return self._answer(view)
+            first, second = self._benches(view.regime, view.rounds, view.seed)
+            return answer(first, view), None if second is None else answer(second, view, whole=False)
+
+    @lru_cache(maxsize=4)  # noqa: B019
+    def _benches(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
+        task = catalog.of(self.model)
+        if regime:
+            require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
+        rooms = [channel.shape[0] // channel.grows for channel in self.model.channels if channel.grows]
+        n_rounds = rounds or min([task.at_most(_ROUNDS), *rooms])
+        episodes = task.sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
+        first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
+        other = None if self.reference is None else Bench(self.reference.eval(), "", episodes, regime, seed)
+        return first, other
 
     def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
         """The rows of a longer part, each computed when it is asked for."""
@@ -90,24 +102,6 @@ class Explorer:
             if row is None:
                 return
             yield row
-
-    def _setting(self, regime: str, rounds: int, seed: int) -> tuple[Bench, Bench | None]:
-        task = catalog.of(self.model)
-        if regime:
-            require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
-        rooms = [channel.shape[0] // channel.grows for channel in self.model.channels if channel.grows]
-        n_rounds = rounds or min([task.at_most(_ROUNDS), *rooms])
-        episodes = task.sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
-        first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
-        if self.reference is None:
-            return first, None
-        return first, Bench(self.reference.eval(), "", episodes, regime, seed)
-
-    def _computed(self, view: View) -> tuple[Answer, Answer | None]:
-        first, second = self._bench(view.regime, view.rounds, view.seed)
-        return answer(first, view), None if second is None else answer(second, view, whole=False)
-
-    # Pages.
 
     def page(self, view: View) -> str:
         """The page of a view."""
@@ -186,8 +180,8 @@ def app(explorer: Explorer, token: str) -> Any:
 
         return respond
 
-    def whole(request: Request) -> Response:
-        return HTMLResponse(explorer.page(View.of(str(request.url.query))), headers=_HEADERS)
+    def given(kind: str, text: str, **headers: str) -> Response:
+        return Response(text, media_type=kind, headers={**_HEADERS, **headers})
 
     def part(request: Request) -> Response:
         name = str(request.path_params["name"])
@@ -197,48 +191,47 @@ def app(explorer: Explorer, token: str) -> Any:
         )
 
     def add(request: Request) -> Response:
-        given = dict(request.query_params)
-        view = explorer.added(given.pop("view", ""), given)
+        asked = dict(request.query_params)
+        view = explorer.added(asked.pop("view", ""), asked)
         return RedirectResponse(f"./?{view.query()}", 303, headers=_HEADERS)
 
     def look(request: Request) -> Response:
-        given = dict(request.query_params)
-        now = View.of(given.pop("view", ""))
-        asked = View.of(urlencode([(name, text) for name, text in given.items() if text]))
+        said = dict(request.query_params)
+        now = View.of(said.pop("view", ""))
+        asked = View.of(urlencode([(name, text) for name, text in said.items() if text]))
         require(not asked.edits, "an edit is added by its own form")
-        changed = {name: getattr(asked, name) for name in given} | {"hold": asked.hold}
+        changed = {name: getattr(asked, name) for name in said} | {"hold": asked.hold}
         if (asked.rounds, asked.regime) != (now.rounds, now.regime):
             changed["round"] = 0
         return RedirectResponse(f"./?{now.query(**changed)}", 303, headers=_HEADERS)
 
     def kept(request: Request) -> Response:
         view, name = View.of(str(request.url.query)), str(request.path_params["file"])
-        one, other = explorer.answer(view)
-        if name == "data.csv":
-            text, kind = csv(one.frame()), "text/csv"
-        elif name == "figure.svg":
+        (one, other), files = explorer.answer(view), ("data.csv", "figure.svg", "view.py")
+        require_known("file of a view", name, files)
+        if name == "figure.svg":
             with house_style():
-                text, kind = svg(page.figure(one, other)), "image/svg+xml"
+                text = svg(page.figure(one, other))
         else:
-            require_known("file of a view", name, ("data.csv", "figure.svg", "view.py"))
-            text, kind = script(one.bench, view), "text/x-python"
-        named = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(text, media_type=kind, headers={**_HEADERS, **named})
+            text = csv(one.frame()) if name == "data.csv" else script(one.bench, view)
+        kind = dict(zip(files, ("text/csv", "image/svg+xml", "text/x-python"), strict=True))[name]
+        return given(kind, text, **{"Content-Disposition": f'attachment; filename="{name}"'})
 
     def asset(request: Request) -> Response:
         name = str(request.path_params["file"])
         require_known("asset", name, _assets())
         text, kind = _assets()[name]
-        return Response(text, media_type=kind, headers={**_HEADERS, "Cache-Control": "private, max-age=3600"})
+        return given(kind, text, **{"Cache-Control": "private, max-age=3600"})
 
     routes = {
-        "/": whole,
+        "/": lambda request: given("text/html", explorer.page(View.of(str(request.url.query)))),
         "/add": add,
         "/look": look,
         "/part/{name}": part,
         "/stopped": lambda _: refused(_STOPPED, 200),
+        "/keep/{file}": kept,
+        "/asset/{file}": asset,
     }
-    routes |= {"/keep/{file}": kept, "/asset/{file}": asset}
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
 
     def fault(request: Request, error: Exception) -> Response:

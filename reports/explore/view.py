@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Algorithm, Values
+from interp.algorithm import Values
 from interp.checks import checked, fit
 from interp.decoder import RIDGE
 from interp.errors import InputError, require, require_known
@@ -44,11 +44,10 @@ from interp.interventions.moves import Writer
 from interp.interventions.sites import Site, resolve
 from interp.kinds import shown
 from interp.machine import Machine
-from interp.model.layout import RoundLayout
 from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.task import Corruption, Task
+from interp.task import Corruption
 from reports.blocks import environment
 
 N_EPISODES = 16
@@ -57,34 +56,23 @@ _N_KNOWN, _N_EXACT = 1440, 240
 """Rounds of others that decoders are fitted on; fewer where the state is there exactly, as in a handwired machine."""
 
 
-@dataclass(frozen=True, eq=False)
 class Bench:
     """A machine with the episodes of one setting.
 
     Attributes:
         origin: how the machine was loaded, for Python: ``interp.load(...)``.
+        algorithm: what the machine is held against.
+        classes: whether outcomes have probabilities.
+        ridge: the decoder's penalty: none where the state is there exactly.
+        n_known: how many other episodes decoders are fitted on.
     """
 
-    model: Machine
-    origin: str
-    episodes: Any
-    regime: str
-    seed: int
-
-    @property
-    def n_rounds(self) -> int:
-        """Rounds of every episode."""
-        return int(self.episodes.n_rounds)
-
-    @cached_property
-    def task(self) -> Task:
-        """The record of its task."""
-        return catalog.of(self.model)
-
-    @cached_property
-    def algorithm(self) -> Algorithm:
-        """The algorithm that it is held against."""
-        return self.task.explains(self.model)
+    def __init__(self, model: Machine, origin: str, episodes: Any, regime: str, seed: int) -> None:
+        self.model, self.origin, self.episodes, self.regime, self.seed = model, origin, episodes, regime, seed
+        self.n_rounds, self.task = int(episodes.n_rounds), catalog.of(model)
+        self.algorithm, self.layout = self.task.explains(model), model.layout.fit(episodes)
+        self.classes, self.ridge = self.layout.kind == "classes", 0.0 if model.is_handwired else RIDGE
+        self.n_known = -(-(_N_EXACT if model.is_handwired else _N_KNOWN) // self.n_rounds)
 
     @cached_property
     def values(self) -> Values:
@@ -95,12 +83,6 @@ class Bench:
     def run(self) -> Rollout:
         """The machine's run over every episode."""
         return rollout(self.model, self.episodes)
-
-    @cached_property
-    def layout(self) -> RoundLayout:
-        """The layout of its rounds."""
-        layout: RoundLayout = self.model.layout.fit(self.episodes)
-        return layout
 
     @lru_cache(maxsize=N_EPISODES)  # noqa: B019  (a bench lives as long as its page)
     def alone(self, episode: int) -> Rollout:
@@ -118,20 +100,10 @@ class Bench:
         """Episodes that decoders are fitted on, of the next seed."""
         return self.task.sample_for(self.model, self.n_known, self.n_rounds, self.seed + 1, self.regime)
 
-    @property
-    def n_known(self) -> int:
-        """How many these are."""
-        return -(-(_N_EXACT if self.model.is_handwired else _N_KNOWN) // self.n_rounds)
-
     @cached_property
     def known_run(self) -> Rollout:
         """The machine's run over them."""
         return rollout(self.model, self.known)
-
-    @property
-    def ridge(self) -> float:
-        """The decoder's penalty: none where the state is there exactly."""
-        return 0.0 if self.model.is_handwired else RIDGE
 
     @cached_property
     def writer(self) -> Writer:
