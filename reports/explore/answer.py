@@ -10,7 +10,7 @@ an ablation has no counterpart in it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,7 @@ class Answer:
     """A machine's view of one episode.
 
     Attributes:
+        episodes: the one of the view with the edits of its inputs.
         before, after: the run without and with the edits.
         read: what every round reads of what is carried, with the edits, ``[1, round, row, width]``.
         hooks: of every round in which edits act inside the machine.
@@ -49,6 +50,7 @@ class Answer:
 
     bench: Bench
     view: View
+    episodes: Any
     before: Rollout
     after: Rollout
     read: Tensor
@@ -99,8 +101,7 @@ class Answer:
         if not self.bench.classes:
             return [""] * self.bench.n_rounds
         sure = torch.eye(len(names), dtype=torch.float64)[:, None, None].expand(-1, 1, self.bench.n_rounds, -1)
-        episodes = edited(self.bench, self.view)
-        losses = self.bench.task.data.losses(layout.prediction(sure), episodes, slice(0, self.bench.n_rounds))
+        losses = self.bench.task.data.losses(layout.prediction(sure), self.episodes, slice(0, self.bench.n_rounds))
         best = losses[:, 0] <= losses[:, 0].min(0).values + 1e-9
         return [" or ".join(n for n, b in zip(names, best[:, t], strict=True) if b) for t in range(best.shape[1])]
 
@@ -117,14 +118,6 @@ class Answer:
         return pd.DataFrame(columns)
 
 
-def edited(bench: Bench, view: View) -> Any:
-    """The one episode of the view with the edits of its inputs."""
-    episodes = bench.episodes
-    for edit in view.edits:
-        episodes = edit.inputs(bench, episodes)
-    return episodes.select([view.episode])
-
-
 def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     """Run the edits of a view.
 
@@ -134,17 +127,33 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     n, most = bench.n_rounds, len(bench.episodes)
     require(view.episode < most, f"episode {view.episode} does not exist: there are episodes 0 to {most - 1}")
     require(view.round < n, f"round {view.round} is out of range: the episodes have rounds 0 to {n - 1}")
-    before, episodes = bench.alone(view.episode), edited(bench, view)
+    before, episodes = bench.alone(view.episode), bench.episodes
+    for edit in view.edits:
+        episodes = edit.inputs(bench, episodes)
+    episodes = episodes.select([view.episode])
     inside = [edit for edit in view.edits if whole or edit.kind in ("input", "move")]
     writes = [written for edit in inside if (written := edit.written(bench)) is not None]
     fed = bench.model.prepare(bench.layout.encode(episodes))
     changed = _changed(bench, before, fed.tensors())
-    sizes: dict[tuple[int, int], float] = {}
-    read = before.latents[:, :-1].clone()
-    hooks, latent = _hooks(bench, writes, sizes), resolve("latent", bench.model, bench.layout)
-    for t in {*changed, *hooks}:
-        hooks[t].append((latent.hook, _kept(read, t)))  # rounds that run again, and what they read
-    after = before
+    hooks: dict[int, list[Any]] = defaultdict(list)
+    sizes: dict[tuple[int, int], float] = {}  # how far each write moves an activation
+    for i, one in enumerate(writes):
+        for t in one.values:
+
+            def put(own: Tensor, i: int = i, one: Written = one, t: int = t) -> Tensor:
+                new = one.new(own, t)
+                sizes[i, t] = float(torch.nan_to_num((new - own).double(), 0.0, 0.0, 0.0).norm())
+                return new
+
+            hooks[t].append(_hook(bench, one.site, put))
+    read, latent = before.latents[:, :-1].clone(), resolve("latent", bench.model, bench.layout)
+    for t in {*changed, *hooks}:  # rounds that run again, and what they read
+
+        def keep(activation: Tensor, hook: object, t: int = t) -> None:
+            read[:, t] = activation[:1]
+
+        hooks[t].append((latent.hook, keep))
+    after, controls = before, np.zeros((0, n, 1))
     if hooks:
         first, was = min(hooks), before.fed.tensors()
         parts = {name: torch.cat([was[name][:, :first], x[:, first:]], 1) for name, x in fed.tensors().items()}
@@ -152,13 +161,24 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
         after = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
         for t in set(range(n)) - set(hooks):
             read[:, t] = (before if view.hold else after).latents[:, t]
+        apart = (after.latents - before.latents)[0].double().flatten(1).norm(dim=-1)
+        moves = [(t, latent, float(apart[t : t + 2].max())) for t in changed]
+        controls = _controls(bench, view, before, [*moves, *((t, writes[i].site, x) for (i, t), x in sizes.items())])
     values, followed = _follow(bench, view, episodes)
-    controls = _controls(bench, view, before, after, writes, sizes, changed) if hooks else np.zeros((0, n, 1))
     alone = {key: value[[view.episode]] for key, value in bench.values.items()}
     told = [bench.layout.distribution(run.predictions)[0].double().numpy(force=True) for run in (before, after)]
     asked = [np.asarray(bench.algorithm.distribution(of)[0]) for of in (alone, values)]
     sides = (told[0], told[1]), (asked[0], asked[1])
-    return Answer(bench, view, before, after, read, hooks, controls, followed, alone, values, *sides)
+    return Answer(bench, view, episodes, before, after, read, hooks, controls, followed, alone, values, *sides)
+
+
+def _hook(bench: Bench, site: Site, change: Callable[[Tensor], Tensor]) -> tuple[str, Callable[..., Tensor]]:
+    """A hook that changes what stands at a site."""
+
+    def act(activation: Tensor, hook: object) -> Tensor:
+        return write(activation, site, bench.layout, change(site.read(activation, bench.layout)))
+
+    return site.hook, act
 
 
 def _changed(bench: Bench, before: Rollout, fed: Mapping[str, Tensor]) -> list[int]:
@@ -173,69 +193,19 @@ def _changed(bench: Bench, before: Rollout, fed: Mapping[str, Tensor]) -> list[i
     return [int(t) for t in differ.nonzero()]
 
 
-def _kept(read: Tensor, t: int) -> Any:
-    def keep(activation: Tensor, hook: object) -> None:
-        read[:, t] = activation[:1]
-
-    return keep
-
-
-def _hooks(bench: Bench, writes: list[Written], sizes: dict[tuple[int, int], float]) -> dict[int, list[Any]]:
-    """The hooks of every round that writes act in; how far each moves an activation is entered in ``sizes``."""
-    hooks: dict[int, list[Any]] = defaultdict(list)
-
-    def writing(i: int, one: Written, t: int) -> Any:
-        def act(activation: Tensor, hook: object) -> Tensor:
-            own = one.site.read(activation, bench.layout)
-            new = one.new(own, t)
-            moved = torch.nan_to_num((new - own).double(), 0.0, 0.0, 0.0)
-            sizes[i, t] = float(moved.norm())
-            return write(activation, one.site, bench.layout, new)
-
-        return act
-
-    for i, one in enumerate(writes):
-        for t in one.values:
-            hooks[t].append((one.site.hook, writing(i, one, t)))
-    return hooks
-
-
-def _controls(
-    bench: Bench,
-    view: View,
-    before: Rollout,
-    after: Rollout,
-    writes: list[Written],
-    sizes: Mapping[tuple[int, int], float],
-    changed: list[int],
-) -> _Array:
-    """Predictions under random changes of equal size, ``[control, round, outcome]``."""
+def _controls(bench: Bench, view: View, before: Rollout, moves: list[tuple[int, Site, float]]) -> _Array:
+    """Predictions under random changes of equal size, ``[control, round, outcome]``: by round, site and size."""
     draw = torch.Generator().manual_seed(view.seed)
     hooks: dict[int, list[Any]] = defaultdict(list)
+    for t, site, size in moves:
 
-    def moving(site: Site, size: float) -> Any:
-        def act(activation: Tensor, hook: object) -> Tensor:
-            own = site.read(activation, bench.layout)
+        def move(own: Tensor, site: Site = site, size: float = size) -> Tensor:
             noise = torch.randn(own.shape, generator=draw, dtype=torch.float64).to(own.device) * _free(bench, site, own)
             long = noise.flatten(1).norm(dim=1).clamp_min(1e-30).reshape(-1, *[1] * (own.ndim - 1))
-            return write(activation, site, bench.layout, own + (noise / long * size).to(own))
+            return own + (noise / long * size).to(own)
 
-        return act
-
-    latent = resolve("latent", bench.model, bench.layout)
-    for t in changed:
-        apart = (after.latents - before.latents)[:, [t, t + 1]].double().flatten(2).norm(dim=-1)
-        hooks[t].append((latent.hook, moving(latent, float(apart.max()))))
-    for (i, t), size in sizes.items():
-        hooks[t].append((writes[i].site.hook, moving(writes[i].site, size)))
-    rows = [0] * _N_CONTROLS
-    clean = replace(
-        before,
-        predictions=before.predictions[rows],
-        latents=before.latents[rows],
-        fed=before.fed.each(lambda part: part[rows]),
-    )
-    episodes = bench.episodes.select([view.episode] * _N_CONTROLS)
+        hooks[t].append(_hook(bench, site, move))
+    episodes, clean = bench.episodes.select([view.episode] * _N_CONTROLS), before.select([0] * _N_CONTROLS)
     run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
     return bench.layout.distribution(run.predictions).double().numpy(force=True)
 
