@@ -236,13 +236,13 @@ def decoded(trial: Trial) -> Measure:
 
 
 def _r2(trial: Trial, memory: Float[np.ndarray, "episode round k"]) -> Interval:
-    features, ridge = spanned(trial.run.latents[: len(memory), 1:-1].flatten(2).double(), RIDGE)
+    features, ridge = _spanned(trial.run.latents[: len(memory), 1:-1].flatten(2).double(), RIDGE)
     read = cross_fitted(features.unsqueeze(2), memory, ridge=ridge, seed=trial.effort.seed).numpy(force=True)
     missed, varied = (((of - memory) ** 2).sum((1, 2)) for of in (read, memory.mean(0)))
     return ratio_interval(missed, varied).complement
 
 
-def spanned(
+def _spanned(
     features: Float[Tensor, "episode round feature"], ridge: float
 ) -> tuple[Float[Tensor, "episode round coordinate"], float]:
     """Features in coordinates of the space that they span, and the penalty there: no map of ridge reads them otherwise.

@@ -157,7 +157,7 @@ def _exchanged(trial: Trial, rounds: Sequence[int], lag: int) -> Float[np.ndarra
 # More rounds than there is something new in.
 
 
-def at_rest(algorithm: Algorithm, values: Values) -> Array:
+def _at_rest(algorithm: Algorithm, values: Values) -> Array:
     """From which round on an algorithm's memory stays, Int[episode]; the number of rounds where it never does."""
     memory = np.asarray(values[algorithm.memory], np.float64)
     after = np.asarray(values[NEXT + algorithm.memory], np.float64)
@@ -173,7 +173,7 @@ def after_rest(trial: Trial) -> pd.DataFrame | None:
     if algorithm is None or not algorithm.memory:
         return None
     values = algorithm.run(trial.episodes)
-    rest, given = at_rest(algorithm, values), trial.predicted_by(algorithm)
+    rest, given = _at_rest(algorithm, values), trial.predicted_by(algorithm)
     parts, asked = [], trial.task.data.first_asked
     for e in np.flatnonzero(rest < trial.shape[1] - 1):
         first, plain = max(int(rest[e]), asked), trial.plain[e]

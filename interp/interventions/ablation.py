@@ -186,10 +186,10 @@ def evaluate(
     )
 
 
-def areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
+def _areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
     """CPR, the area under the faithfulness (of one circuit or several) by share of the edges; CMD, that beside 1.
 
-    >>> areas([0.0, 0.5, 1.0], [0.0, 0.5, 1.0])
+    >>> _areas([0.0, 0.5, 1.0], [0.0, 0.5, 1.0])
     (0.5, 0.5)
     """
     found = np.asarray(faithfulness).reshape(len(shares), -1)
@@ -215,7 +215,7 @@ def faithfulness_curve(
     sizes = [round(share * len(graph.edges)) for share in shares]
     best = np.array([scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes])
     random = np.array([[scorer.faithfulness(c) for c in random_circuits(graph, n, n_random, seed)] for n in sizes])
-    (cpr, cmd), (random_cpr, random_cmd) = areas(shares, best), areas(shares, random)
+    (cpr, cmd), (random_cpr, random_cmd) = _areas(shares, best), _areas(shares, random)
     frame = pd.DataFrame({"share": shares, "size": sizes, "faithfulness": best})
     frame = frame.assign(random_mean=random.mean(1), random_max=random.max(1), cpr=cpr, cmd=cmd)
     lines = {"best edges": best, "random": random.mean(1)}

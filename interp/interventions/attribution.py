@@ -98,9 +98,18 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     measure, graph, t = find_metric(metric, pair.layout), EdgeGraph(model), pair.round
     corrupted = graph.contributions(pair.corrupted, t)
     difference = graph.contributions(pair.clean, t) - corrupted
-    total = np.zeros((*graph.exists.shape, pair.n_episodes))
+    total = np.zeros((*graph.exists.shape, pair.clean.n_episodes))
     for step in range(1, steps + 1):
-        total += _gradient(pair, graph, measure, corrupted, difference, step / steps)
+        weights = torch.zeros(total.shape).to(difference).requires_grad_()
+        # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
+        probe = rebuilt(graph, weights, lambda written: difference[: len(written)])
+        start = corrupted[0] + step / steps * difference[0]  # the embedding between the two runs
+        hooks = [("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start), *probe]
+        with torch.enable_grad(), frozen(pair.model):
+            prediction, latents = graph.forward(pair.clean.fed.at(t), pair.clean.latents[:, t], hooks)
+            measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
+            (slope,) = torch.autograd.grad(measured.sum(), weights)
+        total += slope.double().numpy(force=True)
     scores = np.where(graph.exists[..., None], total / steps, 0.0)
     mean, std = scores.mean(-1), scores.std(-1)
     rows = [(graph.sources[s], graph.destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges]
@@ -116,22 +125,6 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
         scores=scores,
         edges=mean,
     )
-
-
-def _gradient(
-    pair: Pair, graph: EdgeGraph, measure: Metric, corrupted: Tensor, difference: Tensor, at: float
-) -> Float[np.ndarray, "source destination episode"]:
-    """The metric's derivative along each edge's difference, with the embedding between the two runs."""
-    weights = torch.zeros(*graph.exists.shape, pair.n_episodes).to(difference).requires_grad_()
-    # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
-    probe = rebuilt(graph, weights, lambda written: difference[: len(written)])
-    start = corrupted[0] + at * difference[0]
-    hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe]
-    with torch.enable_grad(), frozen(pair.model):
-        prediction, latents = graph.forward(pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round], hooks)
-        measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
-        (slope,) = torch.autograd.grad(measured.sum(), weights)
-    return slope.double().numpy(force=True)
 
 
 class _Read(NamedTuple):
@@ -157,7 +150,7 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     (t,) = select_rounds(t, run.n_rounds)
     rows = Rows.of(run, [t])
     with torch.no_grad():
-        plain = _exits(_run(model, rows), run.layout)
+        plain = _exits(model(rows.fed.tokens, rows.latents, rows.fed.values), run.layout)
     # The mean distance of rows from their mean; 1 where all are the same.
     spread = [float((x - x.mean(0)).norm(dim=-1).mean()) or 1.0 for x in plain]
     candidates = _candidates(model, rows, run.layout, spread, _CANDIDATES * k // 2, seed)
@@ -179,10 +172,6 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     return pd.DataFrame(table, columns=columns)
 
 
-def _run(model: HookedLatentTransformer, rows: Rows) -> RoundOutput:
-    return model(rows.fed.tokens, rows.latents, rows.fed.values)
-
-
 def _exits(out: RoundOutput, layout: RoundLayout) -> tuple[Tensor, Tensor]:
     """The two exits, each ``[row, value]``."""
     return layout.distribution(out.prediction).flatten(1).double(), out.update.flatten(1).double()
@@ -197,7 +186,7 @@ def _candidates(
     hooks = [(f"blocks.{i}.attn.hook_pattern", lambda own, hook, by=kept[i]: own * by) for i in range(n_layers)]
     draws, reads = torch.Generator().manual_seed(seed), []
     with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
-        exits = _exits(_run(model, rows), layout)
+        exits = _exits(model(rows.fed.tokens, rows.latents, rows.fed.values), layout)
         for x, scale in zip(exits, spread, strict=True):
             score = torch.zeros(n_layers, n_heads, n_pos, n_pos, dtype=torch.float64)
             for _ in range(_PROJECTIONS):

@@ -54,7 +54,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class PatchCommand:
+class _Patching:
     """What a run of the command gives: a sweep for each metric, and the first one's round map where effects run on."""
 
     corruption: str
@@ -73,7 +73,7 @@ def patch(
     propagate: bool = True,
     direction: str = "denoising",
     sample: Sample = Sample(),
-) -> PatchCommand:
+) -> _Patching:
     """Sample episodes, corrupt them at ``round`` and patch every layer, head and position there, or every point of a
     machine that has no layers.
 
@@ -103,12 +103,12 @@ def patch(
         swept.append(of_pair(pair, sites=cells, metric=measure, direction=direction, propagate=propagate))
     at = list(range(round, min(round + n_map, length)))
     if not propagate or not at:
-        return PatchCommand(record.key, tuple(swept), None)
+        return _Patching(record.key, tuple(swept), None)
     mapped = round_map(model, clean, corrupted, "latent", rounds=at, metric=read_by[0], direction=direction)
-    return PatchCommand(record.key, tuple(swept), mapped)
+    return _Patching(record.key, tuple(swept), mapped)
 
 
-def write(result: PatchCommand, folder: Path) -> list[Path]:
+def write(result: _Patching, folder: Path) -> list[Path]:
     """Write ``patching.csv``, ``patching.json``, a heat map per metric and component and, where made, the round map."""
 
     first = result.sweeps[0]
@@ -126,7 +126,7 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     return paths
 
 
-def summary(result: PatchCommand, n: int = 10) -> pd.DataFrame:
+def summary(result: _Patching, n: int = 10) -> pd.DataFrame:
     """The sites with the largest effects of each metric."""
     columns = ["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]
     return pd.concat([swept.to_frame()[columns].head(n) for swept in result.sweeps], ignore_index=True)

@@ -66,11 +66,6 @@ class Rows(NamedTuple):
         """Some rounds of every episode."""
         return cls(*run.rows(rounds))
 
-    def parts(self) -> Iterator[slice]:
-        """At most :data:`CHUNK` rows at a time, in order."""
-        size = self.fed.at_once(CHUNK)
-        return (slice(start, start + size) for start in range(0, len(self.latents), size))
-
     def part(self, rows: slice | Tensor) -> Rows:
         """Some of these rows."""
         return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
@@ -152,12 +147,10 @@ class Outcome:
         key: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's state)
             or "latents" (all that the round leaves).
         decode: latents to state for "state", a fitted map; the exact readout of a handwired model when None.
-        tolerance: how near an exactly read state must be to count as equal.
     """
 
     key: str = "prediction"
     decode: Callable[[Tensor], Tensor] | None = None
-    tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
         require_known("outcome", self.key, ("prediction", "state", "latents"))
@@ -235,14 +228,6 @@ class Experiment:
             return tuple((t, t + end) for t, end in zip(self.rounds, ends, strict=True))
         return tuple((t, t + lag) for t, end in zip(self.rounds, ends, strict=True) for lag in range(end + 1))
 
-    @property
-    def unpatched(self) -> Ran:
-        """What the run itself gave, in the form of what an edit gives."""
-        lags = range(self.horizon + 1)
-        at = torch.tensor([[min(t + lag, self.run.n_rounds - 1) for lag in lags] for t in self.rounds])
-        left = at + 1 if self.reads == "each" else at[:, -1:] + 1
-        return Ran([], self.run.predictions[:, at].unsqueeze(0), self.run.latents[:, left].unsqueeze(0))
-
     def read(self, ran: Ran) -> Float[Tensor, "edit episode round outcome"]:
         """The outcomes of what was run."""
         if callable(self.readout):
@@ -264,7 +249,10 @@ def run(experiment: Experiment) -> Effects:
         values |= zip(ran.edits, experiment.read(ran), strict=True)
         seen += [ran.seen] * len(ran.edits)
     found = torch.stack([values[i] for i in range(len(experiment.edits))])
-    (plain,) = experiment.read(experiment.unpatched)
+    base, on = experiment.run, range(experiment.horizon + 1)
+    at = torch.tensor([[min(t + lag, base.n_rounds - 1) for lag in on] for t in experiment.rounds])
+    left = at + 1 if experiment.reads == "each" else at[:, -1:] + 1
+    (plain,) = experiment.read(Ran([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0)))
     named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()
     outcomes = tuple(map(str, named)) if len(named) == found.shape[-1] else tuple(map(str, range(found.shape[-1])))
     return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen))
@@ -334,7 +322,8 @@ def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, T
             )
             rows = rows._replace(latents=edit.put.flatten(0, 1).to(base.latents))
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
-    for part in rows.parts():
+    size = rows.fed.at_once(CHUNK)
+    for part in (slice(start, start + size) for start in range(0, len(rows.latents), size)):
         changes = _taken_from(model, [e for e in hooked if isinstance(e.put, Rollout)], rounds, part, layout)
         changes += [_change(edit, part) for edit in hooked if not isinstance(edit.put, Rollout)]
         found.append(passed(model, rows.part(part), layout, changes, experiment.watched, experiment.commit))

@@ -226,7 +226,7 @@ def graded(
         if moves:
             patched, plain = before + patched - plain, before
         error, missed, moved = (np.abs(x - goal).max(-1) for x in (patched, plain, before))
-        informative, near = moved > outcome.tolerance, np.full(moved.shape, outcome.tolerance)
+        informative, near = moved > _EXACT, np.full(moved.shape, _EXACT)
         if moves and informative.any():
             near = np.where(informative, moved, np.median(moved[informative])) / 2
         correct, unpatched = error <= near, missed <= near
@@ -248,6 +248,8 @@ def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
 
 __all__ = ["Claim", "InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
 
+_EXACT = 1e-6
+"""How near an exactly read state must be to count as equal."""
 _NO_OTHER = "no other direction"
 """What tables say where a claim has no random control, because what it interchanges is one number wide."""
 
@@ -271,7 +273,7 @@ def interchange(
         variable: a variable's key ("votes"), or one element of it ("votes[0]").
         sites: what is interchanged in the network, all at once: sites, or places with a subspace each.
         outcome: what is compared, "prediction" or "state"; an :class:`~interp.interventions.experiment.Outcome` says
-            how a learned model's state is decoded, and how near an exactly read one must be.
+            how a learned model's state is decoded.
         rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
 
     >>> import interp
@@ -292,7 +294,7 @@ def interchange(
     wanted = algorithm.interchange(before, theirs, *_element(variable))
     edits = {variable: [Edit(place, runs[1]) for place in places]}
     experiment = Experiment(model, runs[0], edits, at, readout=outcome, commit="target", update=outcome.key == "state")
-    settings = {"commit": runs[0].commit, "tolerance": outcome.tolerance}
+    settings = {"commit": runs[0].commit, "tolerance": _EXACT}
     found = replace(run(experiment), settings=settings)
     return graded(found, model, algorithm, outcome, (before, wanted), variable, places)
 

@@ -56,11 +56,6 @@ class Pair:
         """The layout of the rounds."""
         return self.clean.layout
 
-    @property
-    def n_episodes(self) -> int:
-        """How many episodes are paired."""
-        return self.clean.n_episodes
-
     @cached_property
     def clean_readout(self) -> Readout:
         """What the clean run gives where the pair is read."""
@@ -144,7 +139,7 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     """Warn where the rows of a pair are no more alike, in any round up to the one that is read, than rows that do not
     pair up: a patch then puts another episode's activations in, and is read by the truth of the clean one.
     """
-    n = min(pair.n_episodes, _MOST_PAIRS)
+    n = min(pair.clean.n_episodes, _MOST_PAIRS)
     if n < _LEAST_PAIRS:
         return
     sides = [run.fed.each(lambda part: part[:n]) for run in (pair.clean, pair.corrupted)]

@@ -316,7 +316,7 @@ def round_map(
     edits = {str(site): [Edit.of(resolve(site, model, pair.layout), source)]}
     experiment = Experiment(model, base, edits, at_rounds, at_rounds[-1] - at_rounds[0], "each", read)
     found = run(experiment).effects[0, :, :, 0].double().numpy(force=True)
-    effects = np.full((len(at_rounds), len(at_rounds), pair.n_episodes), np.nan)
+    effects = np.full((len(at_rounds), len(at_rounds), pair.clean.n_episodes), np.nan)
     for i, (t, u) in enumerate(experiment.pairs):
         if u in at:
             effects[at_rounds.index(t), at_rounds.index(u)] = found[:, i]

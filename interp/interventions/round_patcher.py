@@ -39,7 +39,7 @@ _READ_LATER = ("resid_pre", "k", "v")
 """Components that later positions read in the layer itself; what else is patched at a position changes only its own."""
 
 
-def activations(model: Machine, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
+def _activations(model: Machine, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
     """Activations of round ``t``: ``name -> [episode, ...]``."""
     _, _, cache = replay(model, run, rounds=t, names_filter=list(names))
     return {name: value[:, 0] for name, value in cache.items()}
@@ -88,17 +88,21 @@ class RoundPatcher:
         if self.transformer is not None:
             self.n_layers, points = self.transformer.config.n_layers, ("hook_resid_pre", "attn.hook_k", "attn.hook_v")
             names = [f"blocks.{i}.{point}" for i in range(self.n_layers) for point in points]
-            self.known = activations(model, run, t, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"])
+            self.known = _activations(model, run, t, [*names, f"blocks.{self.n_layers - 1}.hook_resid_post"])
 
     def cells(self, cells: Sequence[Site]) -> Iterator[_Patched]:
         """Patch each cell on its own, in batches; the first batch are those that change nothing, if any."""
         layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
-        source, base = (activations(self.model, run, self.t, hooks) for run in (self.source, self.run))
+        source, base = (_activations(self.model, run, self.t, hooks) for run in (self.source, self.run))
         placed = [self.transformer is not None and cell.position in layout.labels for cell in cells]
         starts = [layout.position(str(cell.position)) if at else 0 for cell, at in zip(cells, placed, strict=True)]
 
+        read = {layout.predict_position, layout.update_position if self.update else layout.predict_position}
+
         def idle(cell: Site, start: int, at: bool) -> bool:
-            if at and (start >= self.end or self._unread(cell, start)):
+            # What acts after the last layer has read other positions does so where it is read, or not at all.
+            late = at and cell.layer == self.n_layers - 1 and cell.component not in _READ_LATER
+            if (at and start >= self.end) or (late and start not in read):
                 return True
             return torch.equal(*(cell.read(of[cell.hook], layout) for of in (source, base)))
 
@@ -118,12 +122,6 @@ class RoundPatcher:
                 yield self._whole(indices, rows, patches)
             else:
                 yield self._chunk(self.transformer, indices, patches, [starts[i] for i in indices])
-
-    def _unread(self, cell: Site, position: int) -> bool:
-        """Whether it acts after the last layer has read other positions, at one that is not read from there."""
-        layout = self.run.layout
-        read = {layout.predict_position, layout.update_position if self.update else layout.predict_position}
-        return cell.layer == self.n_layers - 1 and cell.component not in _READ_LATER and position not in read
 
     def _chunk(
         self, model: HookedLatentTransformer, indices: list[int], patches: _Patches, starts: list[int]

@@ -236,11 +236,11 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
 def test_features_of_a_wide_state_are_read_alike_in_the_space_that_they_span():
     rng = np.random.default_rng(0)
     wide, states = torch.from_numpy(rng.normal(size=(10, 3, 90))), rng.normal(size=(10, 3, 2))
-    narrow, ridge = content.spanned(wide, 0.1)
+    narrow, ridge = content._spanned(wide, 0.1)
     assert narrow.shape == (10, 3, 30)
     one, other = (cross_fitted(x.unsqueeze(2), states, ridge=r) for x, r in ((wide, 0.1), (narrow, ridge)))
     assert torch.allclose(one, other, atol=1e-10) and float(one.std()) > 0.1
-    assert content.spanned(wide[..., :20], 0.1)[0].shape[-1] == 20
+    assert content._spanned(wide[..., :20], 0.1)[0].shape[-1] == 20
 
 
 def test_content_and_presence_are_told_apart(majority):
@@ -255,7 +255,7 @@ def test_the_algorithm_of_a_handwired_machine_is_never_ahead_of_it(majority):
 def test_a_search_is_at_rest_when_nothing_is_added():
     model = interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False)
     trial = of(model)
-    rest = timing.at_rest(trial.algorithm, trial.algorithm.run(trial.episodes))
+    rest = timing._at_rest(trial.algorithm, trial.algorithm.run(trial.episodes))
     sets = trial.algorithm.run(trial.episodes)["reached"]
     for e, t in enumerate(rest):
         assert (sets[e, t:] == sets[e, t]).all() if t < trial.shape[1] else True

@@ -192,8 +192,8 @@ def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
 
 def test_cpr_and_cmd_are_the_areas_of_mib(sums):
     """Trapezoids: with faithfulness 0, .5, 1 at 0, .5, 1 both areas are .5."""
-    assert ablation.areas((0.0, 0.5, 1.0), (0, 0.5, 1)) == (0.5, 0.5)
-    assert ablation.areas((0.0, 0.5, 1.0), (0, 0, 0)) == (0, 1)
+    assert ablation._areas((0.0, 0.5, 1.0), (0, 0.5, 1)) == (0.5, 0.5)
+    assert ablation._areas((0.0, 0.5, 1.0), (0, 0, 0)) == (0, 1)
 
 
 def kept(pair, change, what=CircuitScorer.values):

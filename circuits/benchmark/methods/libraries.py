@@ -36,7 +36,7 @@ class _Bound:
 
     def __init__(self, case: Case) -> None:
         pair, model = case.pair, cast(HookedLatentTransformer, case.pair.model)  # what has edges is one
-        self.layout, self.n, self.blocks = pair.layout, pair.n_episodes, model.blocks
+        self.layout, self.n, self.blocks = pair.layout, pair.clean.n_episodes, model.blocks
         self.is_probability = model.config.output == "probability"
         self.model = bind(model, pair.clean, pair.corrupted, rounds=pair.round)
         self.clean, self.corrupted = self.model.tokens

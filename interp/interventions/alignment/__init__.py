@@ -37,6 +37,7 @@ from torch.nn.functional import one_hot
 from transformer_lens.tools.analysis.interchange import (
     Intervention,
     NormMatchedPlacebo,
+    SubspaceInterchange,
     arbitrary_targets,
 )
 
@@ -199,7 +200,16 @@ def align(
         rank = min(identified_rank(algorithm, *values, variable, training), width)
     of = "d_model" if place.kind.axes == "pos" else f"the width of {str(place)!r}"
     require(1 <= rank <= width, f"rank must be an integer from 1 to {of} = {width}, got {rank!r}")
-    _require_gradient(practice, training, rank, seed)
+    if practice.may_lack_gradient and not has_gradient(practice, training, rank, seed):
+        why = (
+            f"no gradient reaches {practice.hook!r} of {model.name!r} through its hard attention: give "
+            "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
+            if runs_from(practice.model)
+            else f"no gradient reaches {str(place)!r} of {model.name!r} from its prediction, which is read before this "
+            "point is computed, does not depend on it, or does so by a hard choice only: give another site, such as "
+            "'latent', or smooth=, a machine without hard choices"
+        )
+        raise AlignmentError(why)
     n_outcomes, labelled = model.layout.n_outputs, []  # the same pairs with a random outcome for each source
     for pairs in parts:
         labels = arbitrary_targets([f"{row}" for row in pairs.source.tolist()], n_outcomes, seed)
@@ -209,8 +219,8 @@ def align(
         _ARBITRARY: fit(practice, labelled[0], labelled[1], rank, search),
         UNTRAINED: fit(fresh, training, stopping, rank, search),
     }
-    interventions: dict[str, Intervention] = {name: fitted.intervention for name, fitted in fits.items()}
-    placebo = NormMatchedPlacebo(fits["learned"].intervention, exam.random_basis(rank, seed))
+    interventions: dict[str, Intervention] = {name: SubspaceInterchange(of.basis) for name, of in fits.items()}
+    placebo = NormMatchedPlacebo(interventions["learned"], exam.random_basis(rank, seed))
     interventions |= {"norm-matched random": placebo, "nothing": lambda own, _: own}
 
     def hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
@@ -259,19 +269,3 @@ def _site(model: Machine, base: Any, site: Site | str) -> Site:
             f"it: give a position from {layout.labels[0]!r} to {layout.labels[last]!r}"
         )
     return place
-
-
-def _require_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> None:
-    if not rounds.may_lack_gradient or has_gradient(rounds, training, rank, seed):
-        return
-    model = rounds.model
-    if runs_from(model):
-        raise AlignmentError(
-            f"no gradient reaches {rounds.hook!r} of {model.name!r} through its hard attention: give "
-            "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
-        )
-    raise AlignmentError(
-        f"no gradient reaches {str(rounds.site)!r} of {model.name!r} from its prediction, which is read before this "
-        "point is computed, does not depend on it, or does so by a hard choice only: give another site, such as "
-        "'latent', or smooth=, a machine without hard choices"
-    )

@@ -86,17 +86,13 @@ class Pairs:
         """How many pairs have a wanted outcome that differs from the base's."""
         return int(self.informative.sum())
 
-    def weights(self) -> Float[Tensor, " pair"]:
-        """How often a pair is drawn: informative and other pairs equally often, and of each kind every round."""
+    def drawn(self, n: int, seed: int) -> Int[Tensor, " n"]:
+        """``n`` pairs, with replacement: informative and others equally often, and of each kind every round."""
         weights = torch.zeros(len(self), dtype=torch.float64)
         for kind in (self.informative, ~self.informative & ~self.tied):
             counts = torch.bincount(self.rounds[kind])
             weights[kind] = 1 / (counts[self.rounds[kind]] * (counts > 0).sum()).double()
-        return weights
-
-    def drawn(self, n: int, seed: int) -> Int[Tensor, " n"]:
-        """``n`` pairs by their weights, with replacement."""
-        return torch.multinomial(self.weights(), n, replacement=True, generator=torch.Generator().manual_seed(seed))
+        return torch.multinomial(weights, n, replacement=True, generator=torch.Generator().manual_seed(seed))
 
 
 def split(n_episodes: int, held_out: float) -> tuple[range, range, range]:
@@ -290,7 +286,7 @@ class RoundsWithSite:
         return torch.cat(parts)
 
 
-class RoundsFromSite(RoundsWithSite):
+class _RoundsFromSite(RoundsWithSite):
     """The same of a transformer at a site of its residual stream: rounds are run on from there."""
 
     model: Any  # a HookedLatentTransformer
@@ -336,7 +332,7 @@ class RoundsFromSite(RoundsWithSite):
 def rounds_with(model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> RoundsWithSite:
     """The rounds in their fast form, where the machine runs on from such a site, or else run whole."""
     runs_on = runs_from(model) and site.kind.axes == "pos"
-    return (RoundsFromSite if runs_on else RoundsWithSite)(model, runs, rounds, site)
+    return (_RoundsFromSite if runs_on else RoundsWithSite)(model, runs, rounds, site)
 
 
 @dataclass(frozen=True)
@@ -371,11 +367,6 @@ class Fit:
     basis: Float[Tensor, "d_model rank"]
     loss: float
     steps: tuple[int, ...]
-
-    @property
-    def intervention(self) -> SubspaceInterchange:
-        """The interchange of the fitted subspace, as TransformerLens applies it."""
-        return SubspaceInterchange(self.basis)
 
 
 def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, search: Search) -> Fit:
