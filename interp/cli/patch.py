@@ -13,7 +13,6 @@ from interp.cli.command import Say, command
 from interp.errors import require, require_known
 from interp.files import folder_to_write, write_csv
 from interp.machine import runs_from
-from interp.progress import bar
 
 _Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
 _MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for none", 0, "--map", most=1000)]
@@ -85,10 +84,7 @@ def _patch(
 
         given: Any = loaded
         smooth = differentiable(given) if runs_from(loaded) else None  # others have no heads
-        with bar(f"causal tables of {loaded.name}", run.N_PARTS) as done:
-            results = run.tables(
-                loaded, round_, smooth=smooth, n_episodes=n_episodes, seed=seed, done=done, drawn=drawn
-            )
+        results = run.tables(loaded, round_, smooth=smooth, n_episodes=n_episodes, seed=seed, **drawn)
         say.wrote([write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()])
         return
     result = run.patch(

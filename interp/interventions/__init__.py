@@ -1,7 +1,7 @@
 """Interventions with a round axis: change a model at a chosen round, position and component, and read what follows.
 
-* ``experiment``: what is changed in which rounds of a run, how far it runs on, what is read -> one labelled array
-  (``results``). Every method below is a function of it; ``round_patcher`` says what need not be run again;
+* ``experiment``: what is changed in which rounds of a run, how far it runs on, what is read -> one labelled array, and
+  what results share. Every method below is a function of it; ``round_patcher`` says what need not be run again;
 * where and what: ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and metrics);
 * patching: ``patching`` (sweeps over sites, and round x round);
 * against the algorithm: ``interchange`` (hits, and graded effects), ``alignment`` (learned subspaces), ``moves`` (one

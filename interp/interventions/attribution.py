@@ -50,10 +50,9 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
-from interp.interventions.experiment import Rows
+from interp.interventions.experiment import Found, Rows, heatmap, largest_first
 from interp.interventions.pairs import Metric, Pair, Readout
 from interp.interventions.pairs import metric as find_metric
-from interp.interventions.results import Found, heatmap, largest_first
 from interp.interventions.sites import frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout

@@ -18,20 +18,20 @@ from interp import catalog
 from interp.algorithm import Episodes
 from interp.checks import checked, checked_fields, integer
 from interp.decoder import RIDGE, Decoder
-from interp.errors import InputError, require, require_known
+from interp.errors import InputError, require
 from interp.files import write_csv, write_figure, write_json
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.attribution import attribute
 from interp.interventions.edge_graph import Ablation, with_heads
 from interp.interventions.interchange import Claim, carriers, of_rounds
 from interp.interventions.pairs import METRICS, corruption, exits, paired_runs, prepare, run_of
-from interp.interventions.pairs import corruption as find_corruption
 from interp.interventions.pairs import metric as find_metric
 from interp.interventions.patching import PatchingResult, RoundMap, of_pair, round_map, sweep
 from interp.interventions.sites import sites
 from interp.interventions.steering import Doses, fitted_direction, has_state_direction, steer
 from interp.machine import Machine
 from interp.model.rollout import rollout
+from interp.progress import bar
 from interp.task import Task
 
 
@@ -82,7 +82,7 @@ def patch(
         metrics: both exits (``pairs.exits``) when empty, or the one of them that can show the corruption.
         read: the round read; by default the first at which this corruption can show in each metric.
     """
-    record, n_map = find_corruption(model, sample.corruption), sample.n_map
+    record, n_map = corruption(model, sample.corruption), sample.n_map
     require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
     read_by = [find_metric(metric, model.layout) for metric in metrics or exits(model.layout)]
     hidden = [m for m in read_by if not (propagate or record.delay == 0 or m.needs_update)]
@@ -151,7 +151,6 @@ def _svg(figure: Any, path: Path) -> Path:
         return write_figure(path, figure)
 
 
-N_PARTS = 5
 N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
 _STEPS = 100
@@ -178,7 +177,7 @@ def interchange_table(
     t: int,
     seed: int,
     claims: Sequence[Claim] | None = None,
-    drawn: Mapping[str, Any] | None = None,
+    drawn: tuple[str, Mapping[str, int] | None] = ("", None),
     n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
     """Which places carry which variables of the algorithm, with controls.
@@ -189,7 +188,7 @@ def interchange_table(
     task, decode = catalog.of(model), None
     algorithm = task.explains(model)
     if not model.is_handwired:
-        known = task.sample_for(model, n_decoded, t + 3, seed + 2, **(drawn or {}))
+        known = task.sample_for(model, n_decoded, t + 3, seed + 2, *drawn)
         near = range(t + 3)[max(t - 4, 0) :]
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
@@ -200,12 +199,7 @@ def interchange_table(
 
 
 def alignment_table(
-    model: Machine,
-    episodes: Any,
-    other: Any,
-    t: int,
-    seed: int,
-    smooth: Machine | None = None,
+    model: Machine, episodes: Any, other: Any, t: int, seed: int, smooth: Machine | None = None
 ) -> pd.DataFrame:
     """Learned subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
     from interp.interventions.alignment import COLUMNS, AlignmentError, Search, align  # two seconds: where it is used
@@ -281,22 +275,19 @@ def tables(
     smooth: Machine | None = None,
     n_episodes: int = 64,
     seed: int = 0,
-    done: Callable[[int], None] = lambda steps: None,
-    drawn: Mapping[str, Any] | None = None,
+    regime: str = "",
+    sizes: Mapping[str, int] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Every table, by name; where the machine lacks what one needs, a single cell says so ("not applicable").
 
     Args:
         t: the round looked at, from 1 on (it needs a history).
         smooth: ``circuits.differentiable(model)``, whose gradients score the edges where attention is hard.
-        done: called with 1 after each of ``N_PARTS`` parts.
-        drawn: ``regime`` and ``sizes`` of the episodes; the task's default and the model's own when None.
+        regime, sizes: of the episodes; the task's default and the model's own when not given.
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
-    for name in drawn or ():
-        require_known("part of what is drawn", name, ("regime", "sizes"))
     task = catalog.of(model.eval())
-    sampled = (task.sample_for(model, n_episodes, t + 3, s, **(drawn or {})) for s in (seed, seed + 1))
+    sampled = (task.sample_for(model, n_episodes, t + 3, s, regime, sizes) for s in (seed, seed + 1))
     runs = paired_runs(model, *sampled)
     episodes = runs[0].episodes
 
@@ -310,14 +301,14 @@ def tables(
 
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (
         lambda: {"patching": patching_table(model, episodes, t)},
-        lambda: {"interchange": interchange_table(model, *runs, t, seed, drawn=drawn)},
+        lambda: {"interchange": interchange_table(model, *runs, t, seed, drawn=(regime, sizes))},
         lambda: {"alignment": alignment_table(model, *runs, t, seed, smooth)},
         lambda: {"steering": steering_table(model, runs[0], t, seed)},
         circuits,
     )
-    assert len(parts) == N_PARTS
     by_name: dict[str, pd.DataFrame] = {}
-    for part in parts:
-        by_name |= part()
-        done(1)
+    with bar(f"causal tables of {model.name}", len(parts)) as done:
+        for part in parts:
+            by_name |= part()
+            done(1)
     return by_name

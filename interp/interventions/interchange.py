@@ -40,9 +40,8 @@ from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked, checked_fields, non_empty
 from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, passed, run
+from interp.interventions.experiment import Edit, Effects, Experiment, Outcome, Rows, intervals, passed, run
 from interp.interventions.pairs import paired_runs
-from interp.interventions.results import Effects, intervals
 from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds

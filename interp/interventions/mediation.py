@@ -56,9 +56,19 @@ from interp.algorithm import Episodes
 from interp.checks import checked, checked_fields, integer, refuse_endless
 from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, passed, run
+from interp.interventions.experiment import (
+    Edit,
+    Effects,
+    Experiment,
+    Found,
+    Outcome,
+    Rows,
+    heatmap,
+    intervals,
+    passed,
+    run,
+)
 from interp.interventions.pairs import paired_runs
-from interp.interventions.results import Effects, Found, heatmap, intervals
 from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places, sites
 from interp.machine import Machine
 from interp.model.layout import RoundLayout

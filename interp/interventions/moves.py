@@ -42,10 +42,9 @@ from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import InputError, require, require_known
-from interp.interventions.experiment import Edit, Experiment, Outcome, run, run_on
+from interp.interventions.experiment import Edit, Experiment, Found, Outcome, curves, run, run_on
 from interp.interventions.interchange import InterchangeResult, graded, of_rounds, require_comparable
 from interp.interventions.pairs import run_of
-from interp.interventions.results import Found, curves
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.machine import Machine
 from interp.model.replay import replay

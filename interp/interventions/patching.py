@@ -37,10 +37,9 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require_known, unknown_name
-from interp.interventions.experiment import Edit, Experiment, Ran, run
+from interp.interventions.experiment import Edit, Experiment, Found, Ran, heatmap, largest_first, run
 from interp.interventions.pairs import Metric, Pair, Readout, prepare, warn_if_unrelated
 from interp.interventions.pairs import metric as find_metric
-from interp.interventions.results import Found, heatmap, largest_first
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds

@@ -28,10 +28,9 @@ from interp.checks import array_of, checked, refuse_beyond_machine
 from interp.decoder import RIDGE
 from interp.display import Tabled
 from interp.errors import require
-from interp.interventions.experiment import Edit, Experiment, run
+from interp.interventions.experiment import Edit, Experiment, curves, run
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
-from interp.interventions.results import curves
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.kinds import shown
 from interp.machine import Machine

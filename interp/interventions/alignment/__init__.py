@@ -57,9 +57,9 @@ from interp.interventions.alignment.subspace import (
     rounds_with,
     split,
 )
+from interp.interventions.experiment import intervals
 from interp.interventions.interchange import of_rounds
 from interp.interventions.pairs import paired_runs
-from interp.interventions.results import intervals
 from interp.interventions.sites import Site, resolve
 from interp.machine import Machine, runs_from
 from interp.model.rollout import rollout
