@@ -103,7 +103,7 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
         # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
         probe = rebuilt(graph, weights, lambda written: difference[: len(written)])
         start = corrupted[0] + step / steps * difference[0]  # the embedding between the two runs
-        hooks = [("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start), *probe]
+        hooks: list[Any] = [("blocks.0.hook_resid_pre", lambda activation, hook, start=start: start), *probe]
         with torch.enable_grad(), frozen(pair.model):
             prediction, latents = graph.forward(pair.clean.fed.at(t), pair.clean.latents[:, t], hooks)
             measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)

@@ -25,8 +25,8 @@ a random subspace (orthogonal, of equal rank), because moving an activation does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked, checked_fields, non_empty
 from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.experiment import Edit, Effects, Experiment, Outcome, Rows, intervals, passed, run
+from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, intervals, passed, run
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
 from interp.machine import Machine
@@ -189,20 +189,22 @@ def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Val
 
 
 def graded(
-    found: Effects,
     model: Machine,
-    algorithm: Algorithm,
+    base: Rollout,
+    edits: Mapping[str, Sequence[Edit]],
+    rounds: Sequence[int],
     outcome: Outcome,
+    algorithm: Algorithm,
     counterfactual: tuple[Values, Values],
-    variable: str,
-    places: Iterable[object],
+    **settings: Any,
 ) -> InterchangeResult:
-    """Hits and effects of an experiment's only edit, held against an algorithm's counterfactual.
+    """Hits and effects of the only edit, of a variable's name, held against an algorithm's counterfactual.
 
     ``counterfactual`` holds the algorithm's variables on the base, and with one of them set, ``[episode, round, ...]``.
     """
-    patched, plain = found.values[0].numpy(force=True), found.unpatched.numpy(force=True)
     of_state = outcome.key == "state"
+    found = run(Experiment(model, base, edits, rounds, readout=outcome, commit="target", update=of_state))
+    patched, plain = found.values[0].numpy(force=True), found.unpatched.numpy(force=True)
     if of_state:
         before, goal = (values[algorithm.written] for values in counterfactual)
     else:
@@ -229,15 +231,13 @@ def graded(
         if moves and informative.any():
             near = np.where(informative, moved, np.median(moved[informative])) / 2
         correct, unpatched = error <= near, missed <= near
-    settings = provenance(
-        model,
-        algorithm=algorithm.key,
-        parameters=dict(algorithm.parameters),
-        rounds=[edited for edited, _ in found.rounds],
-        **found.settings,
+    ((variable, together),) = edits.items()
+    places, grades = (
+        tuple(str(edit.place) for edit in together),
+        (correct, unpatched, informative, error, effect, asked),
     )
-    names, grades = tuple(map(str, places)), (correct, unpatched, informative, error, effect, asked)
-    return InterchangeResult(variable, names, outcome.key, *grades, settings=settings)
+    chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": list(rounds), **settings}
+    return InterchangeResult(variable, tuple(places), outcome.key, *grades, settings=provenance(model, **chosen))
 
 
 def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
@@ -288,14 +288,11 @@ def interchange(
     require_comparable(model, algorithm, outcome.key)
     runs = paired_runs(model, base, source)
     at = select_rounds(rounds, runs[0].n_rounds)
-    places = resolve_places(sites, model, runs[0])
     before, theirs = (of_rounds(algorithm, run.episodes, at) for run in runs)
     wanted = algorithm.interchange(before, theirs, *_element(variable))
-    edits = {variable: [Edit(place, runs[1]) for place in places]}
-    experiment = Experiment(model, runs[0], edits, at, readout=outcome, commit="target", update=outcome.key == "state")
+    edits = {variable: [Edit(place, runs[1]) for place in resolve_places(sites, model, runs[0])]}
     settings = {"commit": runs[0].commit, "tolerance": _EXACT}
-    found = replace(run(experiment), settings=settings)
-    return graded(found, model, algorithm, outcome, (before, wanted), variable, places)
+    return graded(model, runs[0], edits, at, outcome, algorithm, (before, wanted), **settings)
 
 
 def _element(variable: str) -> tuple[str, tuple[int, ...] | None]:

@@ -111,7 +111,6 @@ class _Routes:
         self.model, self.layout, self.causes, self.order = model, layout, tuple(causes), order
         self.read = "prediction" if prediction else "update"
         self.end = layout.predict_position if prediction else layout.update_position
-        self.pool = cache(self._pool)
 
     def mediators(self, through: Sequence[Site | str]) -> _Sites:
         """Sites from texts, each checked to lie between."""
@@ -120,14 +119,16 @@ class _Routes:
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
             require(
-                not any(_overlap(site, cause) for cause in self.causes),
+                bool(_apart([site], self.causes)),
                 f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
             acts_on = (
                 "later components of its own position and, through attention, on later positions; choose one of these"
-                if self.order is None
-                else f"what a round computes after it: {', '.join(self._later()) or 'nothing'}"
             )
+            if self.order is not None:
+                every = [site for key in self.model.points for site in sites(self.model, self.layout, key, None)]
+                later = ", ".join(str(site) for site in every if self.is_downstream(site)) or "nothing"
+                acts_on = f"what a round computes after it: {later}"
             require(
                 self.is_downstream(site),
                 f"mediator {str(site)!r} is not downstream of the cause {causes!r}, which acts on {acts_on}",
@@ -147,14 +148,13 @@ class _Routes:
 
     def is_upstream(self, site: Site) -> bool:
         """Whether the site can act on what is read; where no positions say so, every site may."""
-        if self.order is not None:
-            return True
-        return _leads(*self._where(site), (self.model.points["resid_post"].n_layers, 0), (self.end, self.end))
+        return self.order is not None or _leads(
+            *self._where(site), (self.model.points["resid_post"].n_layers, 0), (self.end, self.end)
+        )
 
     def is_between(self, site: Site) -> bool:
         """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
-        apart = not any(_overlap(site, cause) for cause in self.causes)
-        return apart and self.is_downstream(site) and self.is_upstream(site)
+        return bool(_apart([site], self.causes)) and self.is_downstream(site) and self.is_upstream(site)
 
     def others(self, case: _Sites, mediators: _Sites, seed: Sequence[int]) -> _Sites:
         """As many sites of the same components as ``case``, none a mediator; fewer or none if the pool is smaller.
@@ -167,25 +167,21 @@ class _Routes:
         drawn: list[Site] = []
         n_elsewhere = 0
         for kind, n in kinds.items():
-            pool = _apart(self.pool(*kind), mediators)
+            pool = _apart(self._pool(*kind), mediators)
             drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n])]
             n_elsewhere += n * (not pool and self.order is not None)
         if n_elsewhere:
-            every = [site for key in self.model.points for site in self.pool(key, False, True)]
+            every = [site for key in self.model.points for site in self._pool(key, False, True)]
             pool = _apart(every, (*mediators, *drawn))
             drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n_elsewhere])]
         return tuple(drawn)
 
+    @cache  # noqa: B019  (routes live as long as one call)
     def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
         """Every site of a component that lies between."""
         pool = sites(self.model, self.layout, component, None if everywhere else "all")
         pool = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in pool))
         return [site for site in pool if self.is_between(site)]
-
-    def _later(self) -> list[str]:
-        """The points that are computed after some cause, one for every cycle, in the order of the machine's points."""
-        every = [site for key in self.model.points for site in sites(self.model, self.layout, key, None)]
-        return [str(site) for site in every if self.is_downstream(site)]
 
     def _where(self, site: Site) -> tuple[_Moment, _Span]:
         moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]

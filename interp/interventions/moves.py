@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import InputError, require, require_known
-from interp.interventions.experiment import Edit, Experiment, Found, Outcome, curves, run, run_on
+from interp.interventions.experiment import Edit, Found, Outcome, curves, run_on
 from interp.interventions.interchange import InterchangeResult, graded, of_rounds, require_comparable
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
@@ -107,7 +106,7 @@ class Writer:
         decoded = np.concatenate([_flat(values[key][:, at]) for key in keys], -1)
         held = None
         if place.kind.axes == "latent":
-            activation = _carried(run, at, place)
+            activation = _carried(run.latents[:, at], place, run.layout)
             mask = carried_mask(model)[place.index(run.layout)[1]].reshape(-1, activation.shape[-1])
             mask = mask[: activation.shape[-2]]
             held = None if bool(mask.all()) else mask
@@ -195,12 +194,9 @@ class Writer:
         return replace(self, apart=(apart / apart.norm()).reshape(self.size))
 
 
-def _carried(run: Rollout, rounds: list[int], place: Site) -> Float[Tensor, "episode round row width"]:
-    """What some rounds read of what is carried: all of it, or some of its rows."""
-    latents = run.latents[:, rounds]
-    if place.position is None:
-        return latents
-    rows = place.read(latents.flatten(0, 1), run.layout)
+def _carried(latents: Tensor, place: Site, layout: RoundLayout) -> Float[Tensor, "episode round row width"]:
+    """Of what is carried, all or some rows."""
+    rows = place.read(latents.flatten(0, 1), layout)
     return rows.reshape(*latents.shape[:2], -1, latents.shape[-1])
 
 
@@ -231,7 +227,7 @@ def decodable(
     place = Site.parse(site, run.model) if isinstance(site, str) else site
     require(place.kind.axes == "latent", f"what is carried is decoded at 'latent', not at {str(place)!r}")
     at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2
-    latents = _carried(run, at, place)
+    latents = _carried(run.latents[:, at], place, run.layout)
     kept = [keys[0]]
     for key in keys[1:]:
         target = _flat(values[key][:, at])
@@ -285,10 +281,8 @@ def move(
     moved = wants or ({variable: change} if variable in before else {})
     wanted = algorithm.step(state, inputs, {key: before[key] + added for key, added in moved.items()})[1]
     edits = {variable: [Edit.of(writer.site, writer.step({variable: change}, pairs).to(base.latents), add=True)]}
-    experiment = Experiment(model, base, edits, at, readout=outcome, commit="target", update=outcome.key == "state")
     settings = {"decoded": list(writer.shapes), "placebo": writer.apart is not None, "commit": base.commit}
-    found = replace(run(experiment), settings=settings)
-    return graded(found, model, algorithm, outcome, (before, wanted), variable, [writer.site])
+    return graded(model, base, edits, at, outcome, algorithm, (before, wanted), **settings)
 
 
 def _flat(x: NDArray[Any]) -> NDArray[np.float64]:
@@ -357,7 +351,7 @@ class Transition:
         return StepResult(
             sentence=f"Decoded {keys}: {on} on, the model makes the algorithm's step with R2 {r2}.",
             table=pd.DataFrame([row]),
-            picture=partial(curves, self.starts, {"step R2": 1 - missed.sum(0) / varied.sum(0)}, **axes),
+            picture=lambda: curves(self.starts, {"step R2": 1 - missed.sum(0) / varied.sum(0)}, **axes),
             settings={**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)},
             missed=missed,
             varied=varied,
@@ -411,19 +405,12 @@ def transition(
         f"{base.n_rounds - horizon}",
     )
     shape, latents = (base.n_episodes, len(starts)), base.latents[:, list(starts)].double()
-
-    def rows(carried: Tensor) -> Tensor:
-        return site.read(carried.flatten(0, 1), base.layout).reshape(*shape, *writer.size)
-
+    left = base.latents[:, [t + horizon for t in starts]]  # the rollout has run on from there
     if by is not None:
-        moved = rows(latents) + writer.step(by, shape).to(latents)
+        moved = _carried(latents, site, base.layout) + writer.step(by, shape).to(latents)
         flat = latents.flatten(0, 1)
         latents = write(flat, site, base.layout, moved.reshape(site.read(flat, base.layout).shape)).unflatten(0, shape)
-    before = writer.read(rows(latents))
-    if by is None:  # the rollout has run on from there
-        left = base.latents[:, [t + horizon for t in starts]]
-    else:
         left = run_on(model, base, starts, horizon, latents).carried[0, :, :, 0]
-    after = writer.read(rows(left))
+    before, after = (writer.read(_carried(x, site, base.layout)) for x in (latents, left))
     settings = provenance(model, starts=list(starts), moved=sorted(by or ()))
     return Transition(base.episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
