@@ -110,6 +110,7 @@ def patch(
 
 def write(result: _Patching, folder: Path) -> list[Path]:
     """Write ``patching.csv``, ``patching.json``, a heat map per metric and component and, where made, the round map."""
+    import matplotlib  # half a second: where it is used
 
     first = result.sweeps[0]
     choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
@@ -117,12 +118,13 @@ def write(result: _Patching, folder: Path) -> list[Path]:
     frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
     paths = [write_csv(folder / "patching.csv", frame)]
     paths.append(write_json(folder / "patching.json", {**choices, "metrics": measured, **first.settings}))
-    for swept in result.sweeps:
-        for component in dict.fromkeys(site.component for site in swept.sites):
-            paths.append(_svg(swept.plot(component), folder / f"{swept.metric}-{component}.svg"))
-    if result.rounds is not None:
-        paths.append(write_csv(folder / "rounds.csv", result.rounds.to_frame()))
-        paths.append(_svg(result.rounds.plot(), folder / "rounds.svg"))
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):  # text is text
+        for swept in result.sweeps:
+            for key in dict.fromkeys(site.component for site in swept.sites):
+                paths.append(write_figure(folder / f"{swept.metric}-{key}.svg", swept.plot(key)))
+        if result.rounds is not None:
+            paths.append(write_csv(folder / "rounds.csv", result.rounds.to_frame()))
+            paths.append(write_figure(folder / "rounds.svg", result.rounds.plot()))
     return paths
 
 
@@ -141,14 +143,6 @@ def corruption_names() -> str:
 def metric_names() -> str:
     """The metrics, for the command's help."""
     return ", ".join(METRICS)
-
-
-def _svg(figure: Any, path: Path) -> Path:
-    """Write a figure as SVG with text as text, the same bytes each time."""
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):
-        return write_figure(path, figure)
 
 
 N_DECODED = 256

@@ -228,11 +228,6 @@ class Edit:
         return cls(site if isinstance(site, Place) else Place.of(site, model=model), put, add)
 
     @property
-    def takes_whole(self) -> bool:
-        """Whether it takes a whole activation of another run."""
-        return isinstance(self.put, Rollout) and self.place is not None and self.place.is_whole
-
-    @property
     def is_whole(self) -> bool:
         """Whether it replaces all that is carried by a tensor, so that nothing has to be hooked."""
         at = self.place
@@ -364,9 +359,10 @@ def batches(experiment: Experiment) -> Iterator[Ran]:
     edits, at = list(experiment.edits.values()), experiment.rounds
     source = edits[0][0].put if edits[0] else None
     cells = [one[0].place.site for one in edits if len(one) == 1 and one[0].put is source and one[0].place]
-    whole = all(edit.takes_whole for one in edits for edit in one) and len(cells) == len(edits)
+    every = [edit for one in edits for edit in one]
+    whole = all(isinstance(e.put, Rollout) and e.place is not None and e.place.is_whole for e in every)
     runs_on = experiment.commit == experiment.run.commit and (len(at) == 1 or experiment.horizon > 0)
-    if isinstance(source, Rollout) and whole and runs_on and not experiment.watched:
+    if isinstance(source, Rollout) and whole and len(cells) == len(edits) and runs_on and not experiment.watched:
         yield from _taken(experiment, cells, source)
         return
     for i, together in enumerate(edits):

@@ -396,7 +396,7 @@ def mediate(
         n_random_sites=np.array([max(map(len, several), default=0) for several in draws]),
         n_pairs=len(sums.total),
         reason="there is no effect to mediate: the total effect of the cause is 0" if sums.is_null else "",
-        settings=swap.settings(commit=swap.runs[0].commit, n_random=n_random, seed=seed, **noted),
+        settings={**swap.settings, "commit": swap.runs[0].commit, "n_random": n_random, "seed": seed, **noted},
     )
 
 
@@ -461,7 +461,7 @@ def effect_map(
         sentence=sentence,
         table=table,
         picture=partial(heatmap, table, title, x="position", y=str(index.name), unit="share carried"),
-        settings=swap.settings(n_pairs=len(effect)),
+        settings={**swap.settings, "n_pairs": len(effect)},
         cause=cause,
         outcome=swap.outcome.key,
         points=names,
@@ -513,11 +513,9 @@ class _Swap:
         sites_of_causes = [place.site for place in self.causes]
         order = _order_of_points(model, self.runs[0])
         exit_read = self.outcome.key == "prediction"
-        self.routes = _Routes(model, self.layout, sites_of_causes, prediction=exit_read, order=order)
-
-    def settings(self, **more: Any) -> dict[str, Any]:
         decoded = self.outcome.decode is not None
-        return provenance(self.model, rounds=self.rounds, decoded=decoded, **more)
+        self.settings = provenance(model, rounds=self.rounds, decoded=decoded)
+        self.routes = _Routes(model, self.layout, sites_of_causes, prediction=exit_read, order=order)
 
     def run(self, edits: dict[str, list[Edit]], watched: Sequence[Site] = ()) -> Effects:
         """What edits of the base's rounds give, all of them apart."""

@@ -233,11 +233,6 @@ class Edit:
         require(self.kind == "patch" or self.value == "-", wanted)
         return resolve(self.what, bench.model, bench.layout)
 
-    def whole(self, bench: Bench) -> bool:
-        """Whether its place is all that is carried."""
-        site, rows = self.site(bench), np.arange(bench.run.latents.shape[2])
-        return site.kind.axes == "latent" and np.size(rows[site.index(bench.layout)[1]]) == len(rows)
-
     def source(self, bench: Bench) -> int:
         """The episode that a patch takes from."""
         n, value = len(bench.episodes), _number(self.value)
@@ -265,10 +260,11 @@ class Edit:
         if self.kind == "move":
             key, change = self.moved(bench)
             return {**state, key: state[key] + change}
-        if self.kind == "patch" and self.whole(bench):
-            values = bench.values
-            return {key: values[key][[self.source(bench)], t] for key in state}
-        return None
+        if self.kind != "patch":
+            return None
+        site, rows = self.site(bench), np.arange(bench.run.latents.shape[2])
+        whole = site.kind.axes == "latent" and np.size(rows[site.index(bench.layout)[1]]) == len(rows)
+        return {key: bench.values[key][[self.source(bench)], t] for key in state} if whole else None
 
 
 def _number(text: str) -> int | float | str:
