@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from interp.audit import content, dynamics, shortcuts, timing, used
-from interp.audit.trial import ALL, FULL, THRESHOLDS, Scope, Trial, grows, rounds_for
+from interp.audit.trial import ALL, FULL, THRESHOLDS, Scope, Trial, rounds_for
 from interp.checks import checked
 from interp.library import load
 from interp.machine import Machine
@@ -95,7 +95,7 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
             "timing": timing.table(trial),
             "cycles": timing.cycles(trial),
             "rest": timing.rest_table(longer),
-            "ends": pd.DataFrame() if grows(model.channels) else dynamics.ends(trial),
+            "ends": pd.DataFrame() if trial.grows else dynamics.ends(trial),
             "stretch": dynamics.stretch(trial),
             "groups": shortcuts.group_table(trial),
             "shortcuts": shortcuts.table(trial),

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, grows, remembered
+from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, remembered
 from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Place, carried_mask
 from interp.machine import Machine
@@ -156,7 +156,7 @@ def stretch(trial: Trial) -> pd.DataFrame:
     """
     model = trial.model
     live = carried_mask(model).flatten()
-    if grows(model.channels) or int(live.sum()) > _WIDEST:
+    if trial.grows or int(live.sum()) > _WIDEST:
         return pd.DataFrame()
     try:
         precise = copy.deepcopy(model).to(torch.float64)
@@ -219,7 +219,7 @@ def _jacobian(
 
 def settles(trial: Trial) -> Measure:
     """Does the state settle where the inputs are held? What it does instead stands in the phrase and in the note."""
-    if name := grows(trial.model.channels):
+    if name := trial.grows:
         return claimed("settles", lacking=f"the channel {name!r} grows with every round")
     word, last, more = kind(orbit(trial))
     return claimed(

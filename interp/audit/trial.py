@@ -31,7 +31,7 @@ from interp.checks import check_fields, integer
 from interp.errors import InputError, require
 from interp.evaluation.plan import lacks_room
 from interp.interventions.experiment import Again, run_on
-from interp.machine import Channel, Machine
+from interp.machine import Machine
 from interp.measure import UNTRAINED, Control, Measure, Side, best_of
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -113,6 +113,7 @@ class Trial:
         shape: episodes and rounds.
         writes: the rounds whose state is changed before it is read: evenly spaced from the second to the last.
         channels: rows of what is carried by channel; all of them first, where there are several channels.
+        grows: the first channel that grows; empty where none does.
         algorithm: what the model is held against; None where its task registers nothing.
     """
 
@@ -133,6 +134,7 @@ class Trial:
         # How far a cache is written belongs to the cache.
         for name in [name for name in rows if name.endswith("_length") and name.removesuffix("_length") in rows]:
             rows[name.removesuffix("_length")] += rows.pop(name)
+        self.grows = next((channel.name for channel in self.model.channels if channel.grows), "")
         self.channels = {ALL: list(range(at)), **(rows if len(rows) > 1 else {})}
         algorithms = self.task.algorithms
         known = algorithms.records() or algorithms.hypothesis is not None or getattr(self.model, "algorithm", None)
@@ -265,8 +267,3 @@ def rounds_for(model: Machine, effort: Scope, times: int = 1) -> int:
     if not lacks_room(model, wanted):
         return wanted
     return min(channel.shape[0] // channel.grows for channel in model.channels if channel.grows)
-
-
-def grows(channels: Sequence[Channel]) -> str:
-    """The first channel that grows; empty where none does."""
-    return next((channel.name for channel in channels if channel.grows), "")

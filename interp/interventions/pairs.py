@@ -72,11 +72,6 @@ class Pair:
         return Readout(run.predictions[:, self.round : self.read + 1], run.latents[:, self.read + 1])
 
     @checked
-    def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
-        """The state: exact for a handwired model, the raw latents for a learned one."""
-        return self.model.read_state(latents) if self.model.is_handwired else latents
-
-    @checked
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
         """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes."""
         wanted = self.clean.predictions[:, self.round : self.read + 1].shape
@@ -244,7 +239,8 @@ def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric
     """
 
     def measure(readout: Readout, pair: Pair) -> Tensor:
-        read = decode if decode is not None else pair.read_state
+        exact = pair.model.read_state if pair.model.is_handwired else lambda latents: latents
+        read = exact if decode is None else decode
         lead = readout.latents.ndim - 2
         state = read(readout.latents).flatten(lead)
         clean, corrupted = (read(run.latents).flatten(1) for run in (pair.clean_readout, pair.corrupted_readout))

@@ -68,11 +68,6 @@ class Explorer:
             tasks = [machine.layout.task for machine in (self.model, self.reference)]
             require(tasks[0] == tasks[1], f"the machines are of different tasks, {tasks[0]!r} and {tasks[1]!r}")
 
-    def bench(self, view: View) -> Bench:
-        """The machine on the episodes of a view."""
-        with self._lock:
-            return self._benches(view.regime, view.rounds, view.seed)[0]
-
     @lru_cache(maxsize=64)  # noqa: B019  (an explorer lives as long as its page)
     def answer(self, view: View) -> tuple[Answer, Answer | None]:
         """What the edits of a view do to the machine, and to the one beside it."""

@@ -200,7 +200,7 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is
 
 def test_movement_says_what_it_is_and_what_an_untrained_copy_does(monkeypatch):
     effort = SimpleNamespace(held=20)
-    own = SimpleNamespace(model=SimpleNamespace(channels=()), effort=effort, kind=("drifts", 0.3))
+    own = SimpleNamespace(grows="", effort=effort, kind=("drifts", 0.3))
     monkeypatch.setattr(dynamics, "orbit", lambda trial: trial.kind)
     monkeypatch.setattr(dynamics, "kind", lambda found: (found[0], Interval(*[found[1]] * 3), "So."))
     own.untrained = copied(SimpleNamespace(kind=("settles", 1e-4)))
@@ -210,7 +210,7 @@ def test_movement_says_what_it_is_and_what_an_untrained_copy_does(monkeypatch):
     assert dynamics.settles(own).reason == "an untrained copy does as well"
     own.kind = ("settles", 0.0)
     assert dynamics.settles(own).word == "yes"
-    own.model = SimpleNamespace(channels=(SimpleNamespace(name="cache", grows=1),))
+    own.grows = "cache"
     assert dynamics.settles(own).word == "not applicable"
 
 

@@ -40,7 +40,7 @@ def started(name: str) -> tuple[float, float]:
 
 def edits(explorer: Explorer) -> list[Edit]:
     """Fifty edits of all kinds, at rounds drawn from all."""
-    bench = explorer.bench(View())
+    bench = explorer.answer(View())[0].bench
     draw = np.random.default_rng(0)
     key, shape = next(iter(bench.writer.shapes.items()))
     records = [record.key for record in bench.task.analysis.corruptions() if not record.changes_history]

@@ -54,7 +54,7 @@ def of(*edits: str, **more: Any) -> View:
 
 def python(name: str, view: View) -> np.ndarray:
     scope: dict[str, Any] = {}
-    exec(script(explorer(name).bench(view), view), scope)
+    exec(script(explorer(name).answer(view)[0].bench, view), scope)
     return scope["predictions"].double().numpy()
 
 
@@ -261,10 +261,10 @@ def test_edits_at_their_bounds() -> None:
     assert len(longest) == 200 and str(Edit.parse(longest)) == longest
     with pytest.raises(InputError, match="is no edit"):
         Edit.parse(longest.replace("x ", "xx "))
-    bench = explorer("wma-handwired").bench(View(rounds=6))
+    bench = explorer("wma-handwired").answer(View(rounds=6))[0].bench
     assert Edit.parse("patch 1 latent 0").source(bench) == 0 and Edit.parse("patch 1 latent 15").source(bench) == 15
     assert Edit.parse("move 1 log_weights.2 1e12").moved(bench)[1].tolist() == [0, 0, 1e12]
-    table = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3)).bench(View(rounds=4))
+    table = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=3)).answer(View(rounds=4))[0].bench
     assert Edit.parse("move 1 table.1.2 3").moved(table)[1].tolist() == [[0, 0, 0], [0, 0, 3]]
     for number in ("table.2.0", "table.0.3", "table.0", "table.0.0.0"):
         with pytest.raises(InputError, match=r"the shape \(2, 3\); write table.0.0"):

@@ -44,7 +44,7 @@ def test_a_round_count_that_never_was() -> None:
 def test_the_learned_search_does_not_stop_when_edges_repeat() -> None:
     apart = {}
     for regime in ("repeated", "stranded", ""):
-        bench = explorer("reachability-learned").bench(View(regime=regime, rounds=16))
+        bench = explorer("reachability-learned").answer(View(regime=regime, rounds=16))[0].bench
         asked = np.asarray(bench.algorithm.distribution(bench.values))[:, 6:]
         told = bench.layout.distribution(bench.run.predictions).double().numpy()[:, 6:]
         spans = [np.abs(x[:, None] - x[:, :, None]).sum(-1).max((1, 2)) / 2 for x in (told, asked)]
