@@ -66,7 +66,6 @@ class Effects(Tabled):
     values: Float[Tensor, "edit episode round outcome"]
     unpatched: Float[Tensor, "episode round outcome"]
     seen: tuple[Mapping[Site, Tensor], ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def effects(self) -> Float[Tensor, "edit episode round outcome"]:

@@ -96,12 +96,7 @@ def corruption(model: Machine, key: str = "") -> Corruption:
 
 @checked
 def prepare(
-    model: Machine,
-    clean: Episodes,
-    corrupted: Episodes,
-    round: int,
-    read: int | None = None,
-    commit: str = "own",
+    model: Machine, clean: Episodes, corrupted: Episodes, round: int, read: int | None = None, commit: str = "own"
 ) -> Pair:
     """Run both sides of a pair, up to the round that is read: what comes after it changes nothing before it.
 

@@ -70,15 +70,7 @@ class RoundPatcher:
             commits where a round holds one.
     """
 
-    def __init__(
-        self,
-        model: Machine,
-        run: Rollout,
-        t: int,
-        source: Rollout,
-        *,
-        update: bool,
-    ) -> None:
+    def __init__(self, model: Machine, run: Rollout, t: int, source: Rollout, *, update: bool) -> None:
         self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
         most = _CHUNK_CPU if run.tokens.device.type == "cpu" else _CHUNK_ACCELERATOR
