@@ -25,7 +25,7 @@ a random subspace (orthogonal, of equal rank), because moving an activation does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 

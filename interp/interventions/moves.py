@@ -46,6 +46,7 @@ from interp.interventions.interchange import InterchangeResult, graded, of_round
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.machine import Machine
+from interp.model.layout import RoundLayout
 from interp.model.replay import replay
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
