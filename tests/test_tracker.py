@@ -177,11 +177,11 @@ def test_interchange_grades_numbers(tracker, of_means):
         interchange(_means(tracker, of_means), base, source, tracker.kalman(), "mean", "latent@mean")
     machine, exact = _means(tracker, of_means), only_means(tracker)
     found = interchange(machine, base, source, exact, "mean", "latent@mean")
-    assert found.score().estimate == pytest.approx(1) and found.iia == 1 and found.max_error < 1e-9
+    assert found.score().estimate == pytest.approx(1) and found.iia == 1 and found.error.max() < 1e-9
     wrong = interchange(machine, base, source, exact, "mean", "latent@variance")
     assert (wrong.effect == 0).all() and wrong.score().estimate == 0 and wrong.iia_informative == 0
     written = interchange(machine, base, source, exact, "belief", "latent", outcome="state")
-    assert written.score().estimate == pytest.approx(1) and written.max_error < 1e-9
+    assert written.score().estimate == pytest.approx(1) and written.error.max() < 1e-9
 
 
 def _means(tracker: Any, layout: Any) -> Any:

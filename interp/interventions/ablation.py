@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,6 +56,9 @@ class CircuitScorer:
         self.graph = EdgeGraph(pair.model)
         self.other = ablated(self.graph.contributions(pair.corrupted, pair.round), ablation)
         self.rounds, self.latents = pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round]
+        chosen = {"round": pair.round, "metric": self.measure.key, "ablation": ablation}
+        edges = "edges between heads, MLPs and exits, at all positions"
+        self.settings = provenance(pair.model, **chosen, granularity=edges)
         self._ran: dict[bytes, Readout] = {}
         self._measured: dict[bytes, Float[np.ndarray, " episode"]] = {}
 
@@ -65,6 +67,7 @@ class CircuitScorer:
         """The same circuits by another metric; those that either has run are not run again."""
         other = copy(self)
         other.measure, other._measured = find_metric(metric, self.pair.layout), {}
+        other.settings = {**self.settings, "metric": other.measure.key}
         return other
 
     def values(self, keep: _Keep | Tensor) -> Float[np.ndarray, " episode"]:
@@ -99,12 +102,6 @@ class CircuitScorer:
     def faithfulness(self, keep: _Keep) -> float:
         """Share of the gap between the empty circuit and the whole model that the circuit keeps."""
         return float((self.values(keep) - self.empty).mean()) / self.gap
-
-    def settings(self, **more: Any) -> dict[str, Any]:
-        """What was chosen when these numbers were made: the pair, the round, the metric and the ablation."""
-        chosen = {"round": self.pair.round, "metric": self.measure.key, "ablation": self.ablation}
-        chosen["granularity"] = "edges between heads, MLPs and exits, at all positions"
-        return provenance(self.pair.model, **chosen, **more)
 
 
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
@@ -182,7 +179,7 @@ def evaluate(
         sentence=f"{size}; the best random circuit {random.max():.0%}.",
         table=pd.DataFrame([row]),
         picture=partial(intervals, rows, xlabel="faithfulness"),
-        settings=scorer.settings(n_random=n_random, n_sets=n_sets, seed=seed),
+        settings={**scorer.settings, "n_random": n_random, "n_sets": n_sets, "seed": seed},
     )
 
 
@@ -223,7 +220,7 @@ def faithfulness_curve(
         sentence=f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}.",
         table=frame.assign(random_cpr=random_cpr, random_cmd=random_cmd),
         picture=partial(curves, shares, lines, xlabel="share of all edges", ylabel="faithfulness"),
-        settings=scorer.settings(n_random=n_random, seed=seed),
+        settings={**scorer.settings, "n_random": n_random, "seed": seed},
     )
 
 

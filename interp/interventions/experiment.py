@@ -420,32 +420,18 @@ def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, T
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
     size = rows.fed.at_once(CHUNK)
     for part in (slice(start, start + size) for start in range(0, len(rows.latents), size)):
-        changes = _taken_from(model, [e for e in hooked if isinstance(e.put, Rollout)], rounds, part, layout)
-        changes += [_change(edit, part) for edit in hooked if not isinstance(edit.put, Rollout)]
+        changes = _changes(model, hooked, rounds, part, layout)
         found.append(passed(model, rows.part(part), layout, changes, experiment.watched, experiment.commit))
     seen = {site: torch.cat([kept[site] for _, kept in found]) for site in experiment.watched}
     return torch.cat([x.prediction for x, _ in found]), torch.cat([x.latents for x, _ in found]), seen
 
 
-def _change(edit: Edit, part: slice) -> tuple[Site, _Change]:
-    """A tensor that is set or added, or a function, as a change of some rows."""
-    assert edit.place is not None
-    place, put = edit.place, edit.put
-
-    def change(own: Tensor) -> Tensor:
-        new = put(own, part) if callable(put) else put.flatten(0, 1)[part].reshape(own.shape).to(own)  # type: ignore
-        return place(own, own + new if edit.add else new)
-
-    return place.site, change
-
-
-def _taken_from(
+def _changes(
     model: Machine, edits: Sequence[Edit], rounds: Sequence[int], part: slice, layout: RoundLayout
 ) -> list[tuple[Site, _Change]]:
-    """Changes that give every place its activation in the rounds of the edits' runs; each run is run once."""
+    """Edits as changes of some rows: activations of other runs, each run once, tensors set or added, and functions."""
     changes: list[tuple[Site, _Change]] = []
-    for source in {id(edit.put): edit.put for edit in edits}.values():
-        assert isinstance(source, Rollout)
+    for source in {id(edit.put): edit.put for edit in edits if isinstance(edit.put, Rollout)}.values():
         places = [edit.place for edit in edits if edit.put is source and edit.place is not None]
         rows, sites = Rows.of(source, rounds).part(part), [place.site for place in places]
         with torch.no_grad():
@@ -454,6 +440,14 @@ def _taken_from(
         seen = {site: site.read(rows.latents, layout) for site in sites} if known else {}
         seen = seen or passed(model, rows, layout, watched=sites)[1]
         changes += [(place.site, partial(place, source=seen[place.site])) for place in places]
+    for edit in edits:
+        if edit.place is not None and not isinstance(edit.put, Rollout):
+
+            def change(own: Tensor, place: Place = edit.place, put: Any = edit.put, add: bool = edit.add) -> Tensor:
+                new = put(own, part) if callable(put) else put.flatten(0, 1)[part].reshape(own.shape).to(own)
+                return place(own, own + new if add else new)
+
+            changes.append((edit.place.site, change))
     return changes
 
 

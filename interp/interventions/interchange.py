@@ -82,11 +82,6 @@ class InterchangeResult(Tabled):
         """Accuracy over informative pairs; NaN when there is none."""
         return self.interval().estimate
 
-    @property
-    def max_error(self) -> float:
-        """The largest error of any pair, in the units of the outcome."""
-        return float(self.error.max())
-
     @checked
     def interval(self, seed: int = 0) -> Interval:
         """Accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
@@ -134,7 +129,7 @@ class InterchangeResult(Tabled):
             "chance_informative": float(self.unpatched[self.informative].mean()) if asked else float("nan"),
             "n_pairs": self.correct.size,
             "n_informative": int(self.informative.sum()),
-            "max_error": self.max_error,
+            "max_error": float(self.error.max()),
             **self.score().columns("score"),
             **self.slope().columns("slope"),
         }

@@ -341,18 +341,14 @@ class Place:
         """
         if self.is_whole:
             return source
-        basis = torch.eye(base.shape[-1]) if self.basis is None else self.basis
-        wanted = base + _inside(basis, source - base)
+        move = source - base
+        basis = (torch.eye(base.shape[-1]) if self.basis is None else self.basis).to(move)
+        wanted = base + move @ basis @ basis.T
         if self.elsewhere is None:
             return wanted
-        move, distance = _inside(self.elsewhere, source - base), (wanted - base).norm(dim=-1, keepdim=True)
+        other, distance = self.elsewhere.to(move), (wanted - base).norm(dim=-1, keepdim=True)
+        move = move @ other @ other.T
         return base + move * (distance / move.norm(dim=-1, keepdim=True).clamp_min(1e-8))
-
-
-def _inside(basis: Tensor, move: Tensor) -> Tensor:
-    """The part of ``move`` inside the span of ``basis``."""
-    basis = basis.to(move)
-    return move @ basis @ basis.T
 
 
 Places = Place | Site | str | Sequence[Place | Site | str]

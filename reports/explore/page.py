@@ -210,8 +210,12 @@ def layers(answer: Answer) -> Iterator[dict[str, Any]]:
     """A row for each place and variable: what is decoded there, the algorithm's value, R2 and an untrained copy's."""
     bench, t, view = answer.bench, answer.view.round, answer.view
     require(not bench.unreadable, f"no state is decoded: {bench.unreadable}")
-    places, known = _vectors(bench), bench.algorithm.run(bench.known)
-    blank = bench.model.fresh(view.seed)
+    if "resid_pre" in bench.model.points:  # the stream where the prediction is read, or every point of one vector
+        places = sites(bench.model, bench.layout, ("resid_pre", "resid_post"), [bench.layout.predict_label])
+    else:
+        keys = [key for key, kind in bench.model.points.items() if kind.axes in ("", "latent")]
+        places = sites(bench.model, bench.layout, keys, None)
+    known, blank = bench.algorithm.run(bench.known), bench.model.fresh(view.seed)
     blank_runs = [rollout(blank, episodes) for episodes in (bench.known, bench.episodes)]
     own = [_at(bench.model, run, places) for run in (bench.known_run, bench.run)]
     seen = (own, [_at(blank, run, places) for run in blank_runs])
@@ -229,15 +233,6 @@ def layers(answer: Answer) -> Iterator[dict[str, Any]]:
             told = {"place": str(site), "number": label, "without": float(first[at]), "with": float(second[at])}
             told |= {"algorithm_without": float(values[0]), "algorithm_with": float(values[1])}
             yield {**told, "R2": scores[0], "R2_untrained": scores[1]}
-
-
-def _vectors(bench: Bench) -> list[Site]:
-    """The places whose one vector is read: a residual stream where the prediction is, or every such point."""
-    if "resid_pre" in bench.model.points:
-        label = [bench.layout.predict_label]
-        return sites(bench.model, bench.layout, ("resid_pre", "resid_post"), label)
-    keys = [key for key, kind in bench.model.points.items() if kind.axes in ("", "latent")]
-    return sites(bench.model, bench.layout, keys, None)
 
 
 def _at(model: Machine, run: Rollout, places: list[Site], rounds: Any = "all", inner: Any = ()) -> dict[Site, Tensor]:

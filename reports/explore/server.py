@@ -8,6 +8,7 @@ and its policy forbids to ask. Views are computed one at a time: hooks are the m
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import socket
 import threading
@@ -255,7 +256,12 @@ class Served:
         except ImportError as error:
             raise InputError(_MISSING) from error
         self.token = secrets.token_urlsafe(24)
-        self._socket = _loopback(self.port)
+        require(0 <= self.port < 65536, f"a port is 0 for any free one, or up to 65535, got {self.port}")
+        try:  # whoever opens the address at once waits until it is served; nothing beyond this computer reaches it
+            self._socket = socket.create_server(("127.0.0.1", self.port))
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise InputError(f"port {self.port} cannot be used: {why}; leave it out for a free one") from error
         self.port = self._socket.getsockname()[1]
         settings: dict[str, Any] = {"log_level": "error", "lifespan": "off", "access_log": False}
         self._server = uvicorn.Server(uvicorn.Config(app(self.explorer, self.token), **settings))
@@ -283,20 +289,6 @@ class Served:
         """Stop serving."""
         self._server.should_exit = True
         self._thread.join()
-
-
-def _loopback(port: int) -> socket.socket:
-    """A socket that nothing beyond this computer reaches."""
-    require(0 <= port < 65536, f"a port is 0 for any free one, or up to 65535, got {port}")
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", port))
-        bound.listen()  # whoever opens the address at once waits until it is served
-    except OSError as error:
-        bound.close()
-        raise InputError(f"port {port} cannot be used: {error.strerror}; leave it out for a free one") from error
-    return bound
 
 
 @checked

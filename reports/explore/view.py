@@ -313,12 +313,19 @@ class View:
         except ValueError as error:
             raise InputError(f"{shown(query)} is no query of a view: {error}") from error
         known = {field.name: field.default for field in fields(cls) if field.name != "edits"}
+        bounds = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
         said: dict[str, Any] = {}
         for name, text in pairs:
             if name != "edit":
                 require_known("part of a view", name, [*known, "edit"], limit=10)
                 require(name not in said, f"a view has one {name}, got two")
-                said[name] = _fitting(name, text, known[name])
+                said[name] = text
+                if not isinstance(known[name], str):
+                    whole = text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) <= 9
+                    require(whole, f"{name} is a whole number, got {shown(text)}")
+                    low, high = bounds.get(name, (0, 10**8))
+                    require(low <= int(text) <= high, f"{name} is a number from {low} to {high}, got {text}")
+                    said[name] = type(known[name])(int(text))
         edits = tuple(Edit.parse(text) for name, text in pairs if name == "edit")
         require(len(edits) <= _MOST_EDITS, f"a view has at most {_MOST_EDITS} edits, got {len(edits)}")
         return cls(**said, edits=edits)
@@ -330,17 +337,6 @@ class View:
         said = [(name, getattr(view, name)) for name in names if getattr(view, name) != getattr(usual, name)]
         whole = [(name, int(value) if isinstance(value, bool) else value) for name, value in said]
         return urlencode([*whole, *(("edit", str(edit)) for edit in view.edits)])
-
-
-def _fitting(name: str, text: str, usual: Any) -> Any:
-    """A part of a view from its text, of the kind that the usual one has."""
-    if isinstance(usual, str):
-        return text
-    whole = text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) <= 9
-    require(whole, f"{name} is a whole number, got {shown(text)}")
-    low, high = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}.get(name, (0, 10**8))
-    require(low <= int(text) <= high, f"{name} is a number from {low} to {high}, got {text}")
-    return type(usual)(int(text))
 
 
 def script(bench: Bench, view: View) -> str:
