@@ -1,8 +1,8 @@
-"""Every causal table of one model: patching, alignment, steering and circuits, each with its controls.
+"""What ``interp patch`` writes: sweeps of sampled episodes, or every causal table of one model, with its controls.
 
-The same tables for handwired and learned models, so that they can be laid side by side. The hypothesis they test is the
-algorithm that the model should run (:meth:`interp.tasks.Task.explains`); which variables are looked for, and where, is
-in the task's record. ``interp patch MODEL --tables`` writes them.
+The tables are the same for handwired and learned models, so that they can be laid side by side. The hypothesis they
+test is the algorithm that the model should run (:meth:`interp.tasks.Task.explains`); which variables are looked for,
+and where, is in the task's record. ``interp patch MODEL --tables`` writes them.
 """
 
 from __future__ import annotations

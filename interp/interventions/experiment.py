@@ -7,7 +7,7 @@ one large batch is one episode in one edited round. The round axis is labelled b
 
 An edit puts something at a :class:`~interp.interventions.sites.Place`: the value of another run in the same round, a
 tensor (a mean, a state that was decoded and moved), or what a function makes of the value there; with ``add`` it is
-added. What a round reads can be replaced, too (``Edit.of_input``).
+added. What a round reads can be replaced, too (encoded rounds).
 
 Rounds are stepped here and in :mod:`interp.model.rollout`, and nowhere else: how many rows run at once, what is reused
 of the unpatched round (:mod:`interp.interventions.round_patcher`), dtype and device are decided here.
@@ -21,6 +21,9 @@ of the unpatched round (:mod:`interp.interventions.round_patcher`), dtype and de
     (torch.Size([1, 8, 6, 2]), ((2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (3, 5)))
     >>> bool((found.effects[0, :, 0] != 0).any())
     True
+
+A result says its finding first and its settings after, its table has the largest effects first, and ``plot()`` draws it
+as a heat map (by place and layer, by round and round), a curve (by dose, by size) or intervals (by part, by control).
 
 What a number is NOT: an effect in the model's own use, where an edit puts in what never occurs there.
 """

@@ -9,10 +9,19 @@ counterfactual: the base with the variable set to its value in the source (Geige
   column of a table) is the counterfactual's, within a tolerance. Where a fitted decoder reads the state, its own error
   is left out: the decoded change that the intervention makes is within half of the change that is asked for.
 
-Interchange accuracy (IIA) is the share of pairs for which that holds. Many pairs agree whatever one does, because
-the counterfactual is what the base gives anyway: ``chance`` is the accuracy of doing nothing, and ``iia_informative``
-counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base. ``score`` and ``slope``
-grade how far the outcome moved against how far it should have (:mod:`interp.interventions.interchange`).
+Interchange accuracy (IIA) is the share of pairs for which that holds. Many pairs agree whatever one does, because the
+counterfactual is what the base gives anyway: ``chance`` is the accuracy of doing nothing, and ``iia_informative``
+counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base. It is blind to how far
+a probability moved. *Effects* are not: how far did the outcome move (``effect``), and how far should it have moved
+(``wanted``)?
+
+    score = 1 - sum |effect - wanted|^2 / sum |wanted|^2        slope = sum effect wanted / sum wanted^2
+
+A score of 1 is the whole counterfactual effect in every pair, 0 is no better than no effect, and it is negative
+where the model moves elsewhere; the slope says whether the direction is right though the size is not.
+
+Effects tell algorithms apart that choose alike: the same intervention has a score under each of them
+(:func:`score_difference`). Sums are over pairs; intervals resample episodes.
 
 An accuracy of 1 says, for these pairs only, that these places hold the variable in a form the rest of the network uses.
 For a whole activation it says that the variable is among what reaches this place and that nothing else there matters to

@@ -96,7 +96,12 @@ def _order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
 class _Routes:
     """What lies between the causes, sites that are swapped, and the exit of the round that is read.
 
-    ``order`` says when each hook point is computed, where the model is no transformer (:func:`order_of_points`).
+    In a transformer a swap at one place acts on later components of its own position and, through attention, on later
+    positions, which is read off layers and positions alone. In any other machine it acts on every point that is
+    computed after it, in the order in which a round is seen to compute them, and each of those may act on what is read.
+    A site that lies between may still carry nothing.
+
+    ``order`` says when each hook point is computed, where the model is no transformer (:func:`_order_of_points`).
     """
 
     def __init__(

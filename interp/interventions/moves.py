@@ -1,4 +1,4 @@
-"""Move one variable where a fitted decoder reads it, keep the rest, and grade the effect against an algorithm's.
+"""Move a decoded variable alone and grade the effect, and ask whether a decoded state is closed under an update.
 
 Interchange takes whole activations, or a subspace that is known. In a learned model nobody says which subspace holds a
 variable, but a decoder reads it, and :meth:`interp.decoder.Decoder.move` changes the activation so that the decoded
@@ -11,6 +11,20 @@ The outcome is graded against the same counterfactual in the algorithm (:class:`
 which at most one can be right about the model. States that no episode reaches can be asked for: an effect there says
 how the model *generalises*, and less about what it does on its data. The control is a move as far in a direction that
 is orthogonal to every move of what is decoded (:meth:`Writer.placebo`).
+
+**Closure** (:func:`transition`). A decoder D reads a statistic from the latents (counts and the round, say), and the
+algorithm says what a round makes of this statistic: ``F(state, inputs)``. If the model carries the statistic and
+updates it as the algorithm does, then decoding what a round leaves is the update of what was decoded before it:
+
+    step R2 = 1 - sum |D(f(m, x)) - F(D(m), x)|^2 / sum |step - mean step of the round|^2
+
+summed over the carried variables, each in units of its own root mean squared step. The denominator is what the round's
+inputs decide about the step; 1 is the algorithm's update and 0 is no better than the round's mean step. How well a
+state can be *decoded* says little beside this: untrained networks whose latents add up their updates hold what they
+were fed.
+
+Off the manifold: latents are first moved so that they decode as another state (:meth:`Decoder.move`), one that no
+episode reached, and then run on for some rounds, the model by itself and the algorithm from the decoded state.
 
     >>> import interp
     >>> from interp.interventions.moves import Writer, move

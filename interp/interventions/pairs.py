@@ -1,4 +1,15 @@
-"""A clean and a corrupted run, prepared for intervening at one round and reading at the same or a later one."""
+"""A clean and a corrupted run, prepared for intervening at one round, and the metrics that patched runs are read by.
+
+A metric gives one number per episode, from predictions or from the state. All are oriented so that a higher number is
+nearer to the clean run, or are differences that patching papers report (logit difference). ``Metric.measure`` maps a
+:class:`Readout` with any leading cell axes to ``[cell, episode]``.
+
+Models whose output is "probability" have no logits: theirs are log P, with P clipped to ``[1e-6, 1]`` (a unanimous
+vote makes a handwired P exactly 0 or 1, whose logit does not exist), so a logit difference lies within +-13.8.
+
+A prediction of a real number (``RoundLayout.kind``) has no logits at all: it is read by "prediction" and
+"squared_error", which the others refuse to be.
+"""
 
 from __future__ import annotations
 

@@ -280,6 +280,13 @@ class Place:
     Attributes:
         basis: orthonormal ``[d, rank]``; the whole activation when None.
         elsewhere: a control: the activation moves as far, but inside this other subspace ``[d, rank]``.
+
+    >>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
+    >>> str(place)
+    'resid_pre[1]@p? (rank 2)'
+    >>> base, source = torch.zeros(1, 4).double(), torch.tensor([[1.0, 2, 3, 4]]).double()
+    >>> place(base, source).round(decimals=6).tolist()
+    [[1.0, 2.0, 0.0, 0.0]]
     """
 
     site: Site

@@ -11,6 +11,9 @@ Places are written as everywhere (:mod:`interp.interventions.sites`). What is re
 is a function of the machine and the view, so that undoing is a link, two tabs cannot disturb each other, and any server
 of the same machine shows an address that was kept.
 
+What does not depend on an edit is computed once for each setting (regime, rounds, seed), and shared by all
+views of it. Results are shared, so nobody may write into them.
+
     >>> edit = Edit.parse("zero 20- z[1.0]@p? -")
     >>> edit.kind, edit.round, edit.on, edit.what, str(edit)
     ('zero', 20, True, 'z[1.0]@p?', 'zero 20- z[1.0]@p? -')

@@ -1,4 +1,4 @@
-"""Train a subspace at one site, and run models on from that site.
+"""Pairs of rounds, what the algorithm chooses in each, and a subspace trained on them at one site.
 
 TransformerLens' ``fit_das`` draws every pair equally often, asks for the right choice, runs a fixed number of epochs
 from one start and keeps the last basis. Where few pairs are informative that finds a good basis by luck. The loop here
@@ -10,6 +10,17 @@ carry nothing. Subspace, interchange and the pass that applies it are Transforme
 A round is run whole with the site rotated, and its gradient goes through ``machine.step``. Of a transformer nothing
 before the site is run again: rounds are run on from the residual stream before the site's layer, from its position to
 the prediction.
+
+A pair takes a round of a base episode and the same round of a source episode. Its *counterfactual* is the algorithm's
+choice in the base round with one variable set to its value in the source round. A pair is *informative* where that
+differs from the algorithm's own choice in the base round: on the others a subspace that does nothing is right.
+
+The *rank* that a learned subspace needs is how many directions of the variable the algorithm's choices depend on.
+Adding one number to all log-weights changes no prediction, so of n log-weights only n - 1 directions can be found. The
+directions that count are the normals of the surfaces at which the choice changes. Each informative pair crosses such a
+surface on the way from the base's value to the source's. The crossing is found by halving, and its normal by how far
+the crossing moves when one element does. The rank is that of all normals together: a property of the algorithm on
+these pairs, never of a model.
 """
 
 from __future__ import annotations
