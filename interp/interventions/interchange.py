@@ -10,9 +10,9 @@ counterfactual: the base with the variable set to its value in the source (Geige
   is left out: the decoded change that the intervention makes is within half of the change that is asked for.
 
 Interchange accuracy (IIA) is the share of pairs for which that holds. Many pairs agree whatever one does, because the
-counterfactual is what the base gives anyway: ``chance`` is the accuracy of doing nothing, and ``iia_informative``
-counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base. It is blind to how far
-a probability moved. *Effects* are not: how far did the outcome move (``effect``), and how far should it have moved
+counterfactual is what the base gives anyway: the column ``chance`` is the accuracy of doing nothing, and
+``iia_informative`` counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base.
+Accuracy is blind to how far a probability moved. *Effects* are not: how far did the outcome move (``effect``), and how far should it have moved
 (``wanted``)?
 
     score = 1 - sum |effect - wanted|^2 / sum |wanted|^2        slope = sum effect wanted / sum wanted^2

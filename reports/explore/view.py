@@ -315,7 +315,7 @@ class View:
             pairs = parse_qsl(query.removeprefix("?"), strict_parsing=bool(query), errors="strict", max_num_fields=64)
         except ValueError as error:
             raise InputError(f"{shown(query)} is no query of a view: {error}") from error
-        known = {field.name: field.default for field in fields(cls) if field.name != "edits"}
+        known: dict[str, Any] = {field.name: field.default for field in fields(cls) if field.name != "edits"}
         bounds = {"outcome": (-1, 10**6), "rounds": (0, _MOST_ROUNDS), "hold": (0, 1)}
         said: dict[str, Any] = {}
         for name, text in pairs:
