@@ -12,8 +12,8 @@ counterfactual: the base with the variable set to its value in the source (Geige
 Interchange accuracy (IIA) is the share of pairs for which that holds. Many pairs agree whatever one does, because the
 counterfactual is what the base gives anyway: the column ``chance`` is the accuracy of doing nothing, and
 ``iia_informative`` counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base.
-Accuracy is blind to how far a probability moved. *Effects* are not: how far did the outcome move (``effect``), and how far should it have moved
-(``wanted``)?
+Accuracy is blind to how far a probability moved. *Effects* are not: how far did the outcome move (``effect``), and how
+far should it have moved (``wanted``)?
 
     score = 1 - sum |effect - wanted|^2 / sum |wanted|^2        slope = sum effect wanted / sum wanted^2
 
