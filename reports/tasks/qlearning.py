@@ -14,8 +14,9 @@ import pandas as pd
 
 from circuits.heads import chooser_table
 from interp import figures
+from interp.evaluation.plan import Scores
 from interp.evaluation.qlearning import returns
-from interp.evaluation.qlearning.agreement import QUANTITIES, AgreementResult, agreement
+from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
 from interp.evaluation.qlearning.plan import policy, reference_table
 from interp.measure import AS_WELL, FEW, UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
@@ -27,19 +28,12 @@ from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import qlearning_paper
+from reports.tasks import prose, qlearning_paper
 from reports.tasks.qlearning_paper import earned, played_by_all
 
-_HANDWIRED = Heading(
-    "Tabular Q-learning, wired by hand",
-    "A causal transformer whose weights were written down, not trained, and which runs tabular Q-learning: one "
-    "latent per action carries a column of the Q-table from round to round. Here it is checked against the "
-    "algorithm, set free in MDPs, and looked into.",
-)
-_LEARNED = (
-    "A transformer trained to imitate Q-learning's choices; only its latents, one per action, pass from round to "
-    "round. Here its choices are compared with the table's, its latents probed, its rounds patched."
-)
+_PROSE = prose("qlearning")
+
+_HANDWIRED = Heading("Tabular Q-learning, wired by hand", _PROSE["handwired"])
 _DIFFERENCES = (
     Difference("Latents are another episode's", "exchange-history"),
     Difference("The reward is changed", "change-reward", metric="state"),
@@ -53,7 +47,7 @@ def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return default_parts(
         replace=(
-            overview.part(handwired=_HANDWIRED, learned=_LEARNED),
+            overview.part(handwired=_HANDWIRED, learned=_PROSE["learned"]),
             probing.state(
                 "Q-values over time",
                 read="Each latent holds one action's column of the Q-table; each round changes one entry. The values "
@@ -87,15 +81,9 @@ def parts() -> tuple[Part, ...]:
 _AGREEMENT = "Agreement with the table"
 _FEWEST = 20
 """Disputed steps below which agreement on them decides nothing."""
-_AGREEMENT_TEXT = (
-    "The choice at `Select` is compared with the greedy action of the table that the round {when} with. Ties say "
-    "nothing, so they are left out or broken at random. A table with γ = 0, which never bootstraps, agrees nearly as "
-    "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables disagree, does "
-    "agreement show bootstrapping.**"
-)
 
 
-def _compare(context: Context) -> tuple[AgreementResult, AgreementResult]:
+def _compare(context: Context) -> tuple[Scores, Scores]:
     """Agreement of the model, and of an untrained copy."""
     table, episodes = reference_table(context.model), context.episodes
     drawn = np.clip(np.nan_to_num(np.asarray(policy(context.blank_run), np.float64)), 0, None) + np.finfo(float).tiny
@@ -106,26 +94,26 @@ def _compare(context: Context) -> tuple[AgreementResult, AgreementResult]:
     return model, blank
 
 
-def _agreement_measures(results: tuple[AgreementResult, AgreementResult], context: Context) -> list[Measure]:
+def _agreement_measures(results: tuple[Scores, Scores], context: Context) -> list[Measure]:
     result, blank = results
     untied = Measure(
         "agreement",
         "It chooses as its table does, more often than a table that never bootstraps",
-        result.get("untied_gain"),
+        result.get("untied_gain", "all"),
         0.0,
         unit="share of untied steps, less that of the table with γ = 0",
-        controls={UNTRAINED: Control(blank.get("untied_gain").estimate)},
+        controls={UNTRAINED: Control(blank.get("untied_gain", "all").estimate)},
         yes="chooses as its table does",
         no="chooses no more as its table does than as one that never bootstraps",
     )
-    if not (n_steps := result.n_steps["disputed", "all"]):
+    if not (n_steps := result.beside["disputed", "all"]["n_steps"]):
         return [untied]
     few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
-    beside = {UNTRAINED: blank.get("disputed"), "the table with γ = 0": result.get("disputed_gamma0")}
+    beside = {UNTRAINED: blank.get("disputed", "all"), "the table with γ = 0": result.get("disputed_gamma0", "all")}
     disputed = Measure(
         "bootstraps",
         "Where the two tables disagree, it follows the one that bootstraps",
-        result.get("disputed"),
+        result.get("disputed", "all"),
         0.5,
         unit="share of disputed steps",
         controls={name: Control(share.estimate) for name, share in beside.items()},
@@ -136,23 +124,23 @@ def _agreement_measures(results: tuple[AgreementResult, AgreementResult], contex
     return [untied, disputed]
 
 
-def _draw_agreement(results: tuple[AgreementResult, AgreementResult], context: Context) -> list[object]:
+def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[object]:
     result = results[0]
     when = "ended" if reference_table(context.model) == "after" else "began"
-    frame = result.to_frame()
-    whole = frame[frame["phase"] == "all"].drop(columns=["quantity", "phase"])
+    frame = result.to_frame()[["name", "phase", "estimate", "low", "high", "n_steps"]]
+    whole = frame[frame["phase"] == "all"].drop(columns="phase")
     rows = []
     for key in ("untied", "random_ties", "disputed"):
-        if n_steps := result.n_steps[key, "all"]:
-            beside = {"the table with γ = 0": result.get(f"{key}_gamma0").estimate}
-            rows.append(plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key), beside))
-    phases = frame[frame["phase"] != "all"].drop(columns="quantity")
+        if n_steps := result.beside[key, "all"]["n_steps"]:
+            beside = {"the table with γ = 0": result.get(f"{key}_gamma0", "all").estimate}
+            rows.append(plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key, "all"), beside))
+    phases = frame[frame["phase"] != "all"]
     table = whole.rename(columns={"name": "quantity"})
     beneath = Table(table, "All rounds, with 95 % intervals over episodes", collapsed=True)
-    untied, baseline = (result.get(key).estimate for key in ("untied", "untied_gamma0"))
+    untied, baseline = (result.get(key, "all").estimate for key in ("untied", "untied_gamma0"))
     said = f"It chooses as its table does in {untied:.2f} of untied steps, the table with γ = 0 in {baseline:.2f}."
     return [
-        Prose(_AGREEMENT_TEXT.format(when=when)),
+        Prose(_PROSE["agreement"].format(when=when)),
         Measures(rows, said),
         beneath,
         Table(phases, "Early, middle and late rounds", collapsed=True),
@@ -167,12 +155,6 @@ _AGENTS = {
     "random": "random actions",
     "optimal": "optimal within the rounds played",
 }
-_PLAYING_TEXT = (
-    "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. In random "
-    "MDPs, a random policy earns most of what can be earned. Read the normalised score, (earned − random) / (optimal − "
-    "random), and the two worlds where control matters: a chain that pays only at its end, and a ladder, slow to climb "
-    "and quick to fall from. Their actions are relabelled in every episode. The optimal policy knows the MDP."
-)
 
 
 @dataclass(frozen=True)
@@ -248,7 +230,7 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
     scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
     returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
     blocks: list[object] = [
-        Prose(_PLAYING_TEXT),
+        Prose(_PROSE["playing"]),
         Figure(drawn, "Cumulative reward beside tabular agents", caption),
         Table(scores, returned, formats={"earned": ".2f"}),
     ]
@@ -271,14 +253,6 @@ def _scores(played: _Played, seed: int) -> pd.DataFrame:
 
 
 _LEAKS = (1e-4, 1e-8, 1e-12)
-_LEMMA_TEXT = (
-    "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, at least 1 − ε of its "
-    "attention. How sharp that makes it depends on the margin Δ of the position code: 1 less the largest overlap of "
-    "two positions' codes. The printed lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the "
-    "sink by content, needs no ξ, and asks for η = (2/Δ) ln((N − 1)/ε). The last column is the softmax attention "
-    "really missing, at that η, at every position of the round, firing and silent. It is a statement about this head "
-    "alone, and no evidence about the error of the whole circuit, which is measured above."
-)
 
 
 def _margins(context: Context) -> pd.DataFrame:
@@ -295,4 +269,4 @@ def _draw_margins(frame: pd.DataFrame, context: Context) -> list[object]:
     columns |= {"eta_lemma": "η, lemma", "xi_lemma": "ξ, lemma", "eta": "η, corrected"}
     table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
     caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
-    return [Prose(_LEMMA_TEXT), Table(table, caption)]
+    return [Prose(_PROSE["lemma"]), Table(table, caption)]

@@ -15,7 +15,7 @@ from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Metric, prepare
 from interp.tasks import experts
-from interp.tasks.experts import corruptions
+from interp.tasks.experts import analysis as corruptions
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 

@@ -11,8 +11,8 @@ import torch
 from interp.errors import InputError
 from interp.interventions import pairs, patching
 from interp.interventions.pairs import Pair, Readout, corruption, metric, prepare, state_difference
-from interp.tasks.experts.corruptions import exchange_history
-from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
+from interp.tasks.experts.analysis import exchange_history
+from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
 
 
 @pytest.fixture

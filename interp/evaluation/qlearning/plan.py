@@ -29,7 +29,7 @@ from interp.decoder import N_FOLDS
 from interp.errors import require
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, Scores, attended, cut, joined, round_attention, row
 from interp.evaluation.qlearning import rates, returns
-from interp.evaluation.qlearning.agreement import QUANTITIES, DiscountResult, agreement, followed_discount
+from interp.evaluation.qlearning.agreement import agreement, followed_discount
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -37,7 +37,7 @@ from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.qlearning.layout import served
+from interp.tasks.qlearning.layout import served, serves
 from interp.tasks.qlearning.regimes import EVALUATION, SHIFTS
 
 EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
@@ -95,15 +95,15 @@ def evaluate(
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     numbers: dict[tuple[Any, ...], Interval] = {}
-    beside, table = {}, reference_table(model)
+    beside: dict[tuple[Any, ...], dict[str, Any]] = {}
+    table = reference_table(model)
     for regime in regimes:
         batches = sample(model, regime, n_episodes, n_rounds, seed)
         for key, choices in _predictions(model, batches, commit, seed).items():
             found = agreement(choices, batches, table=table, seed=seed)
             own = {"predictor": CONTROLS.get(key, model.name), "commit": commit if key in (MODEL, "cut") else ""}
-            for at, value in found.intervals.items():
-                numbers[regime, key, *at] = value
-                beside[regime, key, *at] = {"name": QUANTITIES[at[0]], "n_steps": found.n_steps[at], **own}
+            numbers |= {(regime, key, *at): value for at, value in found.numbers.items()}
+            beside |= {(regime, key, *at): {**values, **own} for at, values in found.beside.items()}
         done(1)
     settings = provenance(
         model, commit=commit, table=table, n_episodes=n_episodes,
@@ -141,8 +141,7 @@ _SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", 
 
 def _parts(model: Machine) -> list[str]:
     """Regimes evaluated, the discount followed, effective rates, regimes played, attention in a chain."""
-    (low_s, high_s), (low_a, high_a) = served(model)
-    chain = [_CHAIN] if low_s <= 4 <= high_s and low_a <= 2 <= high_a else []
+    chain = [_CHAIN] if serves(model, 4, 2) else []
     return [*EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED), *chain]
 
 
@@ -161,7 +160,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
 
 
-def _followed(model: Machine, n_episodes: int, seed: int) -> DiscountResult:
+def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
     """The discount that a model's choices on the training grid follow."""
     batches = sample(model, "grid", n_episodes, seed=seed)
     choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
@@ -170,9 +169,9 @@ def _followed(model: Machine, n_episodes: int, seed: int) -> DiscountResult:
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of Q-learning, by name."""
-    agreed = joined([measured[regime] for regime in EVALUATED], "numbers", "beside").to_frame()
+    agreed = joined([measured[regime] for regime in EVALUATED]).to_frame()
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
-    tables = {k: joined([part[k] for part in played], "numbers", "beside").to_frame() for k in played[0]}
+    tables = {k: joined([part[k] for part in played]).to_frame() for k in played[0]}
     return {
         "summary": _overview(agreed, tables["returns"]),
         "agreement": agreed,
@@ -201,29 +200,24 @@ _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
-
-    def number(quantity: str, key: str = MODEL) -> Interval:
-        return scored.get("grid", key, quantity, "all")
-
-    def value(quantity: str) -> float:
-        return number(quantity).estimate
-
-    gamma0 = f"gamma = 0 table {value('untied_gamma0'):.4f}"
-    ties = f"perfect learner {value('random_ties_ceiling'):.4f}, gamma = 0 table {value('random_ties_gamma0'):.4f}"
+    whole = {at[2]: found for at, found in scored.numbers.items() if at[1] == MODEL and at[3] == "all"}
+    value = {quantity: found.estimate for quantity, found in whole.items()}
+    gamma0 = f"gamma = 0 table {value['untied_gamma0']:.4f}"
+    ties = f"perfect learner {value['random_ties_ceiling']:.4f}, gamma = 0 table {value['random_ties_gamma0']:.4f}"
     disputed = (
-        f"follows the gamma = 0 table in {value('disputed_gamma0'):.3f}; a uniform choice "
-        f"{number('disputed', 'chance').estimate:.3f}; "
+        f"follows the gamma = 0 table in {value['disputed_gamma0']:.3f}; a uniform choice "
+        f"{scored.get('grid', 'chance', 'disputed', 'all').estimate:.3f}; "
         f"{scored.beside['grid', MODEL, 'disputed', 'all']['n_steps']} steps"
     )
-    floor = f"floor {value('cross_entropy_floor'):.4f}"
+    floor = f"floor {value['cross_entropy_floor']:.4f}"
     claims = [
-        row("grid: agreement, untied steps", number("untied"), gamma0),
-        row("grid: agreement, all steps, random ties", number("random_ties"), ties),
-        row("grid: agreement where the tables disagree", number("disputed"), disputed),
-        row("grid: cross-entropy above its floor (nats)", number("cross_entropy_excess"), floor),
+        row("grid: agreement, untied steps", whole["untied"], gamma0),
+        row("grid: agreement, all steps, random ties", whole["random_ties"], ties),
+        row("grid: agreement where the tables disagree", whole["disputed"], disputed),
+        row("grid: cross-entropy above its floor (nats)", whole["cross_entropy_excess"], floor),
     ]
-    followed = _followed(model, n_episodes, seed).best
-    claims.append(row("grid: discount that its choices follow best", followed, "the data's is .9"))
+    best, *_ = _followed(model, n_episodes, seed).beside.values()
+    claims.append(row("grid: discount that its choices follow best", Interval(*best.values()), "the data's is .9"))
     read = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
     alone = "exact read-out" if model.is_handwired else "an untrained model overflows"
     read_out = {f"effective {rate} of the table in its latents": (rate, "instruments") for rate in ("alpha", "gamma")}

@@ -21,8 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import require
@@ -38,21 +36,20 @@ from interp.tasks.qlearning.layout import representative_sizes
 from interp.tasks.qlearning.regimes import EVALUATION
 
 
-def cumulative(episodes: MDPEpisodes) -> Float[np.ndarray, "episode round"]:
-    """The sum of rewards up to and including each round."""
-    return episodes.rewards.cumsum(1)
-
-
 @checked
 def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> Scores:
     """Where the rewards of ``episodes`` lie between a random and an optimal policy: "score", a ratio of sums.
 
     "earned", "random" and "optimal" are mean sums of rewards, the last two exact expectations for these episodes'
-    starts. ``episodes`` are one batch, or several, such as ``mdp.sample_grid(...).values()``. MDPs where every policy
+    starts. ``episodes`` are one batch, or several of different sizes. MDPs where every policy
     earns the same are refused.
     """
     batches = as_batches(episodes)
-    rows = [_references(batch) for batch in batches]
+    rows = []
+    for batch in batches:
+        at, start = np.arange(len(batch)), batch.states[:, 0]
+        optimum = finite_horizon(batch.known_mdps, batch.n_rounds).values[at, 0, start]
+        rows.append((batch.rewards.sum(1), random_values(batch.known_mdps, batch.n_rounds)[at, 0, start], optimum))
     earned, random, optimal = (np.concatenate(column) for column in zip(*rows, strict=True))
     room = (optimal - random).sum()
     alike = "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice"
@@ -62,14 +59,6 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     made = drawn_from(batches, n_episodes=len(earned))
     score = ratio_interval(earned - random, optimal - random, n_resamples=n_resamples, seed=seed)
     return Scores(("quantity",), {(k,): value for k, value in {"score": score, **intervals}.items()}, made)
-
-
-def _references(batch: MDPEpisodes) -> tuple[NDArray[np.float64], ...]:
-    """What was earned, and what a random and an optimal policy would earn, ``[episode]`` each."""
-    rows, start = np.arange(len(batch)), batch.states[:, 0]
-    random = random_values(batch.known_mdps, batch.n_rounds)[rows, 0, start]
-    optimal = finite_horizon(batch.known_mdps, batch.n_rounds).values[rows, 0, start]
-    return batch.rewards.sum(1), random, optimal
 
 
 # What a model earns when it acts.
@@ -104,7 +93,7 @@ def evaluate(
     """
     require(bool(horizons) and min(horizons) >= 1, f"horizons must be numbers of rounds >= 1, got {list(horizons)}")
     sizes, longest = representative_sizes(model), max(horizons)
-    each, explored = -(-n_episodes // len(sizes)), tabular.agent("epsilon-greedy").epsilon
+    each, explored = -(-n_episodes // len(sizes)), tabular.AGENTS["epsilon-greedy"].epsilon
     scores: dict[tuple[Any, ...], Interval] = {}
     rates: dict[tuple[Any, ...], Interval] = {}
     for regime in regimes:
@@ -114,14 +103,15 @@ def evaluate(
             for key, epsilon in ((MODEL, 0.0), (EXPLORING, explored))
         }
         for key in _AGENTS:
-            agent = tabular.agent(key)
-            played[key] = [tabular.run(agent, batch, longest, seed + i) for i, batch in enumerate(mdps)]
+            played[key] = [tabular.run(tabular.AGENTS[key], batch, longest, seed + i) for i, batch in enumerate(mdps)]
         for key, batches in played.items():
             for horizon in horizons:
                 found = normalised_score([_first(b, horizon) for b in batches], seed=seed).numbers
                 scores |= {(regime, key, horizon, *quantity): value for quantity, value in found.items()}
             for start in range(0, longest, _WINDOW):
-                rates[regime, key, start] = _rate(batches, start, seed)
+                rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
+                sums, lengths = [row.sum() for row in rewards], [float(len(row)) for row in rewards]
+                rates[regime, key, start] = ratio_interval(sums, lengths, seed=seed)
         done(1)
     settings = provenance(model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed)
     columns = {"returns": (scores, ("horizon", "quantity")), "reward_rates": (rates, ("start",))}
@@ -136,8 +126,3 @@ def _first(episodes: MDPEpisodes, n_rounds: int) -> MDPEpisodes:
     """The first ``n_rounds`` rounds of each episode."""
     cut = {name: getattr(episodes, name)[:, :n_rounds] for name in (*TRANSITIONS, "greedy")}
     return replace(episodes, q_tables=episodes.q_tables[:, : n_rounds + 1], noise=None, **cut)
-
-
-def _rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
-    rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
-    return ratio_interval([row.sum() for row in rewards], [float(len(row)) for row in rewards], seed=seed)

@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import above, lazy
+from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
@@ -22,24 +22,20 @@ TASK = Task(
     data=Data(
         layout=lazy("interp.tasks.experts.layout:ExpertRound"),
         sample=sample,
-        losses=lazy("interp.tasks.experts.hypotheses:losses"),
+        losses=lazy("interp.tasks.experts.analysis:losses"),
         sizes=(Size("n_experts", "experts", "number of experts", minimum=1, default=4),),
         regimes=lambda: {regime.name: regime.description for regime in REGIMES.values()},
     ),
     algorithms=Algorithms(
         records=lazy("interp.tasks.experts.algorithms:records"),
-        hypothesis=lazy("interp.tasks.experts.hypotheses:hypothesis"),
+        hypothesis=lazy("interp.tasks.experts.analysis:hypothesis"),
         families=lazy("interp.tasks.experts.families:families"),
         battery=lazy("interp.tasks.experts.episodes:battery"),
     ),
     analysis=Analysis(
-        round_inputs=lazy("interp.tasks.experts.hypotheses:round_inputs"),
+        **lazies("interp.tasks.experts.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
         probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),
-        corruptions=lazy("interp.tasks.experts.corruptions:records"),
         default_corruption="exchange-history",
-        aligned=lazy("interp.tasks.experts.hypotheses:aligned"),
-        claims=lazy("interp.tasks.experts.hypotheses:claims"),
-        steering=lazy("interp.tasks.experts.hypotheses:steering"),
     ),
     training=above("goals", "experts:goal"),
     evaluation=above("evaluation", "experts.plan:plan"),

@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import above, lazy
+from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.regimes import REGIMES
@@ -23,30 +23,26 @@ TASK = Task(
     data=Data(
         layout=lazy("interp.tasks.qlearning.layout:QLearningRound"),
         sample=sample,
-        losses=lazy("interp.tasks.qlearning.hypotheses:losses"),
+        losses=lazy("interp.tasks.qlearning.analysis:losses"),
         sizes=(
             Size("n_states", "states", "number of states", minimum=1, default=4),
             Size("n_actions", "actions", "number of actions", minimum=1, default=3),
         ),
         regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
-        sample_options=lazy("interp.tasks.qlearning.hypotheses:rates"),
+        sample_options=lazy("interp.tasks.qlearning.analysis:rates"),
         interaction=Interaction,
     ),
     algorithms=Algorithms(
         records=lazy("interp.tasks.qlearning.algorithms:records"),
-        hypothesis=lazy("interp.tasks.qlearning.hypotheses:hypothesis"),
+        hypothesis=lazy("interp.tasks.qlearning.analysis:hypothesis"),
         families=lazy("interp.tasks.qlearning.families:families"),
         updates=lazy("interp.tasks.qlearning.families:updates"),
         battery=lazy("interp.tasks.qlearning.sampling:battery"),
     ),
     analysis=Analysis(
-        round_inputs=lazy("interp.tasks.qlearning.hypotheses:round_inputs"),
+        **lazies("interp.tasks.qlearning.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
         probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),
-        corruptions=lazy("interp.tasks.qlearning.corruptions:records"),
         default_corruption="exchange-history",
-        aligned=lazy("interp.tasks.qlearning.hypotheses:aligned"),
-        claims=lazy("interp.tasks.qlearning.hypotheses:claims"),
-        steering=lazy("interp.tasks.qlearning.hypotheses:steering"),
     ),
     training=above("goals", "qlearning:goal"),
     evaluation=above("evaluation", "qlearning.plan:plan"),

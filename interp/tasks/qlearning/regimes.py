@@ -17,22 +17,20 @@ action steps left, and only action 0 in the last state pays 1. The ladder is kno
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked, refuse_beyond_machine, unique
-from interp.errors import require, require_known
+from interp.errors import require
 from interp.tasks.qlearning.episodes import MDPs
 
-_CONCENTRATIONS = (0.1, 1.0, 5.0)
-_NEARLY_DETERMINISTIC = 0.001
-
 _Array = NDArray[np.float64]
-
-
 _Rewards = Callable[[np.random.Generator, tuple[int, ...]], _Array]
 """How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
 
@@ -55,7 +53,6 @@ _FAMILIES: dict[str, _Rewards] = {
     "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
 }
 """The reward families by name; of "bernoulli-draws", r(s, a) is the probability of a reward of 1."""
-_GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,6 @@ class MDPRegime:
 
     key: str
     name: str
-    short_name: str
     cells: tuple[tuple[str, float], ...] = ()
     build: Callable[[int, int], MDPs] | None = None
 
@@ -102,61 +98,30 @@ def _steps(kind: str, n_states: int, n_actions: int, down: int) -> _Array:
     return transitions
 
 
-def _cells(*families: str, concentrations: tuple[float, ...] = _CONCENTRATIONS) -> tuple[tuple[str, float], ...]:
-    return tuple((family, kappa) for family in families for kappa in concentrations)
+def _random(row: Mapping[str, str]) -> MDPRegime:
+    """A regime of every reward family by every concentration of a row of ``regimes.csv``."""
+    cells = product(row["families"].split(), map(float, row["kappas"].split()))
+    return MDPRegime(row["key"], row["name"], tuple(cells))
 
 
-# fmt: off
-_fixed = (_NEARLY_DETERMINISTIC,)
-REGIMES: dict[str, MDPRegime] = unique((
-    MDPRegime("grid", "6 x 3 training grid", "grid", _cells(*_GRID_FAMILIES)),
-    MDPRegime("peaked", "peaked rewards, Beta(2, 2)", "B(2,2)", _cells("peaked")),
-    MDPRegime("bimodal", "bimodal rewards, Beta(.5, .5)", "B(.5,.5)", _cells("bimodal")),
-    MDPRegime("uniform", "uniform rewards, U(0, 1)", "U(0,1)", _cells("uniform")),
-    MDPRegime("sparse", "sparse rewards, Beta(.2, 2)", "B(.2,2)", _cells("sparse")),
-    MDPRegime("dense", "dense rewards, Beta(2, .2)", "B(2,.2)", _cells("dense")),
-    MDPRegime("bernoulli", "rewards U(.1, .9)", "U(.1,.9)", _cells("bernoulli")),
-    MDPRegime("bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)", "Bern", _cells("bernoulli-draws")),
-    MDPRegime("very-sparse", "very sparse rewards, Beta(.1, 2)", "B(.1,2)", _cells("very-sparse")),
-    MDPRegime("concentrated", "concentrated rewards, Beta(10, 10)", "B(10,10)", _cells("concentrated")),
-    MDPRegime("high-variance", "high-variance rewards, Beta(.1, .1)", "B(.1,.1)", _cells("high-variance")),
-    MDPRegime("coin", "rewards 0 or 1, fixed by a fair coin", "coin", _cells("coin")),
-    MDPRegime("deterministic", "deterministic transitions", "det", _cells(*_GRID_FAMILIES, concentrations=_fixed)),
-    MDPRegime("adversarial", "deterministic transitions, uniform rewards", "adv",
-              _cells("uniform", concentrations=_fixed)),
-    MDPRegime("sparse-shift", "very sparse rewards, Beta(.1, 2), uniform transitions", "sparse'",
-              _cells("very-sparse", concentrations=(1.0,))),
-    MDPRegime("dense-shift", "concentrated rewards, Beta(10, 10), uniform transitions", "dense'",
-              _cells("concentrated", concentrations=(1.0,))),
-    MDPRegime("high-variance-shift", "high-variance rewards, Beta(.1, .1), transitions of concentration .5", "var'",
-              _cells("high-variance", concentrations=(0.5,))),
-    MDPRegime("chain", "linear chain", "chain", build=chain),
-    MDPRegime("ladder", "ladder", "ladder", build=ladder),
-), "MDP regime")
-# fmt: on
+with Path(__file__).with_name("regimes.csv").open(encoding="utf-8", newline="") as _rows:
+    _drawn = [*map(_random, csv.DictReader(_rows))]
+_built = MDPRegime("chain", "linear chain", build=chain), MDPRegime("ladder", "ladder", build=ladder)
+REGIMES: dict[str, MDPRegime] = unique((*_drawn, *_built), "MDP regime")
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
 SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")
 """Away from training: no cell of the training grid is among them, as "sparse" and "dense" are."""
 
 
-def regime_named(key: str) -> MDPRegime:
-    """The regime of that key."""
-    require_known("MDP regime", key, REGIMES)
-    return REGIMES[key]
-
-
-def allocate(regime: MDPRegime, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A cell for each of ``n`` MDPs, in equal shares and shuffled; which cells get one more is drawn."""
-    n_cells = max(len(regime.cells), 1)
-    return rng.permutation(rng.permutation(n_cells)[np.arange(n) % n_cells])
-
-
-def draw(regime: MDPRegime, cells: NDArray[np.int64], n_states: int, n_actions: int, rng: np.random.Generator) -> MDPs:
-    """One MDP per entry of ``cells`` (from :func:`allocate`)."""
-    n = len(cells)
+def draw(
+    regime: MDPRegime, n: int, n_states: int, n_actions: int, shares: np.random.Generator, rng: np.random.Generator
+) -> MDPs:
+    """``n`` MDPs, a cell for each in equal shares and shuffled; ``shares`` draws which cells get one more."""
     if regime.build is not None:
         return regime.build(n_states, n_actions).select(np.zeros(n, np.int64))
+    n_cells = len(regime.cells)
+    cells = shares.permutation(shares.permutation(n_cells)[np.arange(n) % n_cells])
     rewards = np.empty((n, n_states, n_actions))
     transitions = np.empty((n, n_states, n_actions, n_states))
     for i, (family, kappa) in enumerate(regime.cells):

@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import above, lazy
+from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES
@@ -23,7 +23,7 @@ TASK = Task(
     data=Data(
         layout=lazy("interp.tasks.reachability.layout:ReachabilityRound"),
         sample=sample,
-        losses=lazy("interp.tasks.reachability.hypotheses:losses"),
+        losses=lazy("interp.tasks.reachability.analysis:losses"),
         sizes=(
             Size("n_nodes", "nodes", "number of names for nodes", minimum=4, default=16),
             Size("n_edges", "edges", "length of the list of edges", minimum=3, default=24),
@@ -34,21 +34,17 @@ TASK = Task(
     ),
     algorithms=Algorithms(
         records=lazy("interp.tasks.reachability.algorithms:records"),
-        hypothesis=lazy("interp.tasks.reachability.hypotheses:hypothesis"),
+        hypothesis=lazy("interp.tasks.reachability.analysis:hypothesis"),
         families=lazy("interp.tasks.reachability.families:families"),
         battery=lazy("interp.tasks.reachability.sampling:battery"),
     ),
     analysis=Analysis(
-        round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
+        **lazies("interp.tasks.reachability.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
         probed=("reached", "member", "prediction"),
-        corruptions=lazy("interp.tasks.reachability.corruptions:records"),
         default_corruption="exchange-history",
-        aligned=lazy("interp.tasks.reachability.hypotheses:aligned"),
-        claims=lazy("interp.tasks.reachability.hypotheses:claims"),
-        steering=lazy("interp.tasks.reachability.hypotheses:steering"),
     ),
     training=above("goals", "reachability:goal"),
-    evaluation=above("evaluation", "reachability.plan:plan"),
+    evaluation=above("evaluation", "reachability:plan"),
     report=Report(
         looks={
             "breadth_first": "vermilion dashed",

@@ -70,8 +70,7 @@ def _take(values: _Array, index: _Array) -> _Array:
     return np.take_along_axis(values, index, -1)
 
 
-def _node(key: str, symbol: str, meaning: str, labels: Any) -> Variable:
-    return Variable(key, symbol, meaning, "class", "input", outputs=labels, kind="class", n_classes=_n_nodes)
+_node = partial(Variable, units="class", role="input", kind="class", n_classes=_n_nodes)
 
 
 def _per_node(key: str, symbol: str, meaning: str, parents: tuple[str, ...], equation: Any, labels: Any = _PER_NODE,
@@ -126,11 +125,11 @@ def _prediction(spread: float) -> Variable:
 
 
 _INPUTS = (
-    _node("source", "s_i", "where each edge starts", numbered("s_")),
-    _node("target", "t_i", "where each edge ends", numbered("t_")),
-    _node("root", "r", "where the search starts", lambda v: ("r",)),
-    _node("candidates", "c_k", "the two nodes that are asked about", numbered("c_")),
-    _node("nodes", "v", "the names of the nodes", _PER_NODE),
+    _node("source", "s_i", "where each edge starts", outputs=numbered("s_")),
+    _node("target", "t_i", "where each edge ends", outputs=numbered("t_")),
+    _node("root", "r", "where the search starts", outputs=lambda v: ("r",)),
+    _node("candidates", "c_k", "the two nodes that are asked about", outputs=numbered("c_")),
+    _node("nodes", "v", "the names of the nodes", outputs=_PER_NODE),
 )
 _REACHED = Variable(
     "reached", "z_t", "the nodes that the search holds before the round", "indicator", "state", outputs=_PER_NODE
@@ -276,16 +275,15 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 # Heuristics.
 
 
-def _nearness(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
-    """How near the root each node is where edges can be followed both ways, Int[..., node]."""
-    return -graphs.distances(matrix | np.swapaxes(matrix, -1, -2), roots)
-
-
 _HEURISTICS: dict[str, tuple[str, str, Callable[[NDArray[np.bool_], _Array], _Array]]] = {
-    "fewer_parents": ("the candidate with the lower in-degree", "in-degree", lambda m, r: -graphs.in_degrees(m)),
-    "more_children": ("the candidate with the higher out-degree", "out-degree", lambda m, r: graphs.out_degrees(m)),
-    "more_ancestors": ("the candidate with more ancestors", "ancestors", lambda m, r: graphs.n_ancestors(m)),
-    "nearer_undirected": ("the candidate nearer the root, whichever way edges run", "undirected distance", _nearness),
+    "fewer_parents": ("the candidate with the lower in-degree", "in-degree", lambda m, r: -m.sum(-2)),
+    "more_children": ("the candidate with the higher out-degree", "out-degree", lambda m, r: m.sum(-1)),
+    "more_ancestors": ("the candidate with more ancestors", "ancestors", lambda m, r: graphs.closure(m).sum(-2)),
+    "nearer_undirected": (
+        "the candidate nearer the root, whichever way edges run",
+        "undirected distance",
+        lambda m, r: -graphs.distances(m | np.swapaxes(m, -1, -2), r),
+    ),
     "larger_name": (
         "the candidate with the larger name",
         "larger name",
@@ -307,8 +305,8 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
     name, _, number = _HEURISTICS[key]
 
     def compared(v: Values) -> _Array:
-        edges = np.stack([v["source"], v["target"]], -1)
-        return _answered(_take(number(graphs.adjacency(edges, _n_nodes(v)), v["root"]), v["candidates"]), v)
+        matrix = graphs.adjacency(np.stack([v["source"], v["target"]], -1), _n_nodes(v))
+        return _answered(_take(number(matrix, v["root"]), v["candidates"]), v)
 
     what, parents = "the probability that each node is the answer", ("source", "target", "root", "candidates", "nodes")
     answer = _per_node("prediction", "P(v)", what, parents, compared, units="probability")

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer, non_empty
 from interp.display import Sampled
-from interp.errors import InputError, require, unknown_name
-from interp.task import chosen_indices
+from interp.errors import require, unknown_name
+from interp.task import chosen_indices, episode_array, freeze
 from interp.tasks.reachability import graphs
 
 _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}
@@ -57,13 +57,16 @@ class ReachabilityEpisodes(Sampled):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n_rounds", "n_nodes"):
-            object.__setattr__(self, name, integer(name, getattr(self, name)))
-        require(self.n_rounds >= 1, f"n_rounds must be an integer >= 1, got {self.n_rounds}")
-        for name in _AXES:
-            object.__setattr__(self, name, self._nodes(name))
-        require(self.edges.shape[-1] == 2, f"edges must be pairs (source, target), got shape {self.edges.shape}")
-        require(self.candidates.shape[-1] == 2, f"candidates must be pairs, got shape {self.candidates.shape}")
+        freeze(self, n_rounds=integer("n_rounds", self.n_rounds, 1), n_nodes=integer("n_nodes", self.n_nodes))
+        for name, axes in _AXES.items():
+            every = ("episode", "round", *axes[1:]) if np.ndim(getattr(self, name)) > len(axes) else axes
+            array = episode_array(name, getattr(self, name), ", ".join(every), 0, self.n_nodes - 1, whole=True)
+            require(
+                array.size > 0 and ("2" not in axes or array.shape[-1] == 2)
+                and ("round" not in every or array.shape[1] == self.n_rounds),
+                f"{name} must be non-empty [{', '.join(every)}] of {self.n_rounds} rounds, got shape {array.shape}",
+            )  # fmt: skip
+            freeze(self, **{name: array})
         same = (self.candidates[..., 0] == self.candidates[..., 1]).any()
         require(not same, "the candidates of an episode must differ; at least one episode has the same node twice")
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
@@ -76,19 +79,6 @@ class ReachabilityEpisodes(Sampled):
                 f"no answer is right in {len(even)} episodes, such as {even[:1].tolist()}: both candidates are equally "
                 "far from the root, or neither can be reached; give pairs of which one is reached sooner",
             )
-
-    def _nodes(self, name: str) -> NDArray[np.int64]:
-        array, axes = array_of(name, getattr(self, name)), _AXES[name]
-        require(
-            array.ndim - len(axes) in (0, 1) and array.size > 0 and np.issubdtype(array.dtype, np.integer),
-            f"{name} must be non-empty integers [{', '.join(axes)}], got {array.dtype} of shape {array.shape}",
-        )
-        whole = array.ndim == len(axes) or array.shape[1] == self.n_rounds
-        require(whole, f"{name} by round must have {self.n_rounds} rounds, got shape {array.shape}")
-        wrong = (array < 0) | (array >= self.n_nodes)
-        if wrong.any():
-            raise InputError(f"{name} must be nodes 0 to {self.n_nodes - 1}, got {array[wrong][0]}")
-        return array.astype(np.int64, copy=False)
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -113,25 +103,20 @@ class ReachabilityEpisodes(Sampled):
             return array
         return np.broadcast_to(array[:, None], (len(array), self.n_rounds, *array.shape[1:]))
 
-    @checked
-    def first(self, name: str) -> NDArray[np.int64]:
-        """``edges``, ``roots`` or ``candidates`` of the first round."""
-        return self.by_round(name)[:, 0]
-
     @cached_property
     def adjacency(self) -> NDArray[np.bool_]:
         """Bool[episode, source, target]."""
-        return graphs.adjacency(self.first("edges"), self.n_nodes)
+        return graphs.adjacency(self.by_round("edges")[:, 0], self.n_nodes)
 
     @cached_property
     def distances(self) -> NDArray[np.int64]:
         """Int[episode, node], steps from the root; ``n_nodes`` where there is no path."""
-        return graphs.distances(self.adjacency, self.first("roots"))
+        return graphs.distances(self.adjacency, self.by_round("roots")[:, 0])
 
     @cached_property
     def candidate_distances(self) -> NDArray[np.int64]:
         """Int[episode, 2], steps from the root to each candidate; ``n_nodes`` where there is no path."""
-        return np.take_along_axis(self.distances, self.first("candidates"), -1)
+        return np.take_along_axis(self.distances, self.by_round("candidates")[:, 0], -1)
 
     @property
     def answers(self) -> NDArray[np.int64]:
@@ -146,12 +131,12 @@ class ReachabilityEpisodes(Sampled):
     @property
     def targets(self) -> NDArray[np.int64]:
         """Int[episode], the candidate that is reached, or reached sooner."""
-        return np.take_along_axis(self.first("candidates"), self.answers[:, None], -1)[:, 0]
+        return np.take_along_axis(self.by_round("candidates")[:, 0], self.answers[:, None], -1)[:, 0]
 
     @property
     def negatives(self) -> NDArray[np.int64]:
         """Int[episode], the other candidate."""
-        return np.take_along_axis(self.first("candidates"), 1 - self.answers[:, None], -1)[:, 0]
+        return np.take_along_axis(self.by_round("candidates")[:, 0], 1 - self.answers[:, None], -1)[:, 0]
 
     @checked
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ReachabilityEpisodes:

@@ -44,8 +44,9 @@ def test_the_discount_followed_is_that_of_the_table_that_chose(batches):
     for gamma in (0.0, 0.5, 0.9):
         choices = [batch.relearned(gamma=gamma).greedy for batch in batches]
         found = followed_discount(choices, batches)
-        assert found.best.low <= gamma <= found.best.high and found.best.high - found.best.low <= 0.15
-        assert found.agreement[found.gammas.index(gamma)].estimate == max(value.estimate for value in found.agreement)
+        best = found.beside[gamma,]
+        assert best["best_low"] <= gamma <= best["best_high"] and best["best_high"] - best["best_low"] <= 0.15
+        assert found.get(gamma).estimate == max(value.estimate for value in found.numbers.values())
 
 
 def test_random_choices_follow_no_discount(batches):
@@ -144,7 +145,7 @@ def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     short, long = (found.get("ladder", "greedy", horizon, "earned").estimate for horizon in (20, 60))
     assert short < long
     mdps = [mdp.sample_mdps(3, s, a, seed=i, regime="ladder") for i, (s, a) in enumerate(found.settings["sizes"])]
-    plays = [tabular.run(tabular.agent("greedy"), batch, 60, i) for i, batch in enumerate(mdps)]
+    plays = [tabular.run(tabular.AGENTS["greedy"], batch, 60, i) for i, batch in enumerate(mdps)]
     expected = np.concatenate([played.rewards[:, :20].sum(1) for played in plays]).mean()
     assert short == pytest.approx(expected)
     assert played["reward_rates"].to_frame()["start"].unique().tolist() == [0, 50]
