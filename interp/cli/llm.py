@@ -13,7 +13,7 @@ from interp.cli.command import Say, command, llm_app
 from interp.errors import InputError, require, require_known
 from interp.files import folder_to_write, write_csv
 from interp.llm.backend import AgentBackend, Backend, Connection, Settings
-from interp.progress import working
+from interp.progress import display, working
 
 if TYPE_CHECKING:
     from interp.llm.loading import Reading
@@ -79,16 +79,17 @@ def _open(
     import pandas as pd
 
     import probes
-    from interp.llm.opened import ANSWER, Opened, sample
+    from interp.llm.opened import ANSWER, Opened
+    from interp.tasks import experts
 
-    played = sample(episodes, rounds, regime, seed)
+    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)  # the prompts name four experts
     folder_to_write(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)
         names = opened.residuals(every)
-        patches = [opened.patch_vote(played, expert, rounds - 1, names, batch)]
+        patches = [opened.patch("vote", played, expert, rounds - 1, names, batch)]
         if opened.condition.has_note:
-            patches.append(opened.patch_count(played, expert, rounds - 1, names, batch))
+            patches.append(opened.patch("count", played, expert, rounds - 1, names, batch))
         run = opened.play(played, names, batch)
         blank = Opened.load(model, device, untrained=seed, condition=condition).play(played, names, batch)
         fitted, record = [], probes.targets.get("counts")(played, "before")
@@ -187,8 +188,13 @@ def _run(
         where = LocalBackend(chosen, connection["concurrency"], device)
     assert where is not None, "a server has an address"
     try:
-        with runner.showing(expected.calls) as progress:
-            done = runner.run(jobs, out, where, price, progress, malformed_limit, budget)
+        with display("calls", int(expected.frame["calls"].sum())) as update:
+
+            def show(now: runner.RunSummary) -> None:
+                text = f"{now.finished}/{now.episodes} episodes, {now.malformed} malformed"
+                update(completed=now.calls + now.resumed_calls, text=text)
+
+            done = runner.run(jobs, out, where, price, show, malformed_limit, budget)
     except KeyboardInterrupt:
         say.aside("interrupted; every answer is on disk: run the same command again to resume")
         raise typer.Exit(130) from None

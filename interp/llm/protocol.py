@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.files import file_to_write
-from interp.llm.schemes import Agent, Answer, Condition, Message, Turn, json_in, read_answer
+from interp.llm.schemes import Answer, Condition, Message, Turn, json_in, read_answer
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,10 @@ class Session:
         self.history = list(self.history)
         require(self.max_retries >= 0, f"max_retries must be 0 or more, got {self.max_retries}")
 
-    @property
-    def n_rounds(self) -> int:
-        """How many rounds the episode has."""
-        return len(self.labels)
-
     @checked
     def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
         """Go on over a longer instance, of which the present one is the beginning."""
-        n = self.n_rounds
+        n = len(self.labels)
         require(
             len(labels) > n and np.array_equal(advice[:n], self.advice) and np.array_equal(labels[:n], self.labels),
             f"an instance of {n} rounds can only be extended by one that begins with the same rounds",
@@ -121,8 +116,9 @@ class Session:
 
     def next(self) -> Request | None:
         """The next request; the same one until it is fed; None when the episode is over."""
-        over = self._turn == "note" and self._round == self.n_rounds - 1 and not self.last_note
-        if self._round >= self.n_rounds or over:
+        n_rounds = len(self.labels)
+        over = self._turn == "note" and self._round == n_rounds - 1 and not self.last_note
+        if self._round >= n_rounds or over:
             return None
         if self._pending is None:
             messages = [{"role": "system", "content": self.system_prompt}, *self.history, self._question()]
@@ -144,12 +140,26 @@ class Session:
         self._pending = None
         answer = read_answer(self.condition, self._turn, text, finish_reason)
         answer = Answer(None, problem=problem) if problem else answer
-        self.malformed += not answer.ok
+        self.malformed += bool(answer.problem)
         self.embedded += answer.embedded
-        if not answer.ok and len(self._attempts) < self.max_retries:
+        if answer.problem and len(self._attempts) < self.max_retries:
             self._attempts.append((text or "", answer.problem))
             return answer
-        self._accept(text or "", answer)
+        self._attempts = []
+        if self.condition.protocol != "note-only":
+            self.history.append(self._question())
+            self.history += [{"role": "assistant", "content": text}] if text and text.strip() else []
+        if self._turn == "prediction":
+            self.predictions.append(float(answer.value) if isinstance(answer.value, int) else float("nan"))
+            self._turn = "note"
+            if self.condition.has_note:
+                return answer
+            self.history.append(self._question())
+        elif isinstance(answer.value, str):
+            self.note = answer.value
+        self.notes.append(self.note if self.condition.has_note else None)
+        self._turn = "prediction"
+        self._round += 1
         return answer
 
     def _question(self) -> Message:
@@ -157,33 +167,6 @@ class Session:
         if self._turn == "prediction":
             return self.condition.prediction_message(votes, self.note)
         return self.condition.feedback_message(votes, self.note, int(self.labels[self._round]))
-
-    def _accept(self, text: str, answer: Answer) -> None:
-        if self.condition.keeps_history:
-            self.history.append(self._question())
-            self.history += [{"role": "assistant", "content": text}] if text.strip() else []
-        self._attempts = []
-        if self._turn == "prediction":
-            self.predictions.append(float(answer.value) if isinstance(answer.value, int) else float("nan"))
-            if self.condition.has_note:
-                self._turn = "note"
-                return
-            votes = self.advice[self._round].tolist()
-            self.history.append(self.condition.feedback_message(votes, "", int(self.labels[self._round])))
-            self.notes.append(None)
-        else:
-            if isinstance(answer.value, str):
-                self.note = answer.value
-            self.notes.append(self.note)
-        self._turn = "prediction"
-        self._round += 1
-
-
-def play(session: Session, agent: Agent) -> Session:
-    """Run a session to its end with ``agent``, without any server."""
-    while (request := session.next()) is not None:
-        session.feed(agent(request.messages))
-    return session
 
 
 FORMAT = "interp-llm-trace/2"
@@ -197,7 +180,7 @@ class LockedError(InputError):
 
 
 class TraceFile:
-    """An open trace, locked against a second process. Use as a context manager.
+    """An open trace, locked against a second process; for :func:`contextlib.closing`.
 
     Args:
         path: the ``.jsonl`` file; made, with its folders, where it does not exist.
@@ -257,10 +240,8 @@ class TraceFile:
             os.ftruncate(self._file, length)
             raise _cannot_write(self.path, error) from error
 
-    def __enter__(self) -> TraceFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Let another process write the trace."""
         os.close(self._file)
 
 
@@ -381,11 +362,6 @@ def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, r
             session.feed(record.get("reply"), record.get("finish_reason") or "stop", record.get("problem") or "")
             end = None
     return end
-
-
-def calls_in(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The records that are calls."""
-    return [record for record in records if "reply" in record]
 
 
 def _cannot_write(path: Path, error: OSError) -> InputError:

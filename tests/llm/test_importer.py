@@ -17,7 +17,7 @@ from circuits.compare.players import behaviour
 from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
 from interp.llm.loading import load, read
-from interp.llm.note_counts import write_counts
+from interp.llm.notes import write_counts
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.scores import _OWN_ETA, note_table, run_regret, score
 from interp.tasks import experts

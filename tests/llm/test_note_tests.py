@@ -14,10 +14,10 @@ from interp.errors import InputError
 from interp.llm.backend import AGENTS, AgentBackend, Settings, evidence_in
 from interp.llm.loading import load, read
 from interp.llm.note_tests import (
+    _HALF,
+    _UNUSED,
     CONTROLS,
     EDITS,
-    HALF,
-    UNUSED,
     _judged,
     _renamed,
     _same_state,
@@ -184,8 +184,8 @@ def test_the_edit_that_is_followed_least_decides(hits: dict[str, int], n: int, c
 
 
 def test_a_share_has_its_exact_interval() -> None:
-    """0 of 11 leaves at most .285 (1 - .025^(1/11)), the fewest below :data:`UNUSED`; 6 of 6 is more than half."""
+    """0 of 11 leaves at most .285 (1 - .025^(1/11)), the fewest below :data:`_UNUSED`; 6 of 6 is more than half."""
     none, fewer = exact_share(np.zeros(11, bool)), exact_share(np.zeros(10, bool))
-    assert none.high == pytest.approx(1 - 0.025 ** (1 / 11)) and none.high < UNUSED <= fewer.high
-    assert exact_share(np.ones(6, bool)).low > HALF > exact_share(np.ones(5, bool)).low
+    assert none.high == pytest.approx(1 - 0.025 ** (1 / 11)) and none.high < _UNUSED <= fewer.high
+    assert exact_share(np.ones(6, bool)).low > _HALF > exact_share(np.ones(5, bool)).low
     assert isinstance(none, Interval) and np.isnan(exact_share(np.zeros(0, bool)).low)
