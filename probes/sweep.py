@@ -47,7 +47,7 @@ from probes.result import measure_of
 from probes.targets import compute
 from probes.values import N_FOLDS, TargetValues, check, leans_low, overflows, warn_of_few
 
-COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+_COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
 _FORMAT = 5
@@ -72,7 +72,7 @@ class _Shared:
     blank: Sample
 
 
-def cell(
+def _cell(
     shared: _Shared,
     site: Site,
     x: Float[Array, "episode round d"],
@@ -198,14 +198,14 @@ def sweep(
     integer("n_jobs", n_jobs, most=1024)
     layout = model.layout.fit(episodes)
     if components is None:
-        stream = [key for key in COMPONENTS if key in model.points]
+        stream = [key for key in _COMPONENTS if key in model.points]
         components = stream if "resid_post" in stream else list(model.points)
     places = sites(model, layout, components, positions, layers)
     values = compute(targets, episodes, model)
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
         blanks, elsewhere = untrained_runs(run, values, ["latents"], n_untrained, seed)
-    in_windows = of_windows(model, episodes, values, windows, seed, elsewhere)
+    in_windows = _of_windows(model, episodes, values, windows, seed, elsewhere)
     folder = None if cache is None else writable(cache)
     finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
     cells = share([(shared, site) for shared in in_windows for site in places], shard)
@@ -223,7 +223,7 @@ def sweep(
     return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS, alphas=list(ALPHAS)))
 
 
-def of_windows(
+def _of_windows(
     model: Machine,
     episodes: Episodes,
     values: Sequence[TargetValues],
@@ -294,7 +294,7 @@ def _of_cell(
     """One cell, from the activations of the model and of its untrained copies."""
     (ready, caches, layout), (window, site) = shared, one
     place = (slice(None), slice(*window), *site.index(layout)[1:])
-    return cell(ready[window], site, *(cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches))
+    return _cell(ready[window], site, *(cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches))
 
 
 def _of_hook(

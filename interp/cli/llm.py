@@ -12,7 +12,7 @@ from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.errors import InputError, require, require_known
 from interp.files import folder_to_write, write_csv
-from interp.llm.backend import AgentBackend, Backend, Connection, Settings
+from interp.llm.backend import AGENTS, AgentBackend, Backend, Connection, Settings
 from interp.progress import display, working
 
 if TYPE_CHECKING:
@@ -179,9 +179,7 @@ def _run(
         return
     where: Connection | Backend | None = server
     if agent is not None:
-        from interp.llm.backend import scripted
-
-        where = AgentBackend(agent, scripted(agent))
+        where = AgentBackend(agent, AGENTS[agent])
     elif backend == "transformers":
         from interp.llm.local import LocalBackend
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from interp.checks import check_fields, checked
 from interp.errors import InputError, require, require_known
 from interp.llm.notes import read_counts, write_counts
-from interp.llm.schemes import RESPONSE_FORMATS, Agent, Condition, Message, Turn, expert_letters, read_message
+from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, expert_letters, read_message
 
 
 class UnavailableError(RuntimeError):
@@ -93,7 +93,7 @@ class Backend(Protocol):
 class AgentBackend(Backend):
     """A scripted agent (:mod:`interp.llm.backend`): no server, no waiting, the same traces."""
 
-    def __init__(self, name: str, agent: Agent):
+    def __init__(self, name: str, agent: Callable[[Sequence[Message]], str]):
         self.name, self.agent = name, agent
         self.address, self.concurrency = f"scripted agent {name}", 1
 
@@ -368,10 +368,3 @@ PLAYERS = {
     "full-history": "weighted majority; its note lists every round",
     "random": "tosses a coin; its note counts and is not used",
 }
-
-
-@checked
-def scripted(name: str) -> ScriptedAgent:
-    """The agent called ``name``."""
-    require_known("scripted agent", name, AGENTS)
-    return AGENTS[name]

@@ -23,7 +23,7 @@ from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.files import reading
 from interp.llm.importer import RECORD, import_result
-from interp.llm.protocol import FORMAT, FORMATS, instance_of, read_lines, replay, session_from
+from interp.llm.protocol import FORMAT, instance_of, read_lines, replay, session_from
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
 
@@ -172,15 +172,15 @@ def _other_than_a_trace(path: Path) -> str:
         return "gzipped; unpack it"
     if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b'\x00"\x00' in start:
         return "in UTF-16; save it as UTF-8"
-    is_trace = any(f'"format": "{version}"'.encode() in start for version in FORMATS)
-    return "" if is_trace and path.suffix == ".jsonl" else "no trace of `interp llm run` and no result.json"
+    is_trace = path.suffix == ".jsonl" and f'"format": "{FORMAT}"'.encode() in start
+    return "" if is_trace else "no trace of `interp llm run` and no result.json"
 
 
 def from_trace(path: Path) -> LLMRun:
     """Read one trace; the recorded replies are replayed through the state machine, which checks them."""
     with reading(path, "move the file away and run again"):
         (header, *records), _ = read_lines(path)
-        require(header.get("format") in FORMATS, f"{str(path)!r} is not a trace of this version ({FORMAT})")
+        require(header.get("format") == FORMAT, f"{str(path)!r} is not a trace of this version ({FORMAT})")
         session = session_from(header)
         end = replay(session, records, path)
         calls = [record for record in records if "reply" in record]

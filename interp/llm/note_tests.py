@@ -1,7 +1,7 @@
 """Does a player's note carry its state? Notes are edited, the player goes on from them, and its choices are compared.
 
 A player that keeps a note is a machine with rounds whose channel is a text. At one moment of each trace (so many rounds
-before its end) its note is replaced by an edit of it (:data:`EDITS`), and the player goes on for a few rounds, beside
+before its end) its note is replaced by an edit of it (:data:`_EDITS`), and the player goes on for a few rounds, beside
 itself with its own note and the same votes. A note may be in any form, so an edit is kept only where the edited text,
 read again by :func:`~interp.llm.backend.evidence_in`, means what the edit should say. What an edit should do is the
 choice of scripted agents that know nothing but what either note says. The votes of the first round are chosen so that
@@ -12,7 +12,7 @@ A note that tells no experts apart cannot be edited: then a note that counts rig
 and the question becomes whether the player goes by such a note.
 
 - *follows*: the share of telling rounds in which the player, with either note, chooses as the agents do. The control of
-  it (:data:`CONTROLS`) is another text that says what the note said, in the same rounds: a player who chooses after it
+  it (:data:`_CONTROLS`) is another text that says what the note said, in the same rounds: a player who chooses after it
   as after the edit would be counted as one who follows.
 - *moved*: the share of rounds in which its choice with the edited note is another than with its own.
 
@@ -40,7 +40,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.errors import require
+from interp.errors import require, require_known
 from interp.llm.backend import (
     AGENTS,
     AgentBackend,
@@ -50,7 +50,6 @@ from interp.llm.backend import (
     ScriptedAgent,
     Settings,
     evidence_in,
-    scripted,
 )
 from interp.llm.loading import from_trace, load
 from interp.llm.notes import mentions, read_counts, write_counts
@@ -71,7 +70,7 @@ _FEWEST = 6
 """Notes with telling rounds that an edit needs to be judged: of 6, all are more than half by the exact interval, of 5
 they are not."""
 AGAINST = ("follow-the-leader", "weighted-majority")
-EDITS = {
+_EDITS = {
     "swap two players": "the names of the expert with most and the one with fewest right predictions change places",
     "permute names": "every expert gets the name of the next one, the last that of the first",
     "edit one count": "the expert with fewest right predictions gets one more than the best has, or every round",
@@ -79,7 +78,7 @@ EDITS = {
     "counts that never happened": "a new note: right and wrong predictions of every expert change places",
     "an earlier note": "the player's own note of half as many rounds",
 }
-CONTROLS = {
+_CONTROLS = {
     "the same note": "asked once more, with another seed",
     "paraphrase": "the same counts in other words",
     "reorder": "the same parts in the opposite order",
@@ -187,7 +186,9 @@ def try_edits(
     """
     require(rounds >= 1, f"rounds must be 1 or more, got {rounds}")
     require(bool(against), "name at least one scripted agent that says what an edit should do")
-    agents = [scripted(name) for name in against]
+    for name in against:
+        require_known("scripted agent", name, AGENTS)
+    agents = [AGENTS[name] for name in against]
     groups: dict[tuple[str, str], list[_Moment]] = {}
     for moment in _moments(Path(path), rounds):
         groups.setdefault((moment.job.settings.model, moment.job.condition.name), []).append(moment)
@@ -241,7 +242,7 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
         earlier = whole.notes[at // 2 - 1] if at >= 2 and not given else None
         begins = {"note": note, "history": session.history, "last_note": False}
         yield _Moment(
-            replace(job, begins=begins), given, edited(note, n_experts, earlier), str(header["made_with"]["address"])
+            replace(job, begins=begins), given, _edited(note, n_experts, earlier), str(header["made_with"]["address"])
         )
 
 
@@ -250,7 +251,7 @@ def _asked(moment: _Moment, agents: Sequence[ScriptedAgent], seed: tuple[int, in
     every = np.array(list(product((0, 1), repeat=moment.job.instance.advice.shape[1])))
     np.random.default_rng(seed).shuffle(every)
     used: list[_Asked] = []
-    for name in [name for name in EDITS if name in moment.texts]:
+    for name in [name for name in _EDITS if name in moment.texts]:
         votes = (other.job.instance.advice for other in used)
         known = (one for of in votes if (one := _with_votes(moment, name, of, agents)).telling.all())
         one = next(known, None)
@@ -266,7 +267,7 @@ def _asked(moment: _Moment, agents: Sequence[ScriptedAgent], seed: tuple[int, in
         if one.telling[0]:
             used.append(one)
             yield one
-    for name in [name for name in CONTROLS if name in moment.texts and used]:
+    for name in [name for name in _CONTROLS if name in moment.texts and used]:
         yield replace(_with_votes(moment, name, used[0].job.instance.advice, agents), after=used[0].after)
 
 
@@ -290,9 +291,9 @@ _evidence = lru_cache(maxsize=1000)(evidence_in)
 
 def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]]) -> pd.DataFrame:
     """A row for each edit or control of each note, and each round after it: does it tell, is it followed or moved."""
-    rows, order = [], [*EDITS, *CONTROLS]
+    rows, order = [], [*_EDITS, *_CONTROLS]
     for one in sorted(asked, key=lambda one: order.index(one.edit)):
-        kind, note = "edit" if one.edit in EDITS else "control", one.job.instance.name
+        kind, note = "edit" if one.edit in _EDITS else "control", one.job.instance.name
         for lag, tells in enumerate(one.telling):
             own, changed = said[one.own.place][lag], said[one.job.place][lag]
             usable = not np.isnan(own + changed)
@@ -347,13 +348,13 @@ def _says_anything(note: str, n_experts: int) -> bool:
     return bool(np.ptp(said.correct) or (said.last.any() and not said.last.all()))
 
 
-def edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, str]:
-    """Every edit and every control that applies to ``note``, by its name in :data:`EDITS` or :data:`CONTROLS`.
+def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, str]:
+    """Every edit and every control that applies to ``note``, by its name in :data:`_EDITS` or :data:`_CONTROLS`.
 
     Args:
         earlier: the note that the player wrote after half as many rounds.
 
-    >>> edited("A:5/9, B:3/9, C:8/9, D:2/9", 4)["swap two players"]
+    >>> _edited("A:5/9, B:3/9, C:8/9, D:2/9", 4)["swap two players"]
     'A:5/9, B:3/9, D:8/9, C:2/9'
     """
     said, letters = evidence_in(note, n_experts), expert_letters(n_experts)

@@ -251,18 +251,16 @@ class _Conversations:
     def round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """P(1) of each episode and the kept activations; the answers go into the conversations."""
         ids = self._conversations()
-        self._read_shared(ids)
-        places = [[len(row) - 1, *self._places(row, "vote")] for row in ids]
+        places = [[-1, *self._places(row, "vote")] for row in ids]
         if self.sessions[0].condition.has_note:  # the last token in the place of counts in the first round
             later = bool(self.sessions[0].predictions)
             for row, at in zip(ids, places, strict=True):
-                at += self._places(row, "count") if later else [len(row) - 1] * self.n_experts
+                at += self._places(row, "count") if later else [-1] * self.n_experts
         # A note may begin as the one before it: what is kept is read again, although the cache has it.
-        first = min(min(row) for row in places)
+        first = len(ids[0]) + min(min(row) for row in places)
         self.read = [row[:first] for row in self.read]
         kept: dict[str, Tensor] = {}
-        shift = self._after_cache(places, ids)
-        logits = self._run(ids, {name: partial(_keep, kept, name, shift) for name in names})
+        logits = self._run(ids, {name: partial(_keep, kept, name, places) for name in names})
         missing = [name for name in names if name not in kept]
         require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
         shares = logits[:, list(self.choices)].float().softmax(dim=-1)[:, 1].cpu()
@@ -278,26 +276,24 @@ class _Conversations:
         """The logit difference, the full effect of the other vote or count on it, and that of its activation in place
         and at another expert's."""
         ids = self._conversations()
-        self._read_shared(ids)
         opposite, other = self._conversations((of, expert)), (expert + 1) % self.n_experts
         here, elsewhere = [], []
         for row, swapped in zip(ids, opposite, strict=True):
             places = self._places(row, of)
-            n = 1 + places[expert] - next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
+            first = next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
+            n = 1 + len(row) + places[expert] - first
             here.append([places[expert] - i for i in range(n)])  # all tokens of the word that differ or follow
             elsewhere.append([places[other] - i for i in range(n)])
         before = min(place for row in (*here, *elsewhere) for place in row)
         self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
         own: dict[str, Tensor] = {}
         new: dict[str, Tensor] = {}
-        shift = self._after_cache(here, ids)
-        keep = {name: partial(_keep, own, name, shift) for name in names}
+        keep = {name: partial(_keep, own, name, here) for name in names}
         base = self._difference(self._run(ids, keep, stay=True))
-        keep = {name: partial(_keep, new, name, shift) for name in names}
+        keep = {name: partial(_keep, new, name, here) for name in names}
         full = self._difference(self._run(opposite, keep, stay=True)) - base
         effects = []
-        for target in (here, elsewhere):
-            at = self._after_cache(target, ids)
+        for at in (here, elsewhere):
             runs = [self._run(ids, {name: partial(_add, new[name] - own[name], at)}, stay=True) for name in names]
             effects.append(np.stack([self._difference(logits) - base for logits in runs]))
         return base, full, effects[0], effects[1]
@@ -319,18 +315,19 @@ class _Conversations:
         return rows
 
     def _places(self, row: list[int], of: str) -> list[int]:
-        """Where the votes of the last message, or the counts of its note, stand: the last token of each."""
+        """Where the votes of the last message, or the counts of its note, stand, from the end: the last token of
+        each."""
         decode = self.tokenizer.decode
         start = next(i for i in range(len(row) - 1, -1, -1) if '"turn_type"' in decode(row[i:]))
         texts = [decode(row[start : i + 1]) for i in range(start, len(row))]
         if of == "vote":
             words = "|".join(re.escape(word.rstrip('"')) for word in self.words)
             ends = [re.compile(rf'"{key}": ?(?:{words})\Z') for key in expert_keys(self.n_experts)]
-            return [start + next(i for i, text in enumerate(texts) if end.search(text)) for end in ends]
+            return [next(i for i, text in enumerate(texts) if end.search(text)) - len(texts) for end in ends]
         counts = [re.compile(rf"\b{letter}: ?\d+/") for letter in expert_letters(self.n_experts)]
         slashes = [next(i for i, text in enumerate(texts) if count.search(text)) for count in counts]
         # A token may hold the last digit and the slash.
-        return [start + i - texts[i - 1][-1].isdigit() for i in slashes]
+        return [i - texts[i - 1][-1].isdigit() - len(texts) for i in slashes]
 
     def _changed(self, message: Message, of: str, expert: int) -> Message:
         """A message with the opposite vote of one expert, or another count of it in the note."""
@@ -355,23 +352,18 @@ class _Conversations:
             )
         return {**message, "content": content}
 
-    def _common(self, ids: list[list[int]]) -> int:
-        """How many tokens of every row are in the cache already."""
-        return min(min(_alike(old, row), len(row) - 1) for old, row in zip(self.read, ids, strict=True))
-
-    def _after_cache(self, places: list[list[int]], ids: list[list[int]]) -> list[list[int]]:
-        """Places in a whole conversation as places among the tokens that the next run reads."""
-        start = self._common(ids)
-        return [[place - start for place in row] for row in places]
-
     def _run(self, ids: list[list[int]], hooks: dict[str, Any], stay: bool = False) -> Tensor:
         """Logits after the last token; what the cache holds is not read again. ``stay`` leaves the cache as it was."""
         import torch
 
-        start = self._common(ids)
+        start = len(ids[0]) - 1
+        for old, row in zip(self.read, ids, strict=True):
+            pairs = enumerate(zip(old, row[:start], strict=False))
+            start = next((i for i, (a, b) in pairs if a != b), min(len(old), start))
         if self.keys.get_seq_length() > start:
             self.keys.crop(start - self.keys.get_seq_length())
-        new = self._tokens([row[start:] for row in ids])
+        device = next(self.bridge.original_model.parameters()).device
+        new = torch.tensor([row[start:] for row in ids], device=device)
         with torch.no_grad():
             logits = self.bridge.run_with_hooks(
                 new, fwd_hooks=list(hooks.items()), past_key_values=self.keys, use_cache=True, return_type="logits"
@@ -382,37 +374,13 @@ class _Conversations:
             self.read = ids
         return logits[:, -1]
 
-    def _read_shared(self, ids: list[list[int]]) -> None:
-        """Before the first round: read what all conversations begin with, the system prompt, once for all of them."""
-        import torch
-
-        first = ids[0][:-1]
-        n = min(_alike(first, row) for row in ids)
-        if self.keys.get_seq_length() or n == 0:
-            return
-        with torch.no_grad():
-            self.bridge(self._tokens([first[:n]]), past_key_values=self.keys, use_cache=True)
-        self.keys.batch_repeat_interleave(len(ids))
-        self.read = [first[:n] for _ in ids]
-
-    def _tokens(self, ids: list[list[int]]) -> Tensor:
-        import torch
-
-        return torch.tensor(ids, device=next(self.bridge.original_model.parameters()).device)
-
     def _difference(self, logits: Tensor) -> np.ndarray:
         pair = logits[:, list(self.choices)].double().cpu().numpy()
         return np.asarray(pair[:, 1] - pair[:, 0])
 
 
-def _alike(one: list[int], other: list[int]) -> int:
-    """How many tokens two rows begin with alike."""
-    shorter = min(len(one), len(other))
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
-
-
 def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any) -> None:
-    """As a hook: keep the activations at ``places``, a list for each episode."""
+    """As a hook: keep the activations at ``places``, counted from the end, a list for each episode."""
     import torch
 
     kept[name] = torch.stack([value[i, at] for i, at in enumerate(places)]).detach().float().cpu()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from interp.checks import check_fields, checked
 from interp.errors import require
-from interp.llm.backend import Settings, scripted
+from interp.llm.backend import AGENTS, Settings
 from interp.llm.protocol import FORMAT, Session
 from interp.llm.schemes import CONDITIONS, Condition, Message, Prompt
 from interp.provenance import provenance
@@ -268,7 +268,7 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
 
 def _count(session: Session, agent_name: str) -> dict[str, int]:
     """Calls and estimated tokens of one episode played by a scripted agent."""
-    agent = scripted(agent_name)
+    agent = AGENTS[agent_name]
     total = {"calls": 0, "prompt": 0, "cached": 0, "completion": 0}
     sizes: list[int] = []
     before: tuple[Message, ...] = ()

@@ -170,8 +170,6 @@ class Session:
 
 
 FORMAT = "interp-llm-trace/2"
-FORMATS = (FORMAT, "interp-llm-trace/1")
-"""Versions that can be read: lines of the first have no digest of their own."""
 _DIGEST = "sha256"
 
 
@@ -247,19 +245,15 @@ class TraceFile:
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The records of a trace and the length in bytes of its whole lines (a torn last line is left out)."""
-    data = path.read_bytes()
     length, records = 0, []
-    signed = False
-    for number, line in enumerate(data.splitlines(keepends=True), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):
+            break
         record = json_in(line)
-        if isinstance(record, dict):
-            signed = signed or record.get("format") == FORMAT or _DIGEST in record
-            if signed and record.pop(_DIGEST, None) != _digest(record):
-                record = None
-        if not line.endswith(b"\n") or not isinstance(record, dict):
-            if length + len(line) == len(data) and not (signed and line.endswith(b"\n")):
-                break
-            raise InputError(f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again")
+        require(
+            isinstance(record, dict) and record.pop(_DIGEST, None) == _digest(record),
+            f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again",
+        )
         records.append(record)
         length += len(line)
     return records, length

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.backend import (
+    AGENTS,
     PLAYERS,
     AgentBackend,
     Backend,
@@ -42,7 +43,6 @@ from interp.llm.backend import (
     Reply,
     Settings,
     UnavailableError,
-    scripted,
 )
 from interp.llm.client import Client
 from interp.llm.plan import PAPER_REGIMES, Budget, Job, Prices, instances, plan
@@ -326,20 +326,13 @@ def counted(value: Any) -> int:
     return count if 0 <= count <= 10**15 else 0
 
 
-_DEMO = (Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only"))
-
-
-@checked
-def demo_jobs(name: str, seed: int, n_instances: int, n_rounds: int) -> list[Job]:
-    """What the demo plays with one agent: the paper's three regimes, with a note and without."""
-    episodes = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed)
-    return plan(Settings(name), built_in_prompts(), episodes, _DEMO)
-
-
 @checked
 def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 8, n_rounds: int = 30) -> dict[str, RunSummary]:
-    """Play every agent of :data:`~interp.llm.backend.PLAYERS` and write the traces below ``folder``."""
+    """Play every agent of :data:`~interp.llm.backend.PLAYERS` in the paper's three regimes, with a note and without,
+    and write the traces below ``folder``."""
+    conditions = [Condition.parse(name) for name in ("online-no-note", "online-note-only", "weather-note-only")]
+    episodes, prompts = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed), built_in_prompts()
     return {
-        name: run(demo_jobs(name, seed, n_instances, n_rounds), folder, AgentBackend(name, scripted(name)))
+        name: run(plan(Settings(name), prompts, episodes, conditions), folder, AgentBackend(name, AGENTS[name]))
         for name in PLAYERS
     }

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +28,6 @@ from interp.foreign import loaded
 
 Turn = Literal["prediction", "note"]
 Message = dict[str, str]
-Agent = Callable[[Sequence[Message]], str]
-"""From the messages so far to a reply."""
 
 _FRAMINGS = ("online", "weather")
 _PROTOCOLS = ("no-note", "note", "note-only")
