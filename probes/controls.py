@@ -239,7 +239,7 @@ def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " epis
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of probe: ``method`` names it, and ``check`` refuses a target that it cannot fit.
+    """A kind of probe, which ``method`` names.
 
     ``fit`` takes inputs ``[episode, round, feature]``, targets, and a fold and a group for each episode. A kind that is
     not ``of_classes`` decodes numbers, and classes as indicators.
@@ -248,7 +248,6 @@ class Kind:
     name: str
     of_classes: bool
     fit: Callable[[Array, Sequence[TargetValues], Array, Array], list[Fitted]]
-    check: Callable[[TargetValues], None] = lambda target: None
 
 
 @dataclass(frozen=True, eq=False)

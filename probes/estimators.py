@@ -266,20 +266,8 @@ def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fi
     return fitted(target, likeliest, groups, refitted, probabilities)
 
 
-def _check(target: TargetValues) -> None:
-    """Refuse classes that no logistic probe can tell apart because an output has one of them only."""
-    rows = target.values.reshape(-1, target.values.shape[-1])
-    constant = [name for name, values in zip(target.outputs, rows.T, strict=True) if (values == values[0]).all()]
-    require(
-        not constant,
-        f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} rounds, "
-        "so there is nothing to decode; sample more episodes or rounds",
-    )
-
-
 LOGISTIC = Kind(
     "logistic",
     of_classes=True,
     fit=lambda x, targets, folds, groups: [_logistic(x, one, folds, groups) for one in targets],
-    check=_check,
 )

@@ -15,13 +15,13 @@ activation carries the target beyond the controls; use is shown by intervening, 
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import joblib
 import numpy as np
 
 import interp.tasks
@@ -223,8 +223,8 @@ def untrained_runs(
     n_more, task = PLATEAU - len(episodes), interp.tasks.of(episodes)
     if n_more > 0:
         own_seed = int(np.random.SeedSequence([seed, _MORE]).generate_state(1)[0])
-        sizes = task.sizes_of(episodes)
         with suppress(InputError):  # such as of episodes that were recorded
+            sizes = task.sizes_of(episodes)
             more = task.sample_for(model, n_more, episodes.n_rounds, own_seed, episodes.regime, sizes)
     if more is not None:
         own = _again(targets, episodes, n_rounds)
@@ -239,7 +239,7 @@ def untrained_runs(
     hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
     about, blanks = (model.digest(), n_rounds, run.commit, *hooks), []
     fed = [model.layout.fit(sample).encode(sample).tensors().values() for sample in samples]
-    which = [hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).digest() for parts in fed]
+    which = [joblib.hash([part.numpy() for part in parts]) for parts in fed]
     for i in range(seed, seed + n):
         fresh, runs = model.fresh(i), []
         for sample, key in zip(samples, which, strict=True):
@@ -309,8 +309,14 @@ def fit_targets(
     few = warn_of_few(n_groups)
     n_features = [leans_low(x, target, together) for target in targets]
     kinds = [_kind(method, target) for target in targets]
-    for kind, target in zip(kinds, targets, strict=True):
-        kind.check(target)
+    for target in [target for kind, target in zip(kinds, targets, strict=True) if kind is LOGISTIC]:
+        rows = target.values.reshape(-1, target.values.shape[-1])
+        constant = [name for name, values in zip(target.outputs, rows.T, strict=True) if (values == values[0]).all()]
+        require(
+            not constant,
+            f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} "
+            "rounds, so there is nothing to decode; sample more episodes or rounds",
+        )
     results = dict[int, ProbeResult]()
     where = site if isinstance(site, Place) else None
     name = site.name if isinstance(site, Place) else site

@@ -210,14 +210,10 @@ def _read(
             else:  # by the state after the round
                 computed = {**computed, **{known: computed[NEXT + known] for known in algorithm.of_the_state}}
         mask = None if of.scored is None else of.scored(computed)
-    flat = _flat(values)
-    numbers = flat if variable.kind == "class" else flat.astype(np.float64)
-    return numbers, variable.labels(values), None if mask is None else _flat(mask)
-
-
-def _flat(values: Array) -> Array:
-    flat: Array = rearrange(values, "episode round ... -> episode round (...)")
-    return flat
+    flat, scored = (
+        None if part is None else rearrange(part, "episode round ... -> episode round (...)") for part in (values, mask)
+    )
+    return flat if variable.kind == "class" else flat.astype(np.float64), variable.labels(values), scored
 
 
 @checked

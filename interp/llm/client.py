@@ -139,7 +139,15 @@ class Client(Backend):
         found, status = json_in(text), response.status_code
         if status < 300 and isinstance(found, dict) and found.get("choices"):
             return found
-        words, code = _words(found, text)
+        # What the server says about an error: the message where there is one, else the whole body.
+        said = found
+        for name in ("error", "message"):
+            said = said[name] if isinstance(said, dict) and said.get(name) else said
+        whole = said if isinstance(said, str) else json.dumps(found) if found is not None else text
+        error = found.get("error") if isinstance(found, dict) else None
+        code = error.get("code") if isinstance(error, dict) else None
+        words = " ".join(whole.split())[:1000] or "(an empty body)"
+        words += f" [{code}]" if isinstance(code, str) and code not in words else ""
         if status < 300 and isinstance(code, int) and 400 <= code < 600:
             status = code
         if status >= 300:
@@ -231,16 +239,3 @@ class Client(Backend):
             f"the server ignores response_format {kind!r} (it answered {reply.text[:40]!r}); use another: "
             f"{', '.join(name for name in RESPONSE_FORMATS if name != kind)}",
         )
-
-
-def _words(found: Any, text: str) -> tuple[str, Any]:
-    """What a server said about an error, in its own words: the message where there is one, else the whole body; and
-    the error's code, None where there is none."""
-    said = found
-    for name in ("error", "message"):
-        if isinstance(said, dict) and said.get(name):
-            said = said[name]
-    whole = said if isinstance(said, str) else json.dumps(found) if found is not None else text
-    code = found["error"].get("code") if isinstance(found, dict) and isinstance(found.get("error"), dict) else None
-    told = " ".join(whole.split())[:1000] or "(an empty body)"
-    return f"{told} [{code}]" if isinstance(code, str) and code not in told else told, code

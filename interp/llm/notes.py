@@ -142,14 +142,6 @@ def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
     return [(letter, mention.start) for mention, _ in bare for letter in mention.letters]
 
 
-def _tally_places(note: str, n_experts: int = 4) -> list[int]:
-    """Where the note's tallies stand, of every form."""
-    places = [match.start() for match in _FRACTION.finditer(note) if _is_share(match)]
-    for pattern in (_PERCENT, _VERDICT_COUNT, *_PAIRS[:3]):
-        places += [match.start() for match in pattern.finditer(note)]
-    return places + [place for _, place in _bare_tallies(note, n_experts)]
-
-
 def _is_share(match: re.Match[str]) -> bool:
     """Is a match of :data:`_FRACTION` a share (3/5), and not a bit string (0110/1), a date or nothing (0/0)?"""
     hits, out_of = match.group(1), int(match.group(2))
@@ -370,6 +362,14 @@ def classify(note: str, n_experts: int = 4) -> _NoteFormat:
     rates = re.search(r"\b(?:accurac\w*|acc|(?:hit|success|error) rates?)\b", note, re.IGNORECASE)
     # Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted.
     lists = [*_NUMBER_LIST.finditer(note), *_BRACED.finditer(note)]
+    # Does a sentence say of an expert, or of all or none, that it was right or wrong, or what it said?
+    subject = re.compile(rf"(?<![A-Za-z])(?:[{letters}](?![A-Za-z])|(?i:{_EVERYBODY})(?![A-Za-z]))")
+    verdict = any(
+        (_VERDICT.search(sentence.lower()) or _SAID.search(sentence))
+        and subject.search(sentence)
+        and not re.search(r"\bwho\b", sentence)
+        for sentence in re.split(r"[.;\n]", note)
+    )
     found = _NoteFormat(
         format="",
         tallied=n_experts if len(shares) >= 2 and rates else len(_tallied(note, n_experts)),
@@ -382,27 +382,23 @@ def classify(note: str, n_experts: int = 4) -> _NoteFormat:
         sequences=_sequences(note, n_experts),
         labels=len(_LABEL.findall(note)),
         vague=bool(_VAGUE.search(note)),
-        verdict=_verdict(note, letters),
+        verdict=verdict,
         words=len(note.split()),
     )
-    return replace(found, format=_decide(found, bool(note.strip())))
-
-
-def _decide(found: _NoteFormat, text: bool) -> str:
     listed = found.round_numbers >= 3 or found.round_marks >= 2 or found.leading_mark or found.labels >= 3
-    if not text:
-        return "other"
-    if found.entries >= 3 or found.records >= 2 or found.sequences >= 2:
-        return "round list"
-    if found.tallied < 2 and listed and not found.conditional:
-        return "round list"
-    if found.conditional:
-        return "conditional counter"
-    if found.tallied >= 2:
-        return "counter"
-    if found.vague:
-        return "other"
-    return "last-step" if found.verdict or found.records else "other"
+    decided = "last-step" if found.verdict or found.records else "other"
+    recorded = found.entries >= 3 or found.records >= 2 or found.sequences >= 2
+    if not note.strip():
+        decided = "other"
+    elif recorded or (found.tallied < 2 and listed and not found.conditional):
+        decided = "round list"
+    elif found.conditional:
+        decided = "conditional counter"
+    elif found.tallied >= 2:
+        decided = "counter"
+    elif found.vague:
+        decided = "other"
+    return replace(found, format=decided)
 
 
 def _marks(note: str, letters: str) -> tuple[int, int, bool]:
@@ -475,8 +471,11 @@ def _conditional(note: str, n_experts: int) -> int:
         if not _ONE_ROUND.search(note[max(0, match.start() - 14) : match.start()]):
             outcome = 1 if match["one"] else 0 if match["zero"] else int(match["bit"] or match["arrow"])
             conditions.append((match.start(), outcome))
+    # Where the note's tallies stand, of every form.
+    places = [match.start() for match in _FRACTION.finditer(note) if _is_share(match)]
+    places += [match.start() for form in (_PERCENT, _VERDICT_COUNT, *_PAIRS[:3]) for match in form.finditer(note)]
     under = [0, 0]
-    for start in _tally_places(note, n_experts):
+    for start in places + [place for _, place in _bare_tallies(note, n_experts)]:
         before = [outcome for place, outcome in conditions if place < start]
         if before:
             under[before[-1]] += 1
@@ -485,13 +484,3 @@ def _conditional(note: str, n_experts: int) -> int:
     bare = [bool(match[1]) for match in _COUNT_OF_WORD.finditer(note)]  # "rainy(40) sunny(39)"
     direct = max(direct, len(bare) if len(set(bare)) == 2 else 0)
     return sum(under) if all(under) else max(direct, rates) if max(direct, rates) >= 2 else 0
-
-
-def _verdict(note: str, letters: str) -> bool:
-    """Does a sentence say of an expert, or of all or none, that it was right or wrong, or what it said?"""
-    subject = re.compile(rf"(?<![A-Za-z])(?:[{letters}](?![A-Za-z])|(?i:{_EVERYBODY})(?![A-Za-z]))")
-    for sentence in re.split(r"[.;\n]", note):
-        says = _VERDICT.search(sentence.lower()) or _SAID.search(sentence)
-        if says and subject.search(sentence) and not re.search(r"\bwho\b", sentence):
-            return True
-    return False

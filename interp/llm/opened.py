@@ -173,7 +173,8 @@ class Opened:
         """Play ``episodes`` and keep the hook points ``names`` at every position."""
         import torch
 
-        self._check(names)
+        for name in names:
+            require_known("hook point", name, self.bridge.hook_dict)
         parts = [[told.round(names) for _ in range(episodes.n_rounds)] for told in self._batches(episodes, batch)]
         predictions = torch.cat([torch.stack([one for one, _ in part], dim=1) for part in parts])
         cache = {
@@ -205,7 +206,8 @@ class Opened:
         )
         require(of == "vote" or round != 0, "the first round has no note; patch a count in round 1 or later")
         names = self.residuals() if names is None else names
-        self._check(names)
+        for name in names:
+            require_known("hook point", name, self.bridge.hook_dict)
         require(0 <= expert < episodes.n_experts, f"expert must be in [0, {episodes.n_experts - 1}], got {expert}")
         require(0 <= round < episodes.n_rounds, f"round must be in [0, {episodes.n_rounds - 1}], got {round}")
         effects = []
@@ -223,10 +225,6 @@ class Opened:
         for start in range(0, len(episodes), batch):
             some = episodes.select(slice(start, start + batch))
             yield _Conversations(self.bridge, self.tokenizer, self.condition, self.prompt, some)
-
-    def _check(self, names: Sequence[str]) -> None:
-        for name in names:
-            require_known("hook point", name, self.bridge.hook_dict)
 
 
 class _Conversations:

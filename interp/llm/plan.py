@@ -246,23 +246,12 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
     rows = []
     for kind, n in Counter(kinds).items():
         low, high = (_count(first[kind].session(), name) for name in ("counter", "full-history"))
-        model, condition, regime = kind
-        rows.append(
-            {
-                "model": model,
-                "condition": condition,
-                "regime": regime,
-                "episodes": n,
-                "calls": n * low["calls"],
-                "prompt_tokens_low": n * low["prompt"],
-                "prompt_tokens_high": n * high["prompt"],
-                "cacheable_tokens_low": n * low["cached"],
-                "completion_tokens_low": n * low["completion"],
-                "completion_tokens_high": n * high["completion"],
-                "cost_low": n * prices.cost(low["prompt"], low["cached"], low["completion"]),
-                "cost_high": n * prices.cost(high["prompt"], 0, high["completion"]),
-            }
-        )
+        row: dict[str, Any] = dict(zip(("model", "condition", "regime"), kind, strict=True))
+        row |= {"episodes": n, "calls": n * low["calls"], "cacheable_tokens_low": n * low["cached"]}
+        for bound, of, cached in (("low", low, low["cached"]), ("high", high, 0)):
+            row |= {f"{name}_tokens_{bound}": n * of[name] for name in ("prompt", "completion")}
+            row[f"cost_{bound}"] = n * prices.cost(of["prompt"], cached, of["completion"])
+        rows.append(row)
     return _Estimate(pd.DataFrame(rows))
 
 

@@ -293,8 +293,9 @@ def _check_header(
         if isinstance(before, dict) and isinstance(now, dict):
             part = next(k for k in sorted(before.keys() | now.keys()) if before.get(k) != now.get(k))
             key, before, now = f"{key}.{part}", before.get(part), now.get(part)
+        texts = [text if len(text) <= 60 else f"{text[:57]}..." for text in map(json.dumps, (before, now))]
         raise InputError(
-            f"{str(path)!r} was begun with another {key} ({_short(before)}, now {_short(now)}); "
+            f"{str(path)!r} was begun with another {key} ({texts[0]}, now {texts[1]}); "
             "use the same settings to resume it, or choose another output folder"
         )
     return wanted["instance"] if longer else None
@@ -363,8 +364,3 @@ def _cannot_write(path: Path, error: OSError) -> InputError:
         f"cannot write the trace {str(path)!r}: {error.strerror}; what was recorded is safe: free some space or "
         "choose a folder that can be written, and run the same command again to resume"
     )
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -30,7 +30,7 @@ from interp.tasks.experts.layout import ExpertRound
 from probes.activations import read
 from probes.controls import _assign_folds
 from probes.linear import ALPHAS
-from probes.sweep import _cell, _of_windows
+from probes.sweep import _of_cell, _of_windows
 from probes.targets import compute
 from probes.values import N_FOLDS
 
@@ -56,10 +56,11 @@ def main() -> None:
     runs = [rollout(m, episodes, names_filter=hooks) for m in (model, probes.untrained(model, seed=1))]
     x, blank = (read(run, SITE).numpy() for run in runs)
     (shared,) = _of_windows(model, episodes, compute(None, episodes), None, seed=0)
-    _cell(shared, site, x, blank)
+    one = ({shared.window: shared}, [run.cache for run in runs], runs[0].layout), (shared.window, site)
+    _of_cell(*one)
     start = time.perf_counter()
     for _ in range(3):
-        _cell(shared, site, x, blank)
+        _of_cell(*one)
     ours = (time.perf_counter() - start) / 3
 
     # One outer fold of the loop is timed, and taken five times.

@@ -1,5 +1,6 @@
 """Probes and their words: what is there is decoded, what is not there is not, and bad input is told."""
 
+import copy
 from dataclasses import replace
 
 import jaxtyping
@@ -83,6 +84,21 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
         assert {"inputs", "control_task"} <= set(alone.controls)  # the rollout knows its episodes
     (same,) = probes.probe(learned, few, ["log_weights_centred"], **given)
     assert same.measure == found.measure
+
+
+def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
+    """Runs of untrained copies are kept: of another target, of a model with the same weights; not of another seed."""
+    few = experts.sample(n_episodes=18, n_rounds=4, n_experts=3, seed=6)
+    run, ran = interp.rollout(learned, few), []
+    monkeypatch.setattr("probes.fit.rollout", lambda *given, **how: ran.append(1) or interp.rollout(*given, **how))
+    first = probes.fit(run, probes.targets.votes(few), n_untrained=2, seed=11)
+    assert len(ran) == 4, "two copies, over these episodes and over more"
+    twin = replace(run, model=copy.deepcopy(learned))
+    again = probes.fit(twin, probes.targets.votes(few), n_untrained=2, seed=11)
+    other = probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=11)
+    assert len(ran) == 4 and again.measure == first.measure and "untrained" in other.controls
+    probes.fit(run, probes.targets.votes(few), n_untrained=2, seed=12)
+    assert len(ran) == 7, "the copy of seed 12 has run over these episodes, and not over those that seed 12 adds"
 
 
 def test_a_rollout_that_does_not_know_its_model_has_no_untrained_control(model, episodes, tmp_path):

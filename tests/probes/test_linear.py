@@ -93,10 +93,10 @@ def test_groups_of_episodes_are_one_long_episode():
     """Totals and errors of groups are those of their episodes one after another, whatever their order and size."""
     rng = np.random.default_rng(1)
     y = rng.normal(size=(8, 3, 2))
-    groups = np.array([2, 0, 0, 1, 2, 0, 3, 1])
+    groups = np.array([2, 0, 0, 1, 2, 0, 3, 4])
     scores = fitted(TargetValues.of(y), np.zeros_like(y), groups, dict).details()["by_output"].values()
     errors, total = (np.stack(part, -1) for part in zip(*((s.losses, s.references) for s in scores), strict=True))
-    for group in range(4):
+    for group in range(5):
         rows = y[groups == group].reshape(-1, 2) - y.mean((0, 1))
         others = 24 - len(rows)
         np.testing.assert_allclose(total[group], (rows**2).sum(0) + rows.sum(0) ** 2 / others)
