@@ -67,9 +67,10 @@ def place(site: str | Site | Place, model: Machine | None = None) -> Place:
     if word in OF_LATENTS and not own:
         return _of_what_is_carried(site, word, part if at else None, model)
     if site == UPDATE and not own:
+        if model is None:
+            return Place(site, "hook_update")
         try:
-            if model is not None:
-                model.hook_names("hook_update")
+            model.hook_names("hook_update")
         except InputError:
             carried = ["latents", *(f"latents@{channel.name}" for channel in model.channels)]
             raise InputError(

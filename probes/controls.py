@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan, nan
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -144,14 +144,15 @@ def fitted(
     def summed(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
         return refit.in_groups((values * used).sum(1), groups)
 
-    steps, kind = summed(used), cast("refit.Score", "accuracy" if of_classes else "skill")
+    steps = summed(used)
+    kind: refit.Score = "accuracy" if of_classes else "skill"
     if of_classes:
         most = [np.bincount(y[..., k][used[..., k]], minlength=1).argmax() for k in range(y.shape[-1])]
         parts = summed(predictions != y), steps, summed(y != np.array(most))
     else:
         wrong, totals = (y - predictions) * used, refit.totals(y, target.mask, groups)
         parts = refit.in_groups(np.einsum("etk,etk->ek", wrong, wrong), groups), totals, totals
-    score = ProbeScore.of(*(part.sum(1) for part in parts[:2]), kind, parts[2].sum(1))
+    score = ProbeScore.of(parts[0].sum(1), parts[1].sum(1), kind, parts[2].sum(1))
 
     def details() -> dict[str, Any]:
         each = zip(target.outputs, *(part.T for part in parts), strict=True)
@@ -179,14 +180,14 @@ def _rank_correlation(
     """Spearman's correlation, the mean over outputs; it has no interval, being no ratio of sums."""
     values = []
     for k in range(y.shape[-1]):
-        ranks = []
+        ranks = list[pd.Series]()
         for column in (y, predictions):
             of = column[..., k][used[..., k]]
             # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
             digits = 12 - int(np.ceil(np.log10(np.abs(of).max()))) if of.any() else 0
             ranks.append(pd.Series(np.round(of, digits)).rank())
         if all(of.nunique() > 1 for of in ranks):
-            values.append(float(np.corrcoef(*ranks)[0, 1]))
+            values.append(float(ranks[0].corr(ranks[1])))
     return _Difference(float(np.mean(values)) if values else nan, nan, nan)
 
 

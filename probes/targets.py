@@ -210,10 +210,10 @@ def _read(
             else:  # by the state after the round
                 computed = {**computed, **{known: computed[NEXT + known] for known in algorithm.of_the_state}}
         mask = None if of.scored is None else of.scored(computed)
-    flat, scored = (
-        None if part is None else rearrange(part, "episode round ... -> episode round (...)") for part in (values, mask)
-    )
-    return flat if variable.kind == "class" else flat.astype(np.float64), variable.labels(values), scored
+    by_output = "episode round ... -> episode round (...)"
+    flat = rearrange(values, by_output)
+    numbers = flat if variable.kind == "class" else flat.astype(np.float64)
+    return numbers, variable.labels(values), None if mask is None else rearrange(mask, by_output)
 
 
 @checked

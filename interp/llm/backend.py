@@ -259,6 +259,7 @@ class ScriptedAgent:
         *earlier, body = [one for one in told if one["turn_type"] != "retry"]
         note = str(body.get("note", ""))
         seen: list[NDArray[np.bool_]] = []
+        votes = _votes(body)
         for one in earlier:
             votes = _votes(one) if "Expert_A" in one else votes  # without a note, feedback does not repeat the advice
             if one["turn_type"] == "feedback":

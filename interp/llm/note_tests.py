@@ -252,9 +252,8 @@ def _asked(moment: _Moment, agents: Sequence[ScriptedAgent], seed: tuple[int, in
     np.random.default_rng(seed).shuffle(every)
     used: list[_Asked] = []
     for name in [name for name in _EDITS if name in moment.texts]:
-        votes = (other.job.instance.advice for other in used)
-        known = (one for of in votes if (one := _with_votes(moment, name, of, agents)).telling.all())
-        one = next(known, None)
+        known = (_with_votes(moment, name, other.job.instance.advice, agents) for other in used)
+        one = next((found for found in known if found.telling.all()), None)
         if one is None:  # votes that tell the edit, round by round; the instance's own where none do
             advice = moment.job.instance.advice.copy()
             for lag in range(len(advice)):
