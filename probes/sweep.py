@@ -49,7 +49,7 @@ _COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
 _FORMAT = 6
-Window = tuple[int, int]
+_Window = tuple[int, int]
 _Row = dict[str, Any]
 _Done = tuple["_Shared", Site, list[_Row]]
 """A cell with its rows."""
@@ -64,7 +64,7 @@ class _Shared:
         blank: the targets of the episodes that the untrained copies are run over.
     """
 
-    window: Window
+    window: _Window
     problem: Problem
     digest: str
     blank: Sample
@@ -87,7 +87,7 @@ class SweepResult(Tabled):
         return self.frame.copy()
 
     @checked
-    def heatmap(self, target: str, value: str = "number", window: Window | None = None) -> Any:
+    def heatmap(self, target: str, value: str = "number", window: _Window | None = None) -> Any:
         """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "yes".
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
@@ -136,7 +136,7 @@ def sweep(
     components: str | Iterable[str] | None = None,
     layers: Iterable[int] | Literal["all"] = "all",
     positions: str | Iterable[str] = "all",
-    windows: Sequence[Window] | None = None,
+    windows: Sequence[_Window] | None = None,
     n_untrained: int = 1,
     seed: int = 0,
     cache: str | Path | None = None,
@@ -203,7 +203,7 @@ def _of_windows(
     model: Machine,
     episodes: Episodes,
     values: Sequence[TargetValues],
-    windows: Sequence[Window] | None,
+    windows: Sequence[_Window] | None,
     seed: int,
     elsewhere: Sequence[TargetValues] | None = None,
 ) -> list[_Shared]:
@@ -258,7 +258,7 @@ def _run(
 
 
 def _of_cell(
-    shared: tuple[dict[Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
+    shared: tuple[dict[_Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[_Window, Site]
 ) -> _Done:
     """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
     (ready, caches, layout), (window, site) = shared, one
@@ -281,8 +281,8 @@ def _of_cell(
 
 
 def _of_hook(
-    shared: tuple[dict[Window, _Shared], Sequence[Rollout], RoundLayout],
-    several: Sequence[tuple[Window, Site]],
+    shared: tuple[dict[_Window, _Shared], Sequence[Rollout], RoundLayout],
+    several: Sequence[tuple[_Window, Site]],
 ) -> list[_Done]:
     """The cells of one hook, from the rounds that the models run again for it."""
     ready, runs, layout = shared

@@ -79,10 +79,9 @@ def _open(
     import pandas as pd
 
     import probes
-    from interp.llm.opened import ANSWER, Opened
-    from interp.tasks import experts
+    from interp.llm.opened import ANSWER, Opened, sample
 
-    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)  # the prompts name four experts
+    played = sample(episodes, rounds, regime, seed)
     folder_to_write(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)

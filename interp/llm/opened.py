@@ -47,6 +47,7 @@ from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, Message, built_in_prompts, expert_keys, expert_letters, read_message
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
+from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +60,12 @@ _CONDITION = "online-no-note"
 ANSWER = "answer"
 _ROUNDING = 1e-5
 """Logits of 32 bits differ by this much, in nats, where nothing is read."""
+
+
+@checked
+def sample(n_episodes: int, n_rounds: int, regime: str = "stratified", seed: int = 0) -> ExpertEpisodes:
+    """Episodes of four experts, as many as the prompts name."""
+    return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)

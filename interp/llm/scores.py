@@ -236,7 +236,7 @@ def write_notes(notes: NoteTable, folder: str | Path, more: Mapping[str, pd.Data
     """
     tables = {
         **(more or {}),
-        "notes": notes.to_frame(),
+        "notes": notes.notes,
         "note_formats": notes.formats(),
         "note_formats_by_round": notes.formats_by_round(),
         "note_rounds": notes.over_rounds(),
@@ -280,10 +280,6 @@ class NoteTable:
     """
 
     notes: pd.DataFrame
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each note."""
-        return self.notes
 
     def formats(self) -> pd.DataFrame:
         """How many runs had each format after their last round: the paper's table."""

@@ -163,7 +163,7 @@ def test_notes_stand_at_their_rounds(tmp_path: Path) -> None:
     """rounds + 1 notes, the first empty: the exact counts of the archive are all exact here, not one round late."""
     archive(tmp_path / "antisignal")
     table = note_table(load(tmp_path))
-    assert (table.to_frame()["exact"] == 1).all() and len(table.to_frame()) == ROUNDS
+    assert (table.notes["exact"] == 1).all() and len(table.notes) == ROUNDS
     assert table.final()["exact"].item() == 1
 
 
