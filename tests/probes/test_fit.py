@@ -1,6 +1,7 @@
 """Probes and their words: what is there is decoded, what is not there is not, and bad input is told."""
 
 import copy
+import sys
 from dataclasses import replace
 
 import jaxtyping
@@ -90,7 +91,8 @@ def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     """Runs of untrained copies are kept: of another target, of a model with the same weights; not of another seed."""
     few = experts.sample(n_episodes=18, n_rounds=4, n_experts=3, seed=6)
     run, ran = interp.rollout(learned, few), []
-    monkeypatch.setattr("probes.fit.rollout", lambda *given, **how: ran.append(1) or interp.rollout(*given, **how))
+    counting = lambda *given, **how: ran.append(1) or interp.rollout(*given, **how)  # noqa: E731
+    monkeypatch.setattr(sys.modules["probes.fit"], "rollout", counting)
     first = probes.fit(run, probes.targets.votes(few), n_untrained=2, seed=11)
     assert len(ran) == 4, "two copies, over these episodes and over more"
     twin = replace(run, model=copy.deepcopy(learned))
