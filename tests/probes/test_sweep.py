@@ -104,8 +104,8 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 
     module = sys.modules["probes.sweep"]
     cells = []
-    real = module.cell
-    monkeypatch.setattr(module, "cell", lambda shared, site, *x: cells.append(str(site)) or real(shared, site, *x))
+    real = module._of_cell
+    monkeypatch.setattr(module, "_of_cell", lambda shared, one: cells.append(str(one[1])) or real(shared, one))
     sites, expected = {**SITES, "positions": ["w?"]}, swept.to_frame().query("position == 'w?'")
 
     def run(**changes):
