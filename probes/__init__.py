@@ -15,11 +15,10 @@ Interventions are in ``interp.interventions``, and what the algorithms compute i
 from interp.model.transformer import untrained
 from probes import targets
 from probes.activations import read
-from probes.controls import Control
+from probes.controls import Control, ProbeScore
 from probes.estimators import to_sklearn
 from probes.fit import fit, probe
 from probes.result import Decoded, ProbeResult
-from probes.scores import ProbeScore
 from probes.sweep import SweepResult, sweep
 from probes.targets import Target, TargetValues
 

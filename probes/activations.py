@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -26,7 +25,6 @@ from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.interventions.sites import Site, check
 from interp.machine import Machine
-from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from probes.values import When
 
@@ -69,8 +67,16 @@ def place(site: str | Site | Place, model: Machine | None = None) -> Place:
     if word in OF_LATENTS and not own:
         return _of_what_is_carried(site, word, part if at else None, model)
     if site == UPDATE and not own:
-        if model is not None:
-            _require_update(model)
+        if model is None:
+            return Place(site, "hook_update")
+        try:
+            model.hook_names("hook_update")
+        except InputError:
+            carried = ["latents", *(f"latents@{channel.name}" for channel in model.channels)]
+            raise InputError(
+                f"{model.name!r} writes no update vector, so it has no site {UPDATE!r}; read what it carries, "
+                f"{', '.join(carried)}, or one of its points, {', '.join(model.points)}"
+            ) from None
         return Place(site, "hook_update")
     try:
         parsed = Site.parse(site, model)
@@ -108,17 +114,6 @@ def _of_what_is_carried(site: str, word: str, part: str | None, model: Machine |
     if part not in known:
         raise unknown_name(f"channel of {model.name!r}:", part, known, limit=20)
     return Place(site, rows=known[part][0], width=known[part][1])
-
-
-def _require_update(model: Machine) -> None:
-    try:
-        model.hook_names("hook_update")
-    except InputError:
-        carried = ["latents", *(f"latents@{channel.name}" for channel in model.channels)]
-        raise InputError(
-            f"{model.name!r} writes no update vector, so it has no site {UPDATE!r}; read what it carries, "
-            f"{', '.join(carried)}, or one of its points, {', '.join(model.points)}"
-        ) from None
 
 
 @checked
@@ -187,9 +182,3 @@ def places(model: Machine, episodes: Episodes, sites: Sequence[str | Place]) -> 
         if one.site is not None:
             check(one.site, model, layout)
     return found
-
-
-def run_with_sites(model: Machine, episodes: Episodes, sites: Sequence[str | Place], **options: Any) -> Rollout:
-    """A rollout that caches what the sites need; ``options`` are those of :func:`interp.rollout`."""
-    hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
-    return rollout(model, episodes, names_filter=hooks or None, **options)

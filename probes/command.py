@@ -17,7 +17,7 @@ from interp.machine import Machine
 from probes.activations import OF_LATENTS, UPDATE, places
 from probes.fit import probe
 from probes.result import ProbeResult
-from probes.sweep import SweepResult, Window, sweep
+from probes.sweep import SweepResult, sweep
 from probes.targets import compute, every
 
 __all__ = ["fit_at", "sample", "site_names", "sweep", "target_names", "window", "write_sweep"]
@@ -83,7 +83,7 @@ def write_sweep(result: SweepResult, folder: Path) -> None:
 
 
 @checked
-def window(text: str) -> Window:
+def window(text: str) -> tuple[int, int]:
     """Rounds from text: "0:10" is the first ten.
 
     >>> window("0:10")

@@ -10,19 +10,35 @@
 Each has the penalties and score of the probe itself. All but the untrained copies, which may be run over more episodes,
 have its folds, too, so that differences are paired by episode. The word about a probe is that of its measure
 (:mod:`interp.measure`): it is "yes" where the score is clear of every control that counts.
+
+Every score is a ratio of sums over episodes (or over groups of them, where several are not independent), and what it
+estimates is *that score, on new episodes, of this very probe, refitted on all episodes*. Its 95 % interval, and the
+paired one of a difference from a control, are those of :mod:`interp.refit`, where they are explained and calibrated.
+
+R2 is ``1 - sum (y - y_hat)^2 / sum of totals``: both sums run over rounds, episodes and the outputs of a target. The
+totals (:func:`interp.refit.totals`) are the squares about each output's mean over what is scored, without the
+optimism of taking that mean from the same episodes. They are larger than the plain squares of scikit-learn's
+``r2_score(multioutput="variance_weighted")``, by a share of at most 1/(n - 1) for n episodes, so that R2 is higher by
+at most ``(1 - R2) / n``. 0 is what the best constant gives; a probe that generalises badly falls below. Entries outside
+a mask count nowhere. A rank correlation is no ratio of sums and has no interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isnan, nan
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+import pandas as pd
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
+from interp import refit
+from interp.checks import checked
 from interp.measure import UNTRAINED
-from probes.scores import Difference, Fitted, ProbeScore
+from interp.statistics import Interval
 from probes.values import N_FOLDS, TargetValues
 
 DESCRIPTIONS = {
@@ -37,6 +53,144 @@ DESCRIPTIONS = {
 _SHUFFLE, _TASK = 1, 2
 
 
+class _Difference(Interval):
+    """How much higher a probe's score is than a control's; or a statistic without an interval, whose bounds are NaN."""
+
+    def __str__(self) -> str:
+        bounds = "(no interval)" if isnan(self.low) else f"[{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.estimate:.3f} {bounds}"
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeScore(_Difference):
+    """An estimate with its 95 % interval, and the sums over episodes that the interval is read from.
+
+    Attributes:
+        losses: out-of-fold, per independent group of episodes: squared errors (R2), misses (accuracy).
+        references: what they are divided by: totals (R2), scored steps (accuracy).
+        kind: "skill" (R2: one minus the ratio), "accuracy" (the same, within 0 and 1) or "ratio" (the ratio itself).
+        constant: losses of the best constant: the references of R2, the misses of the most frequent class.
+
+    >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
+    >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
+    >>> print(score, "beats the control by", score.minus(control))
+    0.750 [0.431, 0.890] beats the control by 0.700 [0.349, 0.923]
+    """
+
+    losses: Float[Array, " group"] = field(repr=False)
+    references: Float[Array, " group"] = field(repr=False)
+    kind: refit.Score = "skill"
+    constant: Float[Array, " group"] = field(default_factory=lambda: np.zeros(0), repr=False)
+
+    @classmethod
+    @checked
+    def of(
+        cls,
+        losses: Shaped[Array, " group"],
+        references: Shaped[Array, " group"],
+        kind: refit.Score = "skill",
+        constant: Shaped[Array, " group"] | None = None,
+    ) -> ProbeScore:
+        """From sums per independent group of episodes; the constant's losses are the references when None."""
+        lost, scale = (np.asarray(part, np.float64) for part in (losses, references))
+        own = refit.interval(lost, scale, N_FOLDS, kind)
+        return cls(own.estimate, own.low, own.high, lost, scale, kind, scale if constant is None else constant)
+
+    @property
+    def skill(self) -> Interval:
+        """One minus the losses over those of the best constant: R2 itself, or what an accuracy is above guessing."""
+        if self.kind == "skill":
+            return Interval(self.estimate, self.low, self.high)
+        return refit.interval(self.losses, self.constant, N_FOLDS, smallest=0.5)
+
+    @checked
+    def minus(self, other: ProbeScore) -> _Difference:
+        """The difference from a score of the same kind, with its paired interval where both have the same episodes."""
+        lost, of_control, scale, references = self.losses, other.losses, self.references, other.references
+        if len(lost) != len(of_control):
+            return _Difference(self.estimate - other.estimate, nan, nan)
+        paired = refit.difference(lost, of_control, scale, N_FOLDS, self.kind, control_references=references)
+        return _Difference(paired.estimate, paired.low, paired.high)
+
+    @property
+    def detectable(self) -> float:
+        """The smallest skill whose interval would have excluded 0 in this sample."""
+        return refit.detectable(self.losses, self.constant, N_FOLDS)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A cross-validated probe of one target: its score, and the other fields of a result, made when they are needed."""
+
+    score: ProbeScore
+    details: Callable[[], dict[str, Any]]
+
+
+def fitted(
+    target: TargetValues,
+    predictions: Shaped[Array, "episode round k"],
+    groups: Int[Array, " episode"],
+    refitted: Callable[[], dict[str, Any]],
+    probabilities: Sequence[Float[Array, "episode round c"]] = (),
+) -> Fitted:
+    """A probe of one target from its out-of-fold predictions: R2 of numbers, the accuracy of classes.
+
+    ``refitted`` gives what belongs to the probe that was fitted on all episodes.
+    """
+    of_classes = target.kind == "class"
+    y = target.values if of_classes else target.values.astype(np.float64)
+    used = np.ones(y.shape, dtype=bool) if target.mask is None else target.mask
+
+    def summed(values: Shaped[Array, "episode round k"]) -> Float[Array, "group k"]:
+        return refit.in_groups((values * used).sum(1), groups)
+
+    steps = summed(used)
+    kind: refit.Score = "accuracy" if of_classes else "skill"
+    if of_classes:
+        most = [np.bincount(y[..., k][used[..., k]], minlength=1).argmax() for k in range(y.shape[-1])]
+        parts = summed(predictions != y), steps, summed(y != np.array(most))
+    else:
+        wrong, totals = (y - predictions) * used, refit.totals(y, target.mask, groups)
+        parts = refit.in_groups(np.einsum("etk,etk->ek", wrong, wrong), groups), totals, totals
+    score = ProbeScore.of(parts[0].sum(1), parts[1].sum(1), kind, parts[2].sum(1))
+
+    def details() -> dict[str, Any]:
+        each = zip(target.outputs, *(part.T for part in parts), strict=True)
+        metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
+        if not of_classes:
+            metrics["rank_correlation"] = _rank_correlation(y, predictions, used)
+            metrics["mae"] = ProbeScore.of(summed(np.abs(y - predictions)).sum(1), steps.sum(1), "ratio")
+        if probabilities:
+            truth = y.astype(np.int64)
+            of_truth = [np.take_along_axis(p, truth[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
+            losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
+            metrics["log_loss"] = ProbeScore.of(summed(np.maximum(losses, 0.0)).sum(1), steps.sum(1), "ratio")
+        by_output = {name: ProbeScore.of(lost, scale, kind, constant) for name, lost, scale, constant in each}
+        found = {"by_output": by_output, "metrics": metrics, "columns": target.outputs}
+        return {**found, "predictions": predictions.astype(np.float64), **refitted()}
+
+    return Fitted(score, details)
+
+
+def _rank_correlation(
+    y: Shaped[Array, "episode round k"],
+    predictions: Float[Array, "episode round k"],
+    used: Bool[Array, "episode round k"],
+) -> _Difference:
+    """Spearman's correlation, the mean over outputs; it has no interval, being no ratio of sums."""
+    values = []
+    for k in range(y.shape[-1]):
+        ranks = list[pd.Series]()
+        for column in (y, predictions):
+            of = column[..., k][used[..., k]]
+            # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
+            digits = 12 - int(np.ceil(np.log10(np.abs(of).max()))) if of.any() else 0
+            ranks.append(pd.Series(np.round(of, digits)).rank())
+        if all(of.nunique() > 1 for of in ranks):
+            values.append(float(ranks[0].corr(ranks[1])))
+    return _Difference(float(np.mean(values)) if values else nan, nan, nan)
+
+
 @dataclass(frozen=True, eq=False)
 class Control:
     """The score of a control, how much higher the probe's score is, and whether a "yes" must be clear of it.
@@ -46,7 +200,7 @@ class Control:
 
     name: str
     score: ProbeScore
-    difference: Difference
+    difference: _Difference
     counts: bool = True
 
     def __str__(self) -> str:
@@ -54,7 +208,7 @@ class Control:
         return f"{self.score}, probe - control {self.difference}{note}"
 
 
-def shuffled(
+def _shuffled(
     values: Shaped[Array, episode * rest], seed: int, groups: Int[Array, " episode"] | None = None
 ) -> Shaped[Array, episode * rest]:
     """Every episode gets the values of an episode of another group; every episode is a group when None.
@@ -70,7 +224,7 @@ def shuffled(
     return result
 
 
-def control_task(
+def _control_task(
     values: Shaped[Array, "episode round k"], types: Int[Array, "episode round"], seed: int
 ) -> Shaped[Array, "episode round k"]:
     """Every kind of round gets the values of a random round, wherever it occurs."""
@@ -79,14 +233,14 @@ def control_task(
     return rows[draws][types]
 
 
-def assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
+def _assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episode"]:
     """A fold for every episode: sizes differ by at most one."""
     return np.random.default_rng(seed).permutation(np.arange(n_episodes) % n_folds)
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of probe: ``method`` names it, and ``check`` refuses a target that it cannot fit.
+    """A kind of probe, which ``method`` names.
 
     ``fit`` takes inputs ``[episode, round, feature]``, targets, and a fold and a group for each episode. A kind that is
     not ``of_classes`` decodes numbers, and classes as indicators.
@@ -95,7 +249,6 @@ class Kind:
     name: str
     of_classes: bool
     fit: Callable[[Array, Sequence[TargetValues], Array, Array], list[Fitted]]
-    check: Callable[[TargetValues], None] = lambda target: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +261,9 @@ class Sample:
 
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
         """Probes of all targets, and of others of the same episodes, from ``x``."""
-        folds = assign_folds(int(self.groups.max()) + 1, N_FOLDS, self.seed)[self.groups]
+        folds = _assign_folds(int(self.groups.max()) + 1, N_FOLDS, self.seed)[self.groups]
         every = [*self.targets, *targets]
         return kind.fit(x, every if kind.of_classes else [one.indicators() for one in every], folds, self.groups)
-
-
-Copy = tuple[Array, Sample]
-"""Activations ``[episode, round, feature]`` of an untrained copy, and the targets of its episodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +282,11 @@ class Problem:
         numbers = [target if kind.of_classes else target.indicators() for target in sample.targets]
         for i, t in enumerate(numbers):
             # A shuffled target brings its mask along; a control task is scored where its target is.
-            mask = None if t.mask is None else shuffled(t.mask, seed, groups)
-            drawn[i, "shuffled"] = replace(t, values=shuffled(t.values, seed, groups), mask=mask)
+            mask = None if t.mask is None else _shuffled(t.mask, seed, groups)
+            drawn[i, "shuffled"] = replace(t, values=_shuffled(t.values, seed, groups), mask=mask)
         for i, t in enumerate(numbers):
             if t.types is not None:
-                drawn[i, "control_task"] = replace(t, values=control_task(t.values, t.types, seed))
+                drawn[i, "control_task"] = replace(t, values=_control_task(t.values, t.types, seed))
         return cls(replace(sample, targets=numbers), kind, drawn)
 
     def with_baselines(self) -> Problem:
@@ -151,9 +300,13 @@ class Problem:
         return replace(self, baselines=scores)
 
     def fit(
-        self, x: Float[Array, "episode round d"], copies: Iterable[Copy] = ()
+        self, x: Float[Array, "episode round d"], copies: Iterable[tuple[Array, Sample]] = ()
     ) -> list[tuple[Fitted, dict[str, Control]]]:
-        """Each target's probe and controls; of several untrained copies the one with the highest score counts."""
+        """Each target's probe and controls; of several untrained copies the one with the highest score counts.
+
+        Args:
+            copies: activations of each copy, and the targets of its episodes.
+        """
         n = len(self.sample.targets)
         fitted = self.sample.fit(self.kind, x, list(self.drawn.values()))
         scores = {key: one.score for key, one in zip(self.drawn, fitted[n:], strict=True)} | dict(self.baselines)

@@ -15,22 +15,21 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
-from scipy import special
 
 from interp.checks import checked
 from interp.errors import require
-from probes.controls import Kind
-from probes.scores import Fitted, fitted
+from probes.controls import Fitted, Kind, fitted
 from probes.values import TargetValues, as_array
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
 
 
 def _classifies(estimator: Any) -> bool:
@@ -57,7 +56,7 @@ def predict(fitted: tuple[Any, ...], x: Float[Array, "episode round d"]) -> Floa
     return np.stack(columns, axis=-1).astype(np.float64).reshape(*x.shape[:2], -1)
 
 
-def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]) -> tuple[Any, ...]:
+def _fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]) -> tuple[Any, ...]:
     """A fitted clone for each output; where training has one class only, that class itself, which needs no fit."""
     from sklearn.base import clone
 
@@ -72,16 +71,17 @@ def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "ep
 def kind(estimator: Any) -> Kind:
     """An estimator as a kind of probe, in the same folds and with the same controls as the others."""
 
-    def refitted(x: Array, y: Array) -> dict[str, Any]:
-        made = {"estimators": fit(estimator, x, y), "settings": {"estimator": repr(estimator)}}
-        return {"weights": np.zeros((x.shape[-1], 0)), "intercept": np.zeros(0), **made}
-
     def one(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
         y, predictions = target.values, np.zeros(target.values.shape)
         for fold in range(int(folds.max()) + 1):
             test = folds == fold
-            predictions[test] = predict(fit(estimator, x[~test], y[~test]), x[test])
-        return fitted(target, predictions, groups, partial(refitted, x, y))
+            predictions[test] = predict(_fit(estimator, x[~test], y[~test]), x[test])
+
+        def refitted() -> dict[str, Any]:
+            made = {"estimators": _fit(estimator, x, y), "settings": {"estimator": repr(estimator)}}
+            return {"weights": np.zeros((x.shape[-1], 0)), "intercept": np.zeros(0), **made}
+
+        return fitted(target, predictions, groups, refitted)
 
     return Kind(
         type(estimator).__name__,
@@ -132,7 +132,7 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
     return _Rows(x.reshape(rows, -1), values.reshape(rows, -1), groups)
 
 
-PENALTIES = (1e-2, 1.0, 1e2)
+_PENALTIES = (1e-2, 1.0, 1e2)
 """Values of C tried."""
 
 _MAX_ITER = 1000
@@ -149,24 +149,21 @@ class _LogisticFit:
     chosen: tuple[float, ...]
 
     @cached_property
-    def penalties(self) -> tuple[float, ...]:
-        """C of each outer fold and, last, of the refit."""
-        return *self.chosen, self.fits.best_penalty(_NONE)
-
-    @cached_property
-    def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"]]:
-        """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1), else one a class."""
-        probe, n_classes = self.fits.probe(_NONE, self.penalties[-1]), self.fits.n_classes
+    def refit(self) -> tuple[Float[Array, "d m"], Float[Array, " m"], tuple[float, ...]]:
+        """Weights on raw inputs, and intercepts: one column for two classes (log-odds of class 1), else one a class;
+        and C of each outer fold and, last, of this fit."""
+        penalty, n_classes = self.fits.best_penalty(_NONE), self.fits.n_classes
+        probe = self.fits.probe(_NONE, penalty)
         assert probe is not None, "a target that is constant is refused before"
         scaling, regression = probe
         m = 1 if n_classes <= 2 else n_classes
         weights, intercept = np.zeros((len(self.varying), m)), np.zeros(m)
-        raw = regression.coef_ / scaling.scale
+        raw = regression.coef_ / scaling.scale_
         classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
         columns = classes if m > 1 else np.zeros(1, dtype=int)
         weights[np.ix_(self.varying, columns)] = raw.T
-        intercept[columns] = regression.intercept_ - raw @ scaling.mean
-        return weights, intercept
+        intercept[columns] = regression.intercept_ - raw @ scaling.mean_
+        return weights, intercept, (*self.chosen, penalty)
 
 
 def cross_validate(
@@ -199,80 +196,52 @@ class _Fits:
     labels: Int[Array, " row"]
     groups: Int[Array, " row"]
     n_classes: int
-    _scalings: dict[frozenset[int], _Scaling] = field(default_factory=dict)
+    _scalings: dict[frozenset[int], StandardScaler] = field(default_factory=dict)
     _fitted: dict[tuple[frozenset[int], float], LogisticRegression] = field(default_factory=dict)
 
     def best_penalty(self, left_out: frozenset[int]) -> float:
         """The penalty with the least log-loss when each of the folds that are not left out is held out in turn."""
-        losses = np.zeros(len(PENALTIES))
+        losses = np.zeros(len(_PENALTIES))
         for fold in sorted({*self.groups.tolist()} - left_out):
             truth = self.labels[self.groups == fold]
-            for i, penalty in enumerate(PENALTIES):
+            for i, penalty in enumerate(_PENALTIES):
                 p = self.probabilities(left_out | {fold}, penalty, fold)
                 of_truth = np.maximum(p[np.arange(len(p)), truth], np.finfo(np.float64).eps)
                 losses[i] -= np.log(of_truth).mean()
-        return PENALTIES[int(losses.argmin())]
+        return _PENALTIES[int(losses.argmin())]
 
     def probabilities(self, left_out: frozenset[int], penalty: float, fold: int) -> Float[Array, "row c"]:
         """Probabilities of all classes in a fold: 0 for one that was not in training, 1 for the only one that was."""
         test = self.groups == fold
         result = np.zeros((int(test.sum()), self.n_classes))
         if (probe := self.probe(left_out, penalty)) is None:
-            result[:, self.labels[self._training(left_out)][0]] = 1.0
+            result[:, self.labels[~np.isin(self.groups, list(left_out))][0]] = 1.0
         else:
             scaling, regression = probe
-            # As `predict_proba`, without its checks.
-            scores = scaling(self.rows[test]) @ regression.coef_.T + regression.intercept_
-            scores = np.concatenate([-scores / 2, scores / 2], 1) if scores.shape[1] == 1 else scores
-            result[:, regression.classes_] = special.softmax(scores, axis=1)
+            result[:, regression.classes_] = regression.predict_proba(scaling.transform(self.rows[test]))
         return result
 
-    def probe(self, left_out: frozenset[int], penalty: float) -> tuple[_Scaling, LogisticRegression] | None:
+    def probe(self, left_out: frozenset[int], penalty: float) -> tuple[StandardScaler, LogisticRegression] | None:
         """The probe fitted on all other folds; None where only one class is there."""
-        train = self._training(left_out)
-        labels = self.labels[train]
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.preprocessing import StandardScaler
+
+        train = ~np.isin(self.groups, list(left_out))
+        rows, labels = self.rows[train], self.labels[train]
         if (labels == labels[0]).all():
             return None
+        if left_out not in self._scalings:
+            self._scalings[left_out] = StandardScaler().fit(rows)
         if (left_out, penalty) not in self._fitted:
-            if left_out not in self._scalings:
-                self._scalings[left_out] = _Scaling.of(self.rows[train])
-            scaled = self._scalings[left_out](self.rows[train])
-            self._fitted[left_out, penalty] = _regression(scaled, labels, penalty)
+            # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of the classes.
+            solver = "newton-cholesky" if len(np.unique(labels)) == 2 else "lbfgs"
+            regression = LogisticRegression(C=penalty, max_iter=_MAX_ITER, solver=solver)
+            with warnings.catch_warnings():
+                # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                self._fitted[left_out, penalty] = regression.fit(self._scalings[left_out].transform(rows), labels)
         return self._scalings[left_out], self._fitted[left_out, penalty]
-
-    def _training(self, left_out: frozenset[int]) -> Bool[Array, " row"]:
-        return ~np.isin(self.groups, list(left_out))
-
-
-@dataclass(frozen=True, eq=False)
-class _Scaling:
-    """What ``StandardScaler`` does, without its checks, which take as long as a fit of few rows."""
-
-    mean: Float[Array, " d"]
-    scale: Float[Array, " d"]
-
-    @classmethod
-    def of(cls, rows: Float[Array, "row d"]) -> _Scaling:
-        """To mean 0 and standard deviation 1; a constant column to 0."""
-        mean, scale = rows.mean(0), rows.std(0)
-        rounding = len(rows) * np.finfo(np.float64).eps * np.abs(mean)
-        return cls(mean, np.where(scale <= rounding, 1.0, scale))
-
-    def __call__(self, rows: Float[Array, "row d"]) -> Float[Array, "row d"]:
-        return (rows - self.mean) / self.scale
-
-
-def _regression(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float) -> LogisticRegression:
-    """Logistic regression on scaled rows of several classes."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    # Newton's method takes 5 steps for 100 of L-BFGS, but its Hessian grows with the square of the number of classes.
-    solver = "newton-cholesky" if len(np.unique(y)) == 2 else "lbfgs"
-    with warnings.catch_warnings():
-        # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return LogisticRegression(C=penalty, max_iter=_MAX_ITER, solver=solver).fit(x, y)
 
 
 def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
@@ -289,7 +258,7 @@ def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fi
             "weights": np.concatenate([one.refit[0] for one in fits], axis=-1),
             "intercept": np.concatenate([one.refit[1] for one in fits]),
             "columns": target.outputs if n_classes <= 2 else tuple(f"{name}={c}" for name, c in names),
-            "settings": {"penalties": [one.penalties for one in fits]},
+            "settings": {"penalties": [one.refit[2] for one in fits]},
         }
 
     probabilities = [one.probabilities for one in fits]
@@ -297,20 +266,8 @@ def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fi
     return fitted(target, likeliest, groups, refitted, probabilities)
 
 
-def _check(target: TargetValues) -> None:
-    """Refuse classes that no logistic probe can tell apart because an output has one of them only."""
-    rows = target.values.reshape(-1, target.values.shape[-1])
-    constant = [name for name, values in zip(target.outputs, rows.T, strict=True) if (values == values[0]).all()]
-    require(
-        not constant,
-        f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} rounds, "
-        "so there is nothing to decode; sample more episodes or rounds",
-    )
-
-
 LOGISTIC = Kind(
     "logistic",
     of_classes=True,
     fit=lambda x, targets, folds, groups: [_logistic(x, one, folds, groups) for one in targets],
-    check=_check,
 )

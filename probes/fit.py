@@ -2,7 +2,7 @@
 
 :func:`fit` decodes a target from activations by ridge regression (:mod:`probes.linear`), for classes by logistic
 regression, or by an estimator of scikit-learn. Every prediction is made for an episode that the probe was not fitted
-on. Scores have 95 % intervals over episodes (:mod:`probes.scores` says of what); beside them stand the controls
+on. Scores have 95 % intervals over episodes (:mod:`probes.controls` says of what); beside them stand the controls
 (:mod:`probes.controls`), and from both comes the measure: does the site hold the target?
 
 An untrained model holds much of what its inputs say, and a probe needs many episodes to find it: from an untrained copy
@@ -15,10 +15,13 @@ activation carries the target beyond the controls; use is shown by intervening, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import joblib
 import numpy as np
 
 import interp.tasks
@@ -26,19 +29,19 @@ from interp.algorithm import Episodes
 from interp.checks import checked, integer
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine
+from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.provenance import provenance
 from interp.refit import PLATEAU
 from interp.session import session
 from probes import estimators
-from probes.activations import Place, place, places, read, run_with_sites, without_rounding
-from probes.controls import Copy, Kind, Problem, Sample
+from probes.activations import Place, place, places, read, without_rounding
+from probes.controls import Kind, Problem, Sample
 from probes.estimators import LOGISTIC
 from probes.linear import RIDGE
 from probes.result import ProbeResult, measure_of
 from probes.targets import compute, parse, round_inputs
 from probes.values import (
-    LEANS_LOW,
     N_FOLDS,
     TargetValues,
     as_array,
@@ -46,18 +49,24 @@ from probes.values import (
     as_inputs,
     check,
     leans_low,
-    usable_untrained,
+    overflows,
     warn_of_few,
 )
 
-KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
+_KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
 
-N_UNTRAINED = 3
+_N_UNTRAINED = 3
 """Untrained copies by default, of which the best counts. One is not enough: of eight copies of ``wma-learned`` the odds
 of R2 lay between 17 and 124, so that the luckiest would have been clear of most single others."""
 
 _MORE = 3
+
+_LEANS_LOW = (
+    "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
+    "fits on four fifths of them, is likely below that of a fit on all, so that it cannot be a 'no'"
+)
+"""The warning of a result whose score :func:`probes.values.leans_low`."""
 
 
 @checked
@@ -67,7 +76,7 @@ def fit(
     groups: Any = "episode",
     *,
     untrained: Any = None,
-    n_untrained: int = N_UNTRAINED,
+    n_untrained: int = _N_UNTRAINED,
     episodes: Episodes | None = None,
     inputs: Any = None,
     site: str = "latents",
@@ -153,7 +162,7 @@ def probe(
     site: str = "latents",
     method: str | Any | None = None,
     seed: int = 0,
-    n_untrained: int = N_UNTRAINED,
+    n_untrained: int = _N_UNTRAINED,
     run: Rollout | None = None,
 ) -> list[ProbeResult]:
     """:func:`fit` of a machine's rollout over ``episodes`` and of several targets, by their keys.
@@ -169,7 +178,8 @@ def probe(
     with session():
         values = compute(targets, episodes, model)
         (where,) = places(model, episodes, [site])
-        run = run_with_sites(model, episodes, [where]) if run is None else run
+        hooks = None if where.hook is None else [where.hook]
+        run = rollout(model, episodes, names_filter=hooks) if run is None else run
         run = replace(run, model=model, episodes=episodes)
         return _fit_run(run, values, where, n_untrained, method=method, seed=seed, **about)
 
@@ -209,8 +219,14 @@ def untrained_runs(
     model, episodes = run.model, run.episodes
     if model is None or episodes is None or not n:
         return [], None
-    samples, elsewhere, n_rounds = [episodes], None, run.n_rounds
-    if (more := _further(model, episodes, seed)) is not None:
+    samples, elsewhere, n_rounds, more = [episodes], None, run.n_rounds, None
+    n_more, task = PLATEAU - len(episodes), interp.tasks.of(episodes)
+    if n_more > 0:
+        own_seed = int(np.random.SeedSequence([seed, _MORE]).generate_state(1)[0])
+        with suppress(InputError):  # such as of episodes that were recorded
+            sizes = task.sizes_of(episodes)
+            more = task.sample_for(model, n_more, episodes.n_rounds, own_seed, episodes.regime, sizes)
+    if more is not None:
         own = _again(targets, episodes, n_rounds)
         if own and all(np.array_equal(one.values, target.values) for one, target in zip(own, targets, strict=True)):
             samples.append(more)
@@ -220,25 +236,28 @@ def untrained_runs(
                 masks = [part.mask for part in (one, other) if part.mask is not None]
                 mask = np.concatenate(masks) if masks else None
                 elsewhere.append(replace(one, values=values, mask=mask, inputs=(), types=None))
-    blanks = []
-    for i in range(n):
-        fresh = model.fresh(seed + i)
-        runs = [run_with_sites(fresh, sample, sites, n_rounds=n_rounds, commit=run.commit) for sample in samples]
+    hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
+    about, blanks = (model.digest(), n_rounds, run.commit, *hooks), []
+    fed = [model.layout.fit(sample).encode(sample).tensors().values() for sample in samples]
+    which = [joblib.hash([part.numpy() for part in parts]) for parts in fed]
+    for i in range(seed, seed + n):
+        fresh, runs = model.fresh(i), []
+        for sample, key in zip(samples, which, strict=True):
+            kept = _RUNS.pop((*about, key, i), None)
+            if kept is None:
+                kept = rollout(fresh, sample, names_filter=hooks or None, n_rounds=n_rounds, commit=run.commit)
+            runs.append(kept)
+            _RUNS[*about, key, i] = kept
         blanks.append(replace(Rollout.joined(runs), model=fresh))
+    while sum(x.nbytes for one in _RUNS.values() for x in (one.latents, *one.cache.values())) > _MOST_KEPT:
+        del _RUNS[next(iter(_RUNS))]
     return blanks, elsewhere
 
 
-def _further(model: Machine, episodes: Episodes, seed: int) -> Episodes | None:
-    """Episodes like some, as many as are lacking to :data:`PLATEAU`; None where none are or nobody can draw them."""
-    n, task = PLATEAU - len(episodes), interp.tasks.of(episodes)
-    if n <= 0:
-        return None
-    own = int(np.random.SeedSequence([seed, _MORE]).generate_state(1)[0])
-    try:
-        drawn: Episodes = task.sample_for(model, n, episodes.n_rounds, own, episodes.regime, task.sizes_of(episodes))
-    except InputError:  # such as of episodes that were recorded
-        return None
-    return drawn
+_RUNS: dict[tuple[Any, ...], Rollout] = {}
+"""The last runs of untrained copies in this process, by what they were of: another probe needs no second control."""
+_MOST_KEPT = 2**28
+"""Bytes of activations that are kept in them."""
 
 
 def _again(targets: Sequence[TargetValues], episodes: Episodes, n_rounds: int) -> list[TargetValues]:
@@ -274,15 +293,30 @@ def fit_targets(
     blanks = [(as_inputs(blank), there) for blank, there in copies]
     for target in targets:
         check(x, target)
-    usable, overflown = usable_untrained(x, blanks)
+    for blank, there in blanks:
+        require(
+            there is not None or x.shape == blank.shape,
+            f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
+            "use probes.untrained(model) on the same episodes",
+        )
+    usable = [one for one in blanks if not overflows(one[0])]
+    overflown = "" if usable or not blanks else "the activations of the untrained model overflow or are NaN"
+    if overflown:
+        warnings.warn(f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3)
     x = without_rounding(x)
     together = as_groups(groups, len(x))
     n_groups = int(together.max()) + 1
     few = warn_of_few(n_groups)
     n_features = [leans_low(x, target, together) for target in targets]
     kinds = [_kind(method, target) for target in targets]
-    for kind, target in zip(kinds, targets, strict=True):
-        kind.check(target)
+    for target in [target for kind, target in zip(kinds, targets, strict=True) if kind is LOGISTIC]:
+        rows = target.values.reshape(-1, target.values.shape[-1])
+        constant = [name for name, values in zip(target.outputs, rows.T, strict=True) if (values == values[0]).all()]
+        require(
+            not constant,
+            f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} "
+            "rounds, so there is nothing to decode; sample more episodes or rounds",
+        )
     results = dict[int, ProbeResult]()
     where = site if isinstance(site, Place) else None
     name = site.name if isinstance(site, Place) else site
@@ -292,7 +326,7 @@ def fit_targets(
     for kind in {kind.name: kind for kind in kinds}.values():
         alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
         sample = Sample([targets[i] for i in alike], together, seed)
-        drawn: list[Copy] = []
+        drawn: list[tuple[np.ndarray, Sample]] = []
         for blank, there in usable:
             more = n_groups + np.arange(len(blank) - len(x))  # further episodes are independent of each other
             own = sample.targets if there is None else [there[i].as_numbers() for i in alike]
@@ -301,7 +335,7 @@ def fit_targets(
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()
             options: dict[str, Any] = {"untrained": overflown, "n_features": n_features[i]}
-            notes = (few, LEANS_LOW if n_features[i] else None, overflown and f"{overflown}, so that it is no control")
+            notes = (few, _LEANS_LOW if n_features[i] else None, overflown and f"{overflown}, so that it is no control")
             results[i] = ProbeResult(
                 target=targets[i],
                 method=kind.name,
@@ -321,10 +355,10 @@ def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:
     """The kind of probe that ``method`` names, or the first that serves the target; it must serve the target."""
     if method is None:
         assert target is not None
-        return next(kind for kind in KINDS.values() if kind.of_classes == (target.kind == "class"))
-    if isinstance(method, str) and method not in KINDS:
-        raise unknown_name("method", method, KINDS)
-    kind = KINDS[method] if isinstance(method, str) else estimators.kind(method)
+        return next(kind for kind in _KINDS.values() if kind.of_classes == (target.kind == "class"))
+    if isinstance(method, str) and method not in _KINDS:
+        raise unknown_name("method", method, _KINDS)
+    kind = _KINDS[method] if isinstance(method, str) else estimators.kind(method)
     require(
         target is None or not kind.of_classes or target.kind == "class",
         f"target {target.key if target else ''!r} is a number, not a class; fit it with method='ridge' or a regressor",

@@ -23,8 +23,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from probes.controls import Kind
-from probes.scores import Fitted, fitted
+from probes.controls import Fitted, Kind, fitted
 from probes.values import TargetValues
 
 ALPHAS = tuple(float(a) for a in np.logspace(-4, 6, 11))

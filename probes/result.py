@@ -22,13 +22,12 @@ from interp.measure import Control as Bound
 from interp.model.run import Rollout
 from interp.statistics import Interval
 from probes.activations import Place, read
-from probes.controls import DESCRIPTIONS, Control
+from probes.controls import DESCRIPTIONS, Control, ProbeScore
 from probes.estimators import predict
-from probes.scores import ProbeScore
 from probes.targets import parse
 from probes.values import TargetValues, as_array, as_inputs
 
-SMALLEST_EFFECT = 0.1
+_SMALLEST_EFFECT = 0.1
 """The smallest effect of interest, the threshold of every probe: a tenth of what the best constant leaves."""
 
 _SITES = {
@@ -71,14 +70,14 @@ def measure_of(
         unless["yes"] = f"{NOT_RUN}: no probe of the round's inputs; give episodes= or inputs="
     if n_features:
         unless["no"] = f"{FEW}: the target is constant in each; about {2 * n_features} would do, two for each feature"
-    elif score.detectable > SMALLEST_EFFECT:
-        n = ceil(len(score.losses) * (score.detectable / SMALLEST_EFFECT) ** 2)
+    elif score.detectable > _SMALLEST_EFFECT:
+        n = ceil(len(score.losses) * (score.detectable / _SMALLEST_EFFECT) ** 2)
         unless["no"] = f"{FEW}: about {n} would do"
     return Measure(
         key=target.key,
         claim=f"{subject} {name}",
         number=score.skill,
-        threshold=SMALLEST_EFFECT,
+        threshold=_SMALLEST_EFFECT,
         unit="R2" if score.kind == "skill" else "skill",
         controls={DESCRIPTIONS[key]: Bound(one.score.skill.estimate, one.counts) for key, one in controls.items()},
         yes=f"holds {name}{place}",
@@ -95,7 +94,8 @@ class ProbeResult(Measured):
 
     Attributes:
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
-        score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval; see :attr:`estimand`.
+        score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval, on new episodes (or
+            groups of them) of this probe, refitted on all.
         metrics: everything measured: "r2", "rank_correlation" (without an interval), "mae", or "accuracy", "log_loss".
         controls: by name; see :mod:`probes.controls`.
         predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most probable classes.
@@ -159,13 +159,6 @@ class ProbeResult(Measured):
         return "r2" if "r2" in self.metrics else "accuracy"
 
     @property
-    def estimand(self) -> str:
-        """What the headline and its interval are about."""
-        name, n = "R2" if self.metric == "r2" else "accuracy", len(self.score.losses)
-        what = "episodes" if n == len(self.predictions) else "groups of episodes"
-        return f"{name} on new {what} of this probe, refitted on all {n} {what}"
-
-    @property
     def r2(self) -> float:
         """R2 over all outputs; a probe of classes has none."""
         require(
@@ -203,8 +196,16 @@ class ProbeResult(Measured):
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
         """The refitted probe's values on a run of its model (or on activations), and the true ones of ``episodes``."""
         if isinstance(run, Rollout):
-            self._check_run(run)
+            remedy = "give it activations, or fit it with probes.fit(run, target, site=...)"
+            where = "this probe was fitted on an array, so it cannot know where to read a run"
+            require(self.site is not None, f"{where}; {remedy}")
             assert self.site is not None
+            of, ran = ((one.get("model"), one.get("digest")) for one in (self.settings, run.settings))
+            require(
+                of[1] == ran[1],
+                f"this probe was fitted on model {of[0]!r} ({str(of[1])[:12]}), the run is of {ran[0]!r} "
+                f"({str(ran[1])[:12]}); fit it on that model",
+            )
             activations = read(run, self.place or self.site, self.target.when)
         else:
             activations = run
@@ -230,17 +231,6 @@ class ProbeResult(Measured):
         true = self.target.indicators().values
         return Decoded(self.target.key, self.columns, self.predictions, true).plot(episode)
 
-    def _check_run(self, run: Rollout) -> None:
-        remedy = "give it activations, or fit it with probes.fit(run, target, site=...)"
-        where = "this probe was fitted on an array, so it cannot know where to read a run"
-        require(self.site is not None, f"{where}; {remedy}")
-        fitted, ran = self.settings, run.settings
-        require(
-            fitted.get("digest") == ran.get("digest"),
-            f"this probe was fitted on model {fitted.get('model')!r} ({str(fitted.get('digest'))[:12]}), the run is of "
-            f"{ran.get('model')!r} ({str(ran.get('digest'))[:12]}); fit it on that model",
-        )
-
     def scores(self) -> pd.DataFrame:
         """Every number: a row per metric, per output and per control, with intervals and paired differences.
 
@@ -265,7 +255,9 @@ class ProbeResult(Measured):
         lines = [repr(self)]
         lines += [f"  {DESCRIPTIONS[name]}: {control}" for name, control in self.controls.items()]
         lines += [f"  not run: {DESCRIPTIONS[name]}" for name in self.missing]
-        lines.append(f"  intervals (95 %): {self.estimand}")
+        name, n = "R2" if self.metric == "r2" else "accuracy", len(self.score.losses)
+        what = "episodes" if n == len(self.predictions) else "groups of episodes"
+        lines.append(f"  intervals (95 %): {name} on new {what} of this probe, refitted on all {n} {what}")
         lines += [f"  warning: {self.warning}"] if self.warning else []
         return "\n".join(lines)
 

@@ -10,17 +10,15 @@ intervene.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import joblib
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from joblib.parallel import get_active_backend
-from numpy import ndarray as Array
 from torch import Tensor
 
 from interp.algorithm import Episodes
@@ -47,11 +45,11 @@ from probes.result import measure_of
 from probes.targets import compute
 from probes.values import N_FOLDS, TargetValues, check, leans_low, overflows, warn_of_few
 
-COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+_COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
-_FORMAT = 5
-Window = tuple[int, int]
+_FORMAT = 6
+_Window = tuple[int, int]
 _Row = dict[str, Any]
 _Done = tuple["_Shared", Site, list[_Row]]
 """A cell with its rows."""
@@ -66,32 +64,10 @@ class _Shared:
         blank: the targets of the episodes that the untrained copies are run over.
     """
 
-    window: Window
+    window: _Window
     problem: Problem
     digest: str
     blank: Sample
-
-
-def cell(
-    shared: _Shared,
-    site: Site,
-    x: Float[Array, "episode round d"],
-    *blanks: Array,
-) -> _Done:
-    """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
-    require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
-    copies = [(without_rounding(blank), shared.blank) for blank in blanks if not overflows(blank)]
-    fitted = shared.problem.fit(without_rounding(x), copies)
-    rows = []
-    for target, (probe, controls) in zip(shared.problem.sample.targets, fitted, strict=True):
-        of_untrained, n_features = "the activations of the untrained model overflow", leans_low(x, target)
-        measure = measure_of(target, str(site), probe.score, controls, untrained=of_untrained, n_features=n_features)
-        row: _Row = {"target": target.key, "site": str(site)}
-        row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
-        row |= dict(zip(("start", "stop"), shared.window, strict=True)) | measure.row()
-        row |= {name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS}
-        rows.append(row | {"detectable": probe.score.detectable})
-    return shared, site, rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +87,7 @@ class SweepResult(Tabled):
         return self.frame.copy()
 
     @checked
-    def heatmap(self, target: str, value: str = "number", window: Window | None = None) -> Any:
+    def heatmap(self, target: str, value: str = "number", window: _Window | None = None) -> Any:
         """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "yes".
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
@@ -160,7 +136,7 @@ def sweep(
     components: str | Iterable[str] | None = None,
     layers: Iterable[int] | Literal["all"] = "all",
     positions: str | Iterable[str] = "all",
-    windows: Sequence[Window] | None = None,
+    windows: Sequence[_Window] | None = None,
     n_untrained: int = 1,
     seed: int = 0,
     cache: str | Path | None = None,
@@ -198,14 +174,14 @@ def sweep(
     integer("n_jobs", n_jobs, most=1024)
     layout = model.layout.fit(episodes)
     if components is None:
-        stream = [key for key in COMPONENTS if key in model.points]
+        stream = [key for key in _COMPONENTS if key in model.points]
         components = stream if "resid_post" in stream else list(model.points)
     places = sites(model, layout, components, positions, layers)
     values = compute(targets, episodes, model)
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
         blanks, elsewhere = untrained_runs(run, values, ["latents"], n_untrained, seed)
-    in_windows = of_windows(model, episodes, values, windows, seed, elsewhere)
+    in_windows = _of_windows(model, episodes, values, windows, seed, elsewhere)
     folder = None if cache is None else writable(cache)
     finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
     cells = share([(shared, site) for shared in in_windows for site in places], shard)
@@ -223,11 +199,11 @@ def sweep(
     return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS, alphas=list(ALPHAS)))
 
 
-def of_windows(
+def _of_windows(
     model: Machine,
     episodes: Episodes,
     values: Sequence[TargetValues],
-    windows: Sequence[Window] | None,
+    windows: Sequence[_Window] | None,
     seed: int,
     elsewhere: Sequence[TargetValues] | None = None,
 ) -> list[_Shared]:
@@ -235,11 +211,8 @@ def of_windows(
     n_rounds = episodes.n_rounds
     windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
     require(bool(windows), "no windows were given; give (first round, round after the last), or None for all rounds")
-    encoded = model.layout.fit(episodes).encode(episodes)
-    about = hashlib.sha256(f"{_FORMAT} {model.digest()} {seed} {N_FOLDS} {ALPHAS}".encode())
-    for part in encoded.tensors().values():
-        about.update(part.numpy().tobytes())
-    shared = []
+    fed = [part.numpy() for part in model.layout.fit(episodes).encode(episodes).tensors().values()]
+    about, shared = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed), []
     for start, stop in windows:
         require(
             0 <= start < stop <= n_rounds,
@@ -248,15 +221,11 @@ def of_windows(
         cut = [value.rounds(start, stop) for value in values]
         for value in cut:
             check(np.zeros((*value.values.shape[:2], 1)), value)
-        digest = about.copy()
-        for value in cut:
-            digest.update(f"{value.key} {value.implied_by} {start} {stop}".encode())
-            digest.update(np.ascontiguousarray(value.values).tobytes())
-            digest.update(b"" if value.mask is None else value.mask.tobytes())
         there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
-        digest.update(f"{len(there[0].values)}".encode())
+        parts = [(value.key, value.implied_by, value.values, value.mask) for value in cut]
+        digest = str(joblib.hash((about, start, stop, parts, len(there[0].values))))
         sample, blank = (Sample(each, np.arange(len(each[0].values)), seed) for each in (cut, there))
-        shared.append(_Shared((start, stop), Problem.of(sample, RIDGE), digest.hexdigest(), blank))
+        shared.append(_Shared((start, stop), Problem.of(sample, RIDGE), digest, blank))
     return shared
 
 
@@ -289,17 +258,31 @@ def _run(
 
 
 def _of_cell(
-    shared: tuple[dict[Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
+    shared: tuple[dict[_Window, _Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[_Window, Site]
 ) -> _Done:
-    """One cell, from the activations of the model and of its untrained copies."""
+    """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
     (ready, caches, layout), (window, site) = shared, one
-    place = (slice(None), slice(*window), *site.index(layout)[1:])
-    return cell(ready[window], site, *(cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches))
+    place, own = (slice(None), slice(*window), *site.index(layout)[1:]), ready[window]
+    x, *blanks = (cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches)
+    require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
+    copies = [(without_rounding(blank), own.blank) for blank in blanks if not overflows(blank)]
+    rows = []
+    for target, (probe, controls) in zip(
+        own.problem.sample.targets, own.problem.fit(without_rounding(x), copies), strict=True
+    ):
+        of_untrained, n_features = "the activations of the untrained model overflow", leans_low(x, target)
+        measure = measure_of(target, str(site), probe.score, controls, untrained=of_untrained, n_features=n_features)
+        row: _Row = {"target": target.key, "site": str(site)}
+        row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
+        row |= dict(zip(("start", "stop"), window, strict=True)) | measure.row()
+        row |= {name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS}
+        rows.append(row | {"detectable": probe.score.detectable})
+    return own, site, rows
 
 
 def _of_hook(
-    shared: tuple[dict[Window, _Shared], Sequence[Rollout], RoundLayout],
-    several: Sequence[tuple[Window, Site]],
+    shared: tuple[dict[_Window, _Shared], Sequence[Rollout], RoundLayout],
+    several: Sequence[tuple[_Window, Site]],
 ) -> list[_Done]:
     """The cells of one hook, from the rounds that the models run again for it."""
     ready, runs, layout = shared

@@ -36,7 +36,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 import interp.tasks
-from interp.algorithm import NEXT, Algorithm, AlgorithmRecord, Episodes, Values, Variable
+from interp.algorithm import NEXT, AlgorithmRecord, Episodes, Variable
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine
@@ -100,16 +100,6 @@ class Target:
             parameters=parameters,
         )
 
-    @property
-    def meaning(self) -> str:
-        """What the variable says, in words."""
-        return self.variable.meaning
-
-    @property
-    def units(self) -> str:
-        """The units of the variable."""
-        return self.variable.units
-
     def moment(self, when: str | None) -> When:
         """The moment called ``when``, or the default one."""
         for moment in self.moments:
@@ -127,7 +117,7 @@ _ROUND_INDEX = Target(_ROUND.key, "", _ROUND)
 def every(task: Task | str) -> tuple[Target, ...]:
     """Every target of a task: the variables of its algorithms, then the round index.
 
-    >>> [(target.key, target.units) for target in every("experts")][:3]
+    >>> [(target.key, target.variable.units) for target in every("experts")][:3]
     [('votes', 'class'), ('label', 'class'), ('log_weights', 'nats')]
     """
     task = interp.tasks.get(task) if isinstance(task, str) else task
@@ -150,7 +140,7 @@ def every(task: Task | str) -> tuple[Target, ...]:
 def get(key: str, task: Task | str | None = None) -> Target:
     """The target called ``key`` or ``algorithm.key``: of a task, or of the first one that has it.
 
-    >>> get("prediction").meaning, get("bayes.prediction").meaning
+    >>> get("prediction").variable.meaning, get("bayes.prediction").variable.meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
     """
     tasks = interp.tasks.every() if task is None else (interp.tasks.get(task) if isinstance(task, str) else task,)
@@ -212,26 +202,18 @@ def _read(
         algorithm = once(made, episodes, make=lambda: record.for_episodes(episodes, **parameters))
         computed = algorithm.run(episodes)
         values = computed[NEXT + variable.key if moment == "after" else variable.key]
-        mask = _scored(algorithm, variable.key, moment, computed)
-    flat = _flat(values)
+        of = algorithm.variable(variable.key)
+        if moment == "after":
+            later = algorithm.variable(NEXT + variable.key)
+            if later is not of and later.scored is not None:
+                of = later
+            else:  # by the state after the round
+                computed = {**computed, **{known: computed[NEXT + known] for known in algorithm.of_the_state}}
+        mask = None if of.scored is None else of.scored(computed)
+    by_output = "episode round ... -> episode round (...)"
+    flat = rearrange(values, by_output)
     numbers = flat if variable.kind == "class" else flat.astype(np.float64)
-    return numbers, variable.labels(values), None if mask is None else _flat(mask)
-
-
-def _flat(values: Array) -> Array:
-    flat: Array = rearrange(values, "episode round ... -> episode round (...)")
-    return flat
-
-
-def _scored(algorithm: Algorithm, key: str, moment: When, values: Values) -> Array | None:
-    """The entries that count in scores; after the round, by the state after it."""
-    variable = algorithm.variable(key)
-    if moment == "after":
-        later = algorithm.variable(NEXT + key)
-        if later is not variable and later.scored is not None:
-            return later.scored(values)
-        values = {**values, **{known: values[NEXT + known] for known in algorithm.of_the_state}}
-    return None if variable.scored is None else variable.scored(values)
+    return numbers, variable.labels(values), None if mask is None else rearrange(mask, by_output)
 
 
 @checked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -134,20 +134,16 @@ def as_array(values: Any, what: str) -> Array:
     >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
     (2, 3, 2)
     """
-    return array_of(what, _of_pandas(values, what) if isinstance(values, pd.Series | pd.DataFrame) else values)
-
-
-def _of_pandas(table: pd.Series | pd.DataFrame, what: str) -> Array:
-    if table.index.nlevels != 2:
-        return table.to_numpy()
-    table = table.sort_index()
+    if not isinstance(values, pd.Series | pd.DataFrame) or values.index.nlevels != 2:
+        return array_of(what, values.to_numpy() if isinstance(values, pd.Series | pd.DataFrame) else values)
+    table = values.sort_index()
     sizes = [len(table.index.unique(level)) for level in (0, 1)]
     require(
         sizes[0] * sizes[1] == len(table) and not table.index.has_duplicates,
         f"{what}: an index of episode and round holds every round of every episode once; this one has {len(table)} "
         f"rows for {sizes[0]} episodes and {sizes[1]} rounds",
     )
-    return table.to_numpy().reshape(*sizes, *table.shape[1:])
+    return array_of(what, table.to_numpy().reshape(*sizes, *table.shape[1:]))
 
 
 N_FOLDS = 5
@@ -172,13 +168,6 @@ def warn_of_few(n: int, stacklevel: int = 4) -> str | None:
     text = f"{n} independent episodes are few: below {FEW_EPISODES}, 95 % intervals cover as little as 88 %"
     warnings.warn(text, UserWarning, stacklevel=stacklevel)
     return text
-
-
-LEANS_LOW = (
-    "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
-    "fits on four fifths of them, is likely below that of a fit on all, so that it cannot be a 'no'"
-)
-"""The warning of a result whose score :func:`leans_low`."""
 
 
 def leans_low(
@@ -233,7 +222,14 @@ def check(x: Array, target: TargetValues) -> None:
             f"of {y.shape[1]}{hint}"
         )
     as_groups("episode", len(x))
-    _check_parts(target)
+    shape, what = y.shape, f"target {target.key!r} of shape {y.shape}"
+    n = len(target.outputs)
+    require(n == shape[-1], f"{what} needs a name for each of its {shape[-1]} outputs, got {n}")
+    parts = [("mask", target.mask, shape), ("kinds of rounds", target.types, shape[:2])]
+    parts += [("round's inputs", form, (*shape[:2], *form.shape[2:])) for form in target.inputs]
+    for part, of, wanted in parts:
+        if of is not None and of.shape != wanted:
+            raise InputError(f"the {part} of {what} must have shape {wanted}, got {of.shape}")
     inputs = [("the round's inputs", form) for form in target.inputs if form.shape[-1]]
     for what, values in [("the activations", x), (f"target {target.key!r}", y), *inputs]:
         finite = np.isfinite(values)
@@ -259,18 +255,6 @@ _MOST, _LEAST = 1e140, 1e-140
 """Sums of squares of values up to the first are finite, and those of values not all below the second are not 0."""
 
 
-def _check_parts(target: TargetValues) -> None:
-    """Refuse a target whose parts are of other sizes than its values."""
-    shape, what = target.values.shape, f"target {target.key!r} of shape {target.values.shape}"
-    n = len(target.outputs)
-    require(n == shape[-1], f"{what} needs a name for each of its {shape[-1]} outputs, got {n}")
-    parts = [("mask", target.mask, shape), ("kinds of rounds", target.types, shape[:2])]
-    parts += [("round's inputs", form, (*shape[:2], *form.shape[2:])) for form in target.inputs]
-    for part, values, wanted in parts:
-        if values is not None and values.shape != wanted:
-            raise InputError(f"the {part} of {what} must have shape {wanted}, got {values.shape}")
-
-
 def overflows(x: Array) -> bool:
     """Whether activations, or sums of their squares, are not finite: then nothing can be fitted to them.
 
@@ -279,25 +263,3 @@ def overflows(x: Array) -> bool:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.isfinite(x.size * np.square(x, dtype=np.float64).sum())
-
-
-def usable_untrained(
-    x: Array, blanks: Sequence[tuple[Array, Any]], stacklevel: int = 4
-) -> tuple[list[tuple[Array, Any]], str]:
-    """The untrained copies whose activations do not overflow, and a reason where none is left, of which it warns.
-
-    Raises:
-        InputError: another shape than that of the model's activations ``x``, where they are of the same episodes.
-    """
-    for blank, there in blanks:
-        require(
-            there is not None or x.shape == blank.shape,
-            f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
-            "use probes.untrained(model) on the same episodes",
-        )
-    usable = [one for one in blanks if not overflows(one[0])]
-    if usable or not blanks:
-        return usable, ""
-    text = "the activations of the untrained model overflow or are NaN"
-    warnings.warn(f"{text}, so that it is no control and is left out", UserWarning, stacklevel=stacklevel)
-    return [], text

@@ -81,7 +81,7 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
     """The page on what was read from ``path``, with ``others`` on the same instances."""
     runs, scores = reading.runs, score(reading.runs, others, seed)
     acts, notes = behaviour(runs, seed), note_table(runs)
-    of_regret, noted = _regret(scores), bool(len(notes.to_frame()))
+    of_regret, noted = _regret(scores), bool(len(notes.notes))
     sections = [
         Section("Summary", [Summary(_facts(runs, acts))]),
         Section("Regret over rounds", [Prose(_REGRET), *of_regret[1:]]),
@@ -209,7 +209,7 @@ def _notes(notes: NoteTable) -> Section:
 
 def _examples(notes: NoteTable) -> pd.DataFrame:
     """The notes of each group's first instance after rounds 1 and 6 and after the last; long ones are cut."""
-    table = notes.to_frame()
+    table = notes.notes
     first = table["index"] == table.groupby(["model", "condition", "regime"])["index"].transform("min")
     shown = table[first & (table["round"].isin((1, 6)) | (table["round"] == table["last_round"]))]
     cut = shown["note"].where(shown["note"].str.len() <= _LONGEST_NOTE, shown["note"].str[:_LONGEST_NOTE] + " ...")

@@ -12,8 +12,8 @@ from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.errors import InputError, require, require_known
 from interp.files import folder_to_write, write_csv
-from interp.llm.backend import AgentBackend, Backend, Connection, Settings
-from interp.progress import working
+from interp.llm.backend import AGENTS, AgentBackend, Backend, Connection, Settings
+from interp.progress import display, working
 
 if TYPE_CHECKING:
     from interp.llm.loading import Reading
@@ -86,9 +86,9 @@ def _open(
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)
         names = opened.residuals(every)
-        patches = [opened.patch_vote(played, expert, rounds - 1, names, batch)]
+        patches = [opened.patch("vote", played, expert, rounds - 1, names, batch)]
         if opened.condition.has_note:
-            patches.append(opened.patch_count(played, expert, rounds - 1, names, batch))
+            patches.append(opened.patch("count", played, expert, rounds - 1, names, batch))
         run = opened.play(played, names, batch)
         blank = Opened.load(model, device, untrained=seed, condition=condition).play(played, names, batch)
         fitted, record = [], probes.targets.get("counts")(played, "before")
@@ -178,17 +178,20 @@ def _run(
         return
     where: Connection | Backend | None = server
     if agent is not None:
-        from interp.llm.backend import scripted
-
-        where = AgentBackend(agent, scripted(agent))
+        where = AgentBackend(agent, AGENTS[agent])
     elif backend == "transformers":
         from interp.llm.local import LocalBackend
 
         where = LocalBackend(chosen, connection["concurrency"], device)
     assert where is not None, "a server has an address"
     try:
-        with runner.showing(expected.calls) as progress:
-            done = runner.run(jobs, out, where, price, progress, malformed_limit, budget)
+        with display("calls", int(expected.frame["calls"].sum())) as update:
+
+            def show(now: runner.RunSummary) -> None:
+                text = f"{now.finished}/{now.episodes} episodes, {now.malformed} malformed"
+                update(completed=now.calls + now.resumed_calls, text=text)
+
+            done = runner.run(jobs, out, where, price, show, malformed_limit, budget)
     except KeyboardInterrupt:
         say.aside("interrupted; every answer is on disk: run the same command again to resume")
         raise typer.Exit(130) from None

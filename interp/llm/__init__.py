@@ -5,7 +5,7 @@
   behaviour), and playing them so that nothing is lost.
 - ``local``, ``opened``: a model in this process, and the same model opened while it learns.
 - ``runs``, ``loading``, ``importer``: played episodes as data, from our traces or other people's results.
-- ``scores``, ``notes``, ``note_counts``: regret beside the baselines and the paper's numbers, what a model's notes say,
+- ``scores``, ``notes``: regret beside the baselines and the paper's numbers, what a model's notes say,
   and tables of both. ``note_tests``: does a note carry the state? Edit it, and go on from there.
 
 Nothing here imports ``httpx`` until a server is asked (``pip install 'latent-context-interp[llm]'``), nor torch until a

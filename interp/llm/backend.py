@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from interp.checks import check_fields, checked
 from interp.errors import InputError, require, require_known
-from interp.llm.note_counts import read_counts, write_counts
-from interp.llm.schemes import RESPONSE_FORMATS, Agent, Condition, Message, Turn, expert_letters, read_message
+from interp.llm.notes import read_counts, write_counts
+from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, expert_letters, read_message
 
 
 class UnavailableError(RuntimeError):
@@ -93,7 +93,7 @@ class Backend(Protocol):
 class AgentBackend(Backend):
     """A scripted agent (:mod:`interp.llm.backend`): no server, no waiting, the same traces."""
 
-    def __init__(self, name: str, agent: Agent):
+    def __init__(self, name: str, agent: Callable[[Sequence[Message]], str]):
         self.name, self.agent = name, agent
         self.address, self.concurrency = f"scripted agent {name}", 1
 
@@ -203,32 +203,27 @@ class Connection:
         require(self.timeout > 0, f"timeout must be > 0 seconds, got {self.timeout}")
 
     @property
-    def host(self) -> str:
-        """The host name in the base URL."""
-        return urlsplit(self.base_url).hostname or ""
-
-    @property
     def is_local(self) -> bool:
         """Is the server on this machine? Then no proxy stands between, and no key is needed."""
+        host = urlsplit(self.base_url).hostname or ""
         try:
-            return ip_address(self.host).is_loopback
+            return ip_address(host).is_loopback
         except ValueError:
-            return self.host == "localhost"
+            return host == "localhost"
 
     def key(self) -> str:
         """The key for this address; "" where none is needed."""
-        name = self.key_env or _PROVIDER_KEYS.get(self.host)
+        host = urlsplit(self.base_url).hostname or ""
+        name = self.key_env or _PROVIDER_KEYS.get(host)
         if name is None and self.is_local:
             return ""
         if name is None:
             raise InputError(
-                f"no key was given for {self.host}; put its key into an environment variable and name that with "
-                "key_env (--key-env), for a server without keys any word will do; keys of other providers are not sent "
-                "to it"
+                f"no key was given for {host}; put its key into an environment variable and name that with key_env "
+                "(--key-env), for a server without keys any word will do; keys of other providers are not sent to it"
             )
         key = os.environ.get(name, "").strip()
-        unset = f"the environment variable {name} is not set; put the key for {self.base_url} there"
-        require(bool(key) or self.is_local, unset)
+        require(bool(key), f"the environment variable {name} is not set; put the key for {self.base_url} there")
         return key
 
 
@@ -261,31 +256,23 @@ class ScriptedAgent:
 
     def __call__(self, messages: Sequence[Message]) -> str:
         told = [read_message(message) for message in messages if message["role"] == "user"]
-        rounds = [body for body in told if body["turn_type"] != "retry"]
-        body = rounds[-1]
+        *earlier, body = [one for one in told if one["turn_type"] != "retry"]
         note = str(body.get("note", ""))
+        seen: list[NDArray[np.bool_]] = []
         votes = _votes(body)
+        for one in earlier:
+            votes = _votes(one) if "Expert_A" in one else votes  # without a note, feedback does not repeat the advice
+            if one["turn_type"] == "feedback":
+                seen.append(votes == _label(one))
+        votes = _votes(body)
+        # The retained conversation says more than the note, where there is one.
+        before = Evidence(np.sum(seen, axis=0), len(seen), seen[-1]) if seen else evidence_in(note, len(votes))
         if body["turn_type"] == "feedback":
-            label = _label(body)
-            before = _evidence(rounds[:-1], note, len(votes))
-            right = votes == label
+            right = votes == _label(body)
             after = Evidence(before.correct + right, before.rounds + 1, right)
-            return json.dumps({"note": self.write(note, after, votes, label)})
-        said = self.rule(_evidence(rounds[:-1], note, len(votes)), votes)
+            return json.dumps({"note": self.write(note, after, votes, _label(body))})
+        said = self.rule(before, votes)
         return json.dumps({"prediction": ("rainy", "sunny")[said] if body["turn_type"] == "forecast" else said})
-
-
-def _evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evidence:
-    """From the retained conversation where there is one, else from the note."""
-    seen: list[NDArray[np.bool_]] = []
-    votes = np.array([], dtype=np.int64)
-    for body in rounds:
-        votes = _votes(body) if "Expert_A" in body else votes  # without a note, feedback does not repeat the advice
-        if body["turn_type"] == "feedback":
-            seen.append(votes == _label(body))
-    if seen:
-        return Evidence(np.sum(seen, axis=0), len(seen), seen[-1])
-    return evidence_in(note, n_experts)
 
 
 @checked
@@ -306,16 +293,15 @@ def evidence_in(note: str, n_experts: int) -> Evidence:
     return Evidence(correct, rounds, last)
 
 
+_BITS = {"rainy": 0, "sunny": 1, 0: 0, 1: 1}
+
+
 def _votes(body: dict[str, Any]) -> _Counts:
-    return np.array([_bit(value) for key, value in body.items() if key.startswith("Expert_")], dtype=np.int64)
+    return np.array([_BITS[value] for key, value in body.items() if key.startswith("Expert_")], dtype=np.int64)
 
 
 def _label(body: dict[str, Any]) -> int:
-    return _bit(body["actual_weather"] if "actual_weather" in body else body["true_label"])
-
-
-def _bit(word: object) -> int:
-    return {"rainy": 0, "sunny": 1, 0: 0, 1: 1}[word]
+    return _BITS[body["actual_weather"] if "actual_weather" in body else body["true_label"]]
 
 
 def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
@@ -323,14 +309,10 @@ def _follow_the_leader(seen: Evidence, votes: _Counts) -> int:
     return int(votes[int(np.argmax(seen.correct))])
 
 
-def _weighted_majority(eta: float) -> Callable[[Evidence, _Counts], int]:
-    """Vote with weights ``exp(-eta * losses)``; a tied vote says 1 (tolerance 1e-12)."""
-
-    def rule(seen: Evidence, votes: _Counts) -> int:
-        weights = np.exp(eta * (seen.correct - seen.correct.max(initial=0)))
-        return int(weights @ votes / weights.sum() >= 0.5 - 1e-12)
-
-    return rule
+def _weighted_majority(seen: Evidence, votes: _Counts) -> int:
+    """Vote with weights ``exp(-.3 * losses)``; a tied vote says 1 (tolerance 1e-12)."""
+    weights = np.exp(0.3 * (seen.correct - seen.correct.max(initial=0)))
+    return int(weights @ votes / weights.sum() >= 0.5 - 1e-12)
 
 
 def _majority(seen: Evidence, votes: _Counts) -> int:
@@ -375,10 +357,10 @@ def _full_history_note(note: str, seen: Evidence, votes: _Counts, label: int) ->
 AGENTS: dict[str, ScriptedAgent] = {
     "counter": ScriptedAgent(_follow_the_leader, _counter_note),
     "last-step": ScriptedAgent(_follow_previous_winners, _last_step_note),
-    "full-history": ScriptedAgent(_weighted_majority(0.3), _full_history_note),
+    "full-history": ScriptedAgent(_weighted_majority, _full_history_note),
     "random": ScriptedAgent(_random_choice, _counter_note),
     "follow-the-leader": ScriptedAgent(_follow_the_leader, _counter_note),
-    "weighted-majority": ScriptedAgent(_weighted_majority(0.3), _counter_note),
+    "weighted-majority": ScriptedAgent(_weighted_majority, _counter_note),
     "majority": ScriptedAgent(_majority, _counter_note),
 }
 PLAYERS = {
@@ -387,10 +369,3 @@ PLAYERS = {
     "full-history": "weighted majority; its note lists every round",
     "random": "tosses a coin; its note counts and is not used",
 }
-
-
-@checked
-def scripted(name: str) -> ScriptedAgent:
-    """The agent called ``name``."""
-    require_known("scripted agent", name, AGENTS)
-    return AGENTS[name]

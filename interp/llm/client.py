@@ -5,13 +5,12 @@
   when that did not help.
 - *Context overflow* (a 400 or 413 that says so): ``ContextOverflowError``; the episode ends and its prefix counts.
 - *This request refused* (400, 403, 413, 422): ``RefusedError``; the episode is set aside.
-- *Everything refused* (401, 402, 404, a redirect elsewhere): ``InputError``; the run stops.
+- *Everything refused* (401, 402, 404, a redirect): ``InputError``; the run stops.
 
 Whatever the server said about it is in the message, also where it said it with status 200 and an error for a body.
 
-The key goes to the host of the address alone: redirects to any other host, port or to plain http are refused, and a
-server on this machine is reached without proxies. :meth:`Client.scrub` takes the key out of everything that a server
-says, before anything is recorded or shown.
+The key goes to the address alone: redirects are refused, and a server on this machine is reached without proxies.
+:meth:`Client.scrub` takes the key out of everything that a server says, before anything is recorded or shown.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import json
 import random
 import re
 import time
-import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -82,7 +80,8 @@ class Client(Backend):
             trust_env=not connection.is_local,
         )
         self._url = httpx.URL(connection.base_url.rstrip("/") + "/chat/completions")
-        self._pace = _Pace(connection.requests_per_minute)
+        self._gap = 60 / connection.requests_per_minute if connection.requests_per_minute else 0.0
+        self._next = 0.0
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -97,8 +96,11 @@ class Client(Backend):
         body = {"model": self.settings.model, "messages": list(messages), **fields}
         problem = ""
         for attempt in range(self.connection.max_retries + 1):
-            await self._pace.wait()
-            start = time.monotonic()
+            # Requests are spaced evenly, so that no more than so many start in any minute.
+            now = time.monotonic()
+            start = max(now, self._next)
+            self._next = start + self._gap
+            await asyncio.sleep(start - now)
             try:
                 # The client's timeout bounds each wait for bytes; a server that drips them needs one for the whole.
                 async with asyncio.timeout(self.connection.timeout):
@@ -118,18 +120,34 @@ class Client(Backend):
         )
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Post once, going along with redirects on the same server; the body of a completion."""
-        url = self._url
-        for _ in range(4):
-            async with self._http.stream("POST", url, json=body) as response:
-                text = "" if response.has_redirect_location else await self._text(response)
-            if not response.has_redirect_location:
-                break
-            url = self._same_server(url, response)
+        """Post once; the body of a completion, which may be no longer than :data:`_LARGEST`, packed or not."""
+        async with self._http.stream("POST", self._url, json=body) as response:
+            if response.has_redirect_location:
+                raise InputError(
+                    f"{self._url.host} redirects to {response.headers['location']!r}; prompts and keys are not sent "
+                    "there. Give that address as the base URL if it is the right one"
+                )
+            packing = response.headers.get("content-encoding", "identity").strip().lower()
+            if packing not in ("identity", "", "gzip", "deflate"):
+                words = f"the server packs its answer by {packing[:60]!r}, which was not asked for"
+                raise RefusedError(self.scrub(words))
+            text = ""
+            async for piece in response.aiter_text():
+                text += piece
+                if len(text) > _LARGEST:
+                    raise RefusedError(f"the server's answer is larger than {_LARGEST // 10**6} MB")
         found, status = json_in(text), response.status_code
         if status < 300 and isinstance(found, dict) and found.get("choices"):
             return found
-        words, code = _words(found, text)
+        # What the server says about an error: the message where there is one, else the whole body.
+        said = found
+        for name in ("error", "message"):
+            said = said[name] if isinstance(said, dict) and said.get(name) else said
+        whole = said if isinstance(said, str) else json.dumps(found) if found is not None else text
+        error = found.get("error") if isinstance(found, dict) else None
+        code = error.get("code") if isinstance(error, dict) else None
+        words = " ".join(whole.split())[:1000] or "(an empty body)"
+        words += f" [{code}]" if isinstance(code, str) and code not in words else ""
         if status < 300 and isinstance(code, int) and 400 <= code < 600:
             status = code
         if status >= 300:
@@ -137,38 +155,6 @@ class Client(Backend):
         if _OVERFLOW.search(words):
             raise ContextOverflowError(self.scrub(words))
         raise _TransientError(f"what it sent is not a chat completion: {words}")
-
-    async def _text(self, response: Any) -> str:
-        """The body of a response, which may be no longer than :data:`_LARGEST` bytes, packed or not."""
-        packing = response.headers.get("content-encoding", "identity").strip().lower()
-        if packing not in ("identity", "", "gzip", "x-gzip", "deflate"):
-            raise RefusedError(self.scrub(f"the server packs its answer by {packing[:60]!r}, which was not asked for"))
-        # Unpacked here, so that a small body that unpacks to a large one is noticed before it is large.
-        unpack = zlib.decompressobj(wbits=47) if packing not in ("identity", "") else None
-        body = bytearray()
-        try:
-            async for piece in response.aiter_raw():
-                body += piece if unpack is None else unpack.decompress(piece, _LARGEST + 1 - len(body))
-                if len(body) > _LARGEST:
-                    raise RefusedError(f"the server's answer is larger than {_LARGEST // 10**6} MB")
-        except zlib.error as error:
-            raise _TransientError(f"its answer cannot be unpacked: {error}") from None
-        try:
-            return body.decode(response.charset_encoding or "utf-8", "replace")
-        except LookupError:
-            return body.decode("utf-8", "replace")
-
-    def _same_server(self, url: Any, response: Any) -> Any:
-        try:
-            target = url.join(response.headers["location"])
-        except self._httpx.InvalidURL as error:
-            raise InputError(f"{url.host} redirects to what is no address ({error}); give another base URL") from None
-        if (target.host, target.scheme) == (url.host, url.scheme) and target.port == url.port:
-            return target
-        raise InputError(
-            f"{url.host} redirects to another server, {target.scheme}://{target.netloc.decode()}; prompts and keys "
-            "are not sent there. Give that address as the base URL if it is the right one"
-        )
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
         settings = self.settings
@@ -182,15 +168,19 @@ class Client(Backend):
         more = json_values(self.scrub({key: value for key, value in found.items() if value is not None}))
         choice = more["choices"][0] if isinstance(more["choices"], list) else None
         message = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or not isinstance(message, dict):
+        finish = choice.pop("finish_reason", None) if isinstance(choice, dict) else None
+        if not isinstance(choice, dict) or not isinstance(message, dict) or not isinstance(finish, str | None):
             raise _TransientError(f"what it sent is not a chat completion: {json.dumps(found)[:300]}")
         usage = more.pop("usage", None)
         content = message.get("content")
         if content is None or isinstance(content, str):
             message.pop("content", None)
+        # A string, or a list of parts of which some are text.
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
         return Reply(
-            text=_text(content),
-            finish_reason=str(choice.pop("finish_reason", None) or ""),
+            text="".join(text for text in texts if isinstance(text, str)),
+            finish_reason=finish or "",
             model=str(more.pop("model", None) or ""),
             system_fingerprint=more.pop("system_fingerprint", None),
             usage=usage if isinstance(usage, dict) else None,
@@ -201,12 +191,17 @@ class Client(Backend):
     def _sort(self, status: int, words: str, headers: Any) -> Exception:
         said = self.scrub(words)
         if status in _TRANSIENT or status >= 500:
-            return _TransientError(f"it answered {status}: {said}", _asked_pause(headers))
+            pauses = [
+                float(text) / scale
+                for text, scale in ((headers.get("retry-after-ms"), 1000.0), (headers.get("retry-after"), 1.0))
+                if re.fullmatch(r"\s*\d+(?:\.\d*)?\s*", text or "")
+            ]
+            return _TransientError(f"it answered {status}: {said}", next(iter(pauses), None))
         if status in (400, 413) and _OVERFLOW.search(words):
             return ContextOverflowError(said)
         if status in (400, 403, 413, 422):
             return RefusedError(f"the server refused the request ({status}): {said}")
-        key = f"in {self.connection.key_env}" if self.connection.key_env else f"for {self.connection.host}"
+        key = f"in {self.connection.key_env}" if self.connection.key_env else f"for {self._url.host}"
         advice = {
             401: f"check the key {key}",
             402: "check the account's balance",
@@ -244,49 +239,3 @@ class Client(Backend):
             f"the server ignores response_format {kind!r} (it answered {reply.text[:40]!r}); use another: "
             f"{', '.join(name for name in RESPONSE_FORMATS if name != kind)}",
         )
-
-
-def _text(content: Any) -> str:
-    """The text of a message's content: a string, or a list of parts of which some are text."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        return "".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else ""
-
-
-def _words(found: Any, text: str) -> tuple[str, Any]:
-    """What a server said about an error, in its own words: the message where there is one, else the whole body; and
-    the error's code, None where there is none."""
-    said = found
-    for name in ("error", "message"):
-        if isinstance(said, dict) and said.get(name):
-            said = said[name]
-    whole = said if isinstance(said, str) else json.dumps(found) if found is not None else text
-    code = found["error"].get("code") if isinstance(found, dict) and isinstance(found.get("error"), dict) else None
-    told = " ".join(whole.split())[:1000] or "(an empty body)"
-    return f"{told} [{code}]" if isinstance(code, str) and code not in told else told, code
-
-
-def _asked_pause(headers: Any) -> float | None:
-    """How long the server asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds; None where it does not."""
-    for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
-            return max(0.0, float(headers[name]) / scale)
-        except (KeyError, ValueError):
-            continue
-    return None
-
-
-class _Pace:
-    """Spaces requests evenly, so that no more than ``per_minute`` start in any minute."""
-
-    def __init__(self, per_minute: float | None):
-        self._gap = 60 / per_minute if per_minute else 0.0
-        self._next = 0.0
-
-    async def wait(self) -> None:
-        now = time.monotonic()
-        start = max(now, self._next)
-        self._next = start + self._gap
-        if start > now:
-            await asyncio.sleep(start - now)

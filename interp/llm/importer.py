@@ -68,74 +68,72 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
     Args:
         regime: its regime, where the file does not name it.
     """
-    with reading(Path(path), "it is no result that can be imported; move it away"):
-        return _imported(Path(path), regime)
-
-
-def _imported(path: Path, regime: str | None) -> tuple[LLMRun, str, list[tuple[str, str]]]:
-    result = read_json(path)
-    advice, labels = _instance(path, result)
-    name = str(_first(result, "meta.prompt prompt meta.scheme scheme") or "")
-    words = (name or str(path.parent)).lower()
-    protocol = "no-note" if re.search("no[-_]?note", words) else "note" if "hist" in words else "note-only"
-    condition = Condition("weather" if "weather" in words else "online", protocol)
-    regimes = re.findall(
-        rf"(?<![a-z])({'|'.join(PAPER_REGIMES)})(?![a-z])", re.sub("anti_?signal", "anti-signal", str(path).lower())
-    )
-    record, set_aside = _record(path, result)
-    attempts, torn = _read_attempts(path.parent / "steps.jsonl", condition)
-    source, others = _choose(record, attempts, len(labels), path)
-    set_aside += others + [("steps.jsonl", torn)] * bool(torn)
-    rounds = source.rounds
-    played = np.array([source.predictions[t] for t in range(rounds)])
-    by_round, prompt_tokens, completion_tokens = tokens_of(source.calls, "step", rounds)
-    said = _first(result, "token_usage")
-    total = said if isinstance(said, dict) else {}
-    eta = _first(result, "input.eta eta")
-    is_number = isinstance(eta, (int, float)) and not isinstance(eta, bool) and np.isfinite(eta) and eta >= 0
-    require(eta is None or is_number, f"{str(path)!r}: eta must be a number of 0 or more, got {eta!r}")
-    run = LLMRun(
-        model=str(_first(result, "meta.model model") or "unknown"),
-        condition=condition,
-        regime=str(_first(result, "meta.regime regime") or regime or ["unknown", *regimes][-1]),
-        index=int(_first(result, "meta.idx idx index") or 0),
-        advice=advice,
-        labels=labels,
-        accuracies=_accuracies(path, _first(result, "input.accuracies accuracies"), advice.shape[1]),
-        predictions=played,
-        notes=tuple(source.notes.get(t) if condition.has_note else None for t in range(rounds)),
-        ended="complete" if rounds == len(labels) else "unfinished",
-        calls=len(source.calls) or counted(total.get("n_calls")) or rounds * condition.calls_per_round,
-        malformed=int(np.isnan(played).sum()),
-        prompt_tokens=by_round,
-        total_prompt_tokens=prompt_tokens or counted(total.get("prompt_tokens")),
-        total_completion_tokens=completion_tokens or counted(total.get("completion_tokens")),
-        seconds=float(np.mean([call["elapsed_s"] for call in source.calls if "elapsed_s" in call] or [np.nan])),
-        wording=f"imported: {name or 'unknown prompt'}",
-        served=(),
-        path=path,
-        eta=None if eta is None else float(eta),
-    )
-    return run, source.name, set_aside
-
-
-def _instance(path: Path, result: dict[str, Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    names = "input.expert_predictions input.advice expert_predictions advice"
-    advice = _bits(path, "advice", _needed(path, result, "advice", names))
-    names = "input.true_labels input.labels true_labels labels"
-    labels = _bits(path, "labels", _needed(path, result, "labels", names))
-    require(
-        advice.ndim == 2 and labels.ndim == 1 and not np.isnan(advice).any() and not np.isnan(labels).any(),
-        f"{str(path)!r}: advice must be [round][expert] and labels [round], without nulls",
-    )
-    require(len(advice) == len(labels), f"{str(path)!r} has advice for {len(advice)} rounds and {len(labels)} labels")
-    return advice.astype(np.int64), labels.astype(np.int64)
+    path = Path(path)
+    with reading(path, "it is no result that can be imported; move it away"):
+        result = read_json(path)
+        advice = _bits(path, "advice", result, "input.expert_predictions input.advice expert_predictions advice")
+        labels = _bits(path, "labels", result, "input.true_labels input.labels true_labels labels")
+        require(
+            advice.ndim == 2 and labels.ndim == 1 and not np.isnan(advice).any() and not np.isnan(labels).any(),
+            f"{str(path)!r}: advice must be [round][expert] and labels [round], without nulls",
+        )
+        n_rounds, n_experts = advice.shape
+        require(n_rounds == len(labels), f"{str(path)!r} has advice for {n_rounds} rounds and {len(labels)} labels")
+        name = str(_first(result, "meta.prompt prompt meta.scheme scheme") or "")
+        words = (name or str(path.parent)).lower()
+        protocol = "no-note" if re.search("no[-_]?note", words) else "note" if "hist" in words else "note-only"
+        condition = Condition("weather" if "weather" in words else "online", protocol)
+        regimes = re.findall(
+            rf"(?<![a-z])({'|'.join(PAPER_REGIMES)})(?![a-z])", re.sub("anti_?signal", "anti-signal", str(path).lower())
+        )
+        record, set_aside = _record(path, result)
+        attempts, torn = _read_attempts(path.parent / "steps.jsonl", condition)
+        source, others = _choose(record, attempts, n_rounds, path)
+        set_aside += others + [("steps.jsonl", torn)] * bool(torn)
+        rounds = len(source.predictions)
+        played = np.array([source.predictions[t] for t in range(rounds)])
+        by_round, prompt_tokens, completion_tokens = tokens_of(source.calls, "step", rounds)
+        said = _first(result, "token_usage")
+        total = said if isinstance(said, dict) else {}
+        eta, known = _first(result, "input.eta eta"), _first(result, "input.accuracies accuracies")
+        is_number = isinstance(eta, (int, float)) and not isinstance(eta, bool) and np.isfinite(eta) and eta >= 0
+        require(eta is None or is_number, f"{str(path)!r}: eta must be a number of 0 or more, got {eta!r}")
+        is_list = isinstance(known, list) and all(isinstance(share, int | float) for share in known)
+        accuracies = np.asarray(known if is_list else [], dtype=np.float64)
+        require(
+            known is None or (len(accuracies) == n_experts and bool(((accuracies >= 0) & (accuracies <= 1)).all())),
+            f"{str(path)!r}: accuracies must be {n_experts} numbers in [0, 1], one for each expert, got {known!r}",
+        )
+        run = LLMRun(
+            model=str(_first(result, "meta.model model") or "unknown"),
+            condition=condition,
+            regime=str(_first(result, "meta.regime regime") or regime or ["unknown", *regimes][-1]),
+            index=int(_first(result, "meta.idx idx index") or 0),
+            advice=advice.astype(np.int64),
+            labels=labels.astype(np.int64),
+            accuracies=None if known is None else accuracies,
+            predictions=played,
+            notes=tuple(source.notes.get(t) if condition.has_note else None for t in range(rounds)),
+            ended="complete" if rounds == n_rounds else "unfinished",
+            calls=len(source.calls) or counted(total.get("n_calls")) or rounds * condition.calls_per_round,
+            malformed=int(np.isnan(played).sum()),
+            prompt_tokens=by_round,
+            total_prompt_tokens=prompt_tokens or counted(total.get("prompt_tokens")),
+            total_completion_tokens=completion_tokens or counted(total.get("completion_tokens")),
+            seconds=float(np.mean([call["elapsed_s"] for call in source.calls if "elapsed_s" in call] or [np.nan])),
+            wording=f"imported: {name or 'unknown prompt'}",
+            served=(),
+            path=path,
+            eta=None if eta is None else float(eta),
+        )
+        return run, source.name, set_aside
 
 
 def _record(path: Path, result: dict[str, Any]) -> tuple[_Source, list[tuple[str, str]]]:
     """What ``result.json`` tells of the play; without predictions it is an empty source."""
-    said = _first(result, "response.predictions predictions")
-    predictions = [] if said is None else _bits(path, "predictions", said).tolist()
+    names = "response.predictions predictions"
+    known = _first(result, names) is not None
+    predictions = _bits(path, "predictions", result, names).tolist() if known else []
     texts = list(_first(result, "response.notes notes") or [])
     aside = []
     if len(texts) == len(predictions) + 1 and not texts[0]:
@@ -145,20 +143,6 @@ def _record(path: Path, result: dict[str, Any]) -> tuple[_Source, list[tuple[str
         aside, texts = [(f"notes of {RECORD}", why)], []
     notes = {t: text for t, text in enumerate(texts) if isinstance(text, str)}
     return _Source(RECORD, dict(enumerate(predictions)), notes), aside
-
-
-def _accuracies(path: Path, values: Any, n_experts: int) -> NDArray[np.float64] | None:
-    if values is None:
-        return None
-    try:
-        found = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        found = np.array([])
-    require(
-        found.shape == (n_experts,) and bool(((found >= 0) & (found <= 1)).all()),
-        f"{str(path)!r}: accuracies must be {n_experts} numbers in [0, 1], one for each expert, got {values!r}",
-    )
-    return found
 
 
 def _first(result: dict[str, Any], names: str) -> Any:
@@ -172,13 +156,9 @@ def _first(result: dict[str, Any], names: str) -> Any:
     return None
 
 
-def _needed(path: Path, result: dict[str, Any], what: str, names: str) -> Any:
-    value = _first(result, names)
-    require(value is not None, f"{str(path)!r} has no {what}; give it as {' or '.join(names.split())}")
-    return value
-
-
-def _bits(path: Path, what: str, values: Sequence[Any]) -> NDArray[np.float64]:
+def _bits(path: Path, what: str, result: dict[str, Any], names: str) -> NDArray[np.float64]:
+    values = _first(result, names)
+    require(values is not None, f"{str(path)!r} has no {what}; give it as {' or '.join(names.split())}")
     try:
         return np.array(
             [[_BITS[v] for v in row] if isinstance(row, list) else _BITS[row] for row in values], dtype=np.float64
@@ -199,10 +179,6 @@ class _Source:
     predictions: dict[int, float] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def rounds(self) -> int:
-        return len(self.predictions)
 
     @property
     def problem(self) -> str:
@@ -229,8 +205,8 @@ def _choose(
     candidates = [source for source in everything if not source.problem]
     if not candidates:
         raise InputError(f"{str(path)!r} has no predictions that can be used: in {record.name}, {record.problem}")
-    longest = max(source.rounds for source in candidates)
-    best = [source for source in candidates if source.rounds == longest]
+    longest = max(len(source.predictions) for source in candidates)
+    best = [source for source in candidates if len(source.predictions) == longest]
     retelling = [attempt for attempt in best if attempt is not record and attempt.same_play(record)]
     retold = record in best and bool(retelling)
     chosen = retelling[-1] if retold else record if record in best else best[-1]
@@ -239,16 +215,18 @@ def _choose(
     # A record that the attempt retells, or that says nothing, is not another play.
     others = [one for one in attempts if one is not chosen]
     others = [record] * (chosen is not record and bool(record.predictions) and not retold) + others
-    return chosen, [(one.name, one.problem or _why_not(one, chosen)) for one in others]
-
-
-def _why_not(one: _Source, chosen: _Source) -> str:
-    if one.rounds < chosen.rounds:
-        part = f"it has {one.rounds} of the {chosen.rounds} rounds of {chosen.name}"
-        return part if one.same_play(chosen) else f"{part}, and is another attempt: its predictions differ"
-    if one.same_play(chosen):
-        return f"it tells the same as {chosen.name}"
-    return f"it is another attempt: its predictions differ from those of {chosen.name}"
+    reasons = []
+    for one in others:
+        n, same = len(one.predictions), one.same_play(chosen)
+        if n < longest:
+            why = f"it has {n} of the {longest} rounds of {chosen.name}"
+            why += "" if same else ", and is another attempt: its predictions differ"
+        elif same:
+            why = f"it tells the same as {chosen.name}"
+        else:
+            why = f"it is another attempt: its predictions differ from those of {chosen.name}"
+        reasons.append((one.name, one.problem or why))
+    return chosen, reasons
 
 
 def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str]:
@@ -272,26 +250,20 @@ def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str
             isinstance(call, dict) and isinstance(call.get("step"), int) and call["step"] >= 0,
             f"line {number} of {str(path)!r} has no whole number 'step' of 0 or more",
         )
-        feedback = call.get("turn") == "feedback"
-        again = call["step"] == last_step and last_was_feedback and not feedback
-        if not attempts or call["step"] < last_step or again:
+        step, feedback = call["step"], call.get("turn") == "feedback"
+        again = step == last_step and last_was_feedback and not feedback
+        if not attempts or step < last_step or again:
             attempts.append(_Source(f"{path.name}, attempt {len(attempts) + 1}"))
-        last_step, last_was_feedback = call["step"], feedback
-        _add(attempts[-1], call, condition)
+        last_step, last_was_feedback, source = step, feedback, attempts[-1]
+        source.calls.append(call)
+        parsed = call["parsed"] if isinstance(call.get("parsed"), dict) else {}
+        said: Any = call.get("prediction", parsed.get("prediction"))
+        if feedback:
+            told = [call.get("note_out"), call.get("note"), parsed.get("note")]
+            texts = [note for note in told if isinstance(note, str)]
+            source.notes |= {step: texts[0]} if texts else {}
+            continue
+        if isinstance(call.get("raw_response"), str):
+            said = read_answer(condition, "prediction", call["raw_response"]).value
+        source.predictions[step] = _BITS.get(said, float("nan")) if isinstance(said, int | str) else float("nan")
     return attempts, torn
-
-
-def _add(source: _Source, call: dict[str, Any], condition: Condition) -> None:
-    source.calls.append(call)
-    parsed = call["parsed"] if isinstance(call.get("parsed"), dict) else {}
-    step = call["step"]
-    if call.get("turn") == "feedback":
-        told = [call.get("note_out"), call.get("note"), parsed.get("note")]
-        if texts := [note for note in told if isinstance(note, str)]:
-            source.notes[step] = texts[0]
-    elif isinstance(call.get("raw_response"), str):
-        answer = read_answer(condition, "prediction", call["raw_response"])
-        source.predictions[step] = float(answer.value) if isinstance(answer.value, int) else float("nan")
-    else:
-        said = call.get("prediction", parsed.get("prediction"))
-        source.predictions[step] = _BITS.get(said, float("nan")) if isinstance(said, (int, str)) else float("nan")

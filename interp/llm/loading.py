@@ -23,7 +23,7 @@ from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.files import reading
 from interp.llm.importer import RECORD, import_result
-from interp.llm.protocol import FORMAT, FORMATS, calls_in, instance_of, read_lines, replay, session_from
+from interp.llm.protocol import FORMAT, instance_of, read_lines, replay, session_from
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
 
@@ -55,7 +55,7 @@ def holds_runs(path: str | Path) -> bool:
     """Is ``path`` a folder with traces or other people's results below it?"""
     folder = Path(path)
     found = (file for name in ("*.jsonl", RECORD) for file in folder.rglob(name)) if folder.is_dir() else iter(())
-    return any(file.name == RECORD or _is_trace(file) for file in found)
+    return any(file.name == RECORD or not _other_than_a_trace(file) for file in found)
 
 
 @checked
@@ -68,7 +68,8 @@ def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> Reading:
     """Every run below ``path`` (or the one in that file), with what was set aside.
 
-    A foreign result that cannot be read is set aside; a damaged trace of our own is an error.
+    A foreign result that cannot be read is set aside, and so is every other file; a damaged trace of our own is an
+    error.
 
     Args:
         regime: regime of foreign results that do not name theirs.
@@ -80,13 +81,24 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     require_known("way with duplicates", duplicates, ("refuse", "first"))
     path = Path(path)
     require(path.exists(), f"no such file or folder {str(path)!r}; give the output folder of `interp llm run`")
-    files = [path] if path.is_file() else sorted(path.rglob("*.json*"))
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
     runs: list[LLMRun] = []
     rows: list[dict[str, Any]] = []
     for file in files:
-        if file.name == RECORD:
-            _import(file, regime, runs, rows)
-        elif file.suffix == ".jsonl" and file.name != "steps.jsonl" and _is_trace(file):
+        if file.is_dir() or (file.name == "steps.jsonl" and file.with_name(RECORD).exists()):
+            continue
+        if file.name == RECORD and file.is_file():
+            try:
+                run, source, set_aside = import_result(file, regime)
+            except InputError as error:
+                rows.append(_row(file, RECORD, why=str(error)))
+                continue
+            runs.append(run)
+            rows.append(_row(file, source, run.rounds))
+            rows.extend(_row(file, part, why=why) for part, why in set_aside)
+        elif what := _other_than_a_trace(file):
+            rows.append(_row(file, "file", why=f"it is {what}"))
+        else:
             run = from_trace(file)
             if run.edited:
                 rows.append(_row(file, "trace", why="it begins from an edited note (`interp llm notes --test`)"))
@@ -106,26 +118,15 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     return Reading(sorted(kept, key=lambda run: (*run.group, run.index, str(run.path))), pd.DataFrame(rows))
 
 
-def _import(file: Path, regime: str | None, runs: list[LLMRun], rows: list[dict[str, Any]]) -> None:
-    try:
-        run, source, set_aside = import_result(file, regime)
-    except InputError as error:
-        rows.append(_row(file, RECORD, why=str(error)))
-        return
-    runs.append(run)
-    rows.append(_row(file, source, run.rounds))
-    rows.extend(_row(file, part, why=why) for part, why in set_aside)
-
-
 def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any]:
     """A row of :attr:`Reading.table`; what has a reason was set aside."""
     return {"path": str(path), "part": part, "status": "set aside" if why else "read", "rounds": rounds, "why": why}
 
 
 def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]) -> list[LLMRun]:
-    plays: dict[tuple[str, ...], list[LLMRun]] = {}
+    plays: dict[tuple[Any, ...], list[LLMRun]] = {}
     for run in runs:
-        plays.setdefault((*run.group, run.digest), []).append(run)
+        plays.setdefault((*run.group, run.advice.tobytes(), run.labels.tobytes()), []).append(run)
     copied: list[tuple[LLMRun, LLMRun]] = []
     for which, group in plays.items():
         plays[which] = []
@@ -161,21 +162,28 @@ def _set_aside(rows: list[dict[str, Any]], paths: set[str], why: str) -> None:
             row |= {"status": "set aside", "why": why}
 
 
-def _is_trace(path: Path) -> bool:
-    """Does the first line say that this is a trace of ours?"""
+def _other_than_a_trace(path: Path) -> str:
+    """What a file is that is no trace of ours, which its first line would say; empty for a trace."""
+    if not path.is_file():
+        return "no regular file, and is not opened"
     with open(path, "rb") as stream:
         start = stream.read(200)
-    return any(f'"format": "{version}"'.encode() in start for version in FORMATS)
+    if start.startswith(b"\x1f\x8b"):
+        return "gzipped; unpack it"
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")) or b'\x00"\x00' in start:
+        return "in UTF-16; save it as UTF-8"
+    is_trace = path.suffix == ".jsonl" and f'"format": "{FORMAT}"'.encode() in start
+    return "" if is_trace else "no trace of `interp llm run` and no result.json"
 
 
 def from_trace(path: Path) -> LLMRun:
     """Read one trace; the recorded replies are replayed through the state machine, which checks them."""
     with reading(path, "move the file away and run again"):
         (header, *records), _ = read_lines(path)
-        require(header.get("format") in FORMATS, f"{str(path)!r} is not a trace of this version ({FORMAT})")
+        require(header.get("format") == FORMAT, f"{str(path)!r} is not a trace of this version ({FORMAT})")
         session = session_from(header)
         end = replay(session, records, path)
-        calls = calls_in(records)
+        calls = [record for record in records if "reply" in record]
         rounds = len(session.predictions)
         by_round, prompt_tokens, completion_tokens = tokens_of(calls, "round", rounds)
         instance = instance_of(header, records)

@@ -168,33 +168,28 @@ class LocalBackend(Backend):
         draws = [torch.Generator().manual_seed(one.seed) for one in batch]
         written: list[list[int]] = [[] for _ in batch]
         ended = [""] * len(batch)
+        ends = self.model.generation_config.eos_token_id
+        stops = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id}
         logits, cache, mask = self._forward([one.ids + prefix for one in batch])
         for _ in range(longest):
             tokens = [self._pick(row, draw) for row, draw in zip(logits, draws, strict=True)]
             for i, token in enumerate(tokens):
                 if not ended[i]:
                     written[i].append(token)
-                    ended[i] = self._end(written[i], forced)
+                    last = self.tokenizer.decode([token]) if forced else ""
+                    ended[i] = "stop" if token in stops or '"' in last or "\n" in last else ""
             if all(ended):
                 break
             mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
             logits, cache = self._step(torch.tensor(tokens, device=mask.device)[:, None], mask, cache)
-        return [self._finish(begin, ids, end) for ids, end in zip(written, ended, strict=True)]
-
-    def _finish(self, begin: str, ids: list[int], end: str) -> tuple[str, str, int]:
-        text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        if begin:
-            note = text.split('"')[0].split("\n")[0].replace("\\", "")
-            return json.dumps({"note": note.strip()}, ensure_ascii=False), "stop", len(ids)
-        return text, end or "length", len(ids)
-
-    def _end(self, ids: list[int], forced: bool) -> str:
-        ends = self.model.generation_config.eos_token_id
-        stops = set(ends if isinstance(ends, list) else [ends]) | {self.tokenizer.eos_token_id}
-        if ids[-1] in stops:
-            return "stop"
-        last = self.tokenizer.decode(ids[-1:]) if forced else ""
-        return "stop" if '"' in last or "\n" in last else ""
+        answers = []
+        for ids, end in zip(written, ended, strict=True):
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            if forced:
+                note = text.split('"')[0].split("\n")[0].replace("\\", "")
+                text, end = json.dumps({"note": note.strip()}, ensure_ascii=False), "stop"
+            answers.append((text, end or "length", len(ids)))
+        return answers
 
     def _pick(self, logits: torch.Tensor, draw: torch.Generator) -> int:
         import torch

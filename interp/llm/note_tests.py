@@ -1,7 +1,7 @@
 """Does a player's note carry its state? Notes are edited, the player goes on from them, and its choices are compared.
 
 A player that keeps a note is a machine with rounds whose channel is a text. At one moment of each trace (so many rounds
-before its end) its note is replaced by an edit of it (:data:`EDITS`), and the player goes on for a few rounds, beside
+before its end) its note is replaced by an edit of it (:data:`_EDITS`), and the player goes on for a few rounds, beside
 itself with its own note and the same votes. A note may be in any form, so an edit is kept only where the edited text,
 read again by :func:`~interp.llm.backend.evidence_in`, means what the edit should say. What an edit should do is the
 choice of scripted agents that know nothing but what either note says. The votes of the first round are chosen so that
@@ -12,7 +12,7 @@ A note that tells no experts apart cannot be edited: then a note that counts rig
 and the question becomes whether the player goes by such a note.
 
 - *follows*: the share of telling rounds in which the player, with either note, chooses as the agents do. The control of
-  it (:data:`CONTROLS`) is another text that says what the note said, in the same rounds: a player who chooses after it
+  it (:data:`_CONTROLS`) is another text that says what the note said, in the same rounds: a player who chooses after it
   as after the edit would be counted as one who follows.
 - *moved*: the share of rounds in which its choice with the edited note is another than with its own.
 
@@ -40,7 +40,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.errors import require
+from interp.errors import require, require_known
 from interp.llm.backend import (
     AGENTS,
     AgentBackend,
@@ -50,28 +50,27 @@ from interp.llm.backend import (
     ScriptedAgent,
     Settings,
     evidence_in,
-    scripted,
 )
-from interp.llm.loading import from_trace
-from interp.llm.note_counts import mentions, read_counts, write_counts
+from interp.llm.loading import from_trace, load
+from interp.llm.notes import mentions, read_counts, write_counts
 from interp.llm.plan import Instance, Job
 from interp.llm.protocol import instance_of, read_lines, replay, session_from
 from interp.llm.runner import run
-from interp.llm.schemes import Condition, Prompt, expert_letters
+from interp.llm.schemes import Prompt, expert_letters
 from interp.measure import FEW, Control, Measure, Measured, decisive, sentence
 from interp.provenance import provenance
 from interp.statistics import exact_share
 
-HALF = 0.5
+_HALF = 0.5
 """Least share of telling rounds that are followed: a coin with either note follows one of four, a player that departs
 from its algorithm in one choice of ten follows .81."""
-UNUSED = 0.3
+_UNUSED = 0.3
 """Least share of notes that are used: 11 instances that never move are below it by the exact interval, 10 are not."""
 _FEWEST = 6
 """Notes with telling rounds that an edit needs to be judged: of 6, all are more than half by the exact interval, of 5
 they are not."""
 AGAINST = ("follow-the-leader", "weighted-majority")
-EDITS = {
+_EDITS = {
     "swap two players": "the names of the expert with most and the one with fewest right predictions change places",
     "permute names": "every expert gets the name of the next one, the last that of the first",
     "edit one count": "the expert with fewest right predictions gets one more than the best has, or every round",
@@ -79,7 +78,7 @@ EDITS = {
     "counts that never happened": "a new note: right and wrong predictions of every expert change places",
     "an earlier note": "the player's own note of half as many rounds",
 }
-CONTROLS = {
+_CONTROLS = {
     "the same note": "asked once more, with another seed",
     "paraphrase": "the same counts in other words",
     "reorder": "the same parts in the opposite order",
@@ -145,7 +144,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NoteTest(Measured):
+class _NoteTest(Measured):
     """What edits of notes do to the choices of one player under one condition: the measures "carries" and "used".
 
     Attributes:
@@ -173,7 +172,7 @@ def try_edits(
     against: Sequence[str] = AGAINST,
     where: Endpoint | Backend = Endpoint(),
     seed: int = 0,
-) -> list[NoteTest]:
+) -> list[_NoteTest]:
     """Edit the notes in the traces below ``path``, let their players go on, and say what their notes are for.
 
     Args:
@@ -187,7 +186,9 @@ def try_edits(
     """
     require(rounds >= 1, f"rounds must be 1 or more, got {rounds}")
     require(bool(against), "name at least one scripted agent that says what an edit should do")
-    agents = [scripted(name) for name in against]
+    for name in against:
+        require_known("scripted agent", name, AGENTS)
+    agents = [AGENTS[name] for name in against]
     groups: dict[tuple[str, str], list[_Moment]] = {}
     for moment in _moments(Path(path), rounds):
         groups.setdefault((moment.job.settings.model, moment.job.condition.name), []).append(moment)
@@ -207,23 +208,27 @@ def try_edits(
         require(done.complete, f"not every edited note was answered: {done.sentence}")
         told = provenance(against=list(against), seed=seed, calls=done.calls)
         places = {one.place: from_trace(Path(folder) / one.place).predictions for one in jobs.values()}
-        rounds_of = _outcomes(asked, places)
-        tests.append(NoteTest(model, condition, _judged(rounds_of), _table(rounds_of), told))
+        outcomes = _outcomes(asked, places)
+        rows = []
+        for (kind, change, number), part in outcomes.groupby(["kind", "change", "round"], sort=False):
+            row = {"kind": kind, "change": change, "round": number, "notes": len(part), "given": part["given"].sum()}
+            row |= {"missing": (~part["usable"]).sum(), "telling": part["telling"].sum()}
+            row |= exact_share(part.loc[part["telling"], "follows"]).columns("follows")
+            moved = part.loc[part["telling" if kind == "edit" else "usable"], "moved"]
+            rows.append(row | exact_share(moved).columns("moved"))
+        tests.append(_NoteTest(model, condition, _judged(outcomes), pd.DataFrame(rows), told))
     return tests
 
 
 def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
     """The moment of each trace below ``path``, ``rounds`` before its end."""
-    for file in [path] if path.is_file() else sorted(path.rglob("*.jsonl")):
-        (header, *records), _ = read_lines(file)
-        if "begins" in header or not Condition(**header["condition"]).has_note:
-            continue
-        whole = from_trace(file)
+    for whole in load(path, duplicates="first"):
         at = whole.rounds - rounds
-        if at < 1 or None in whole.notes[:at]:
+        if whole.path.suffix != ".jsonl" or not whole.condition.has_note or at < 1 or None in whole.notes[:at]:
             continue
+        (header, *records), _ = read_lines(whole.path)
         session = session_from(header)
-        replay(session, records, file, rounds=at)
+        replay(session, records, whole.path, rounds=at)
         told = instance_of(header, records)
         n_experts, note = whole.advice.shape[1], session.note
         given = not _says_anything(note, n_experts)
@@ -237,7 +242,7 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
         earlier = whole.notes[at // 2 - 1] if at >= 2 and not given else None
         begins = {"note": note, "history": session.history, "last_note": False}
         yield _Moment(
-            replace(job, begins=begins), given, edited(note, n_experts, earlier), str(header["made_with"]["address"])
+            replace(job, begins=begins), given, _edited(note, n_experts, earlier), str(header["made_with"]["address"])
         )
 
 
@@ -246,27 +251,23 @@ def _asked(moment: _Moment, agents: Sequence[ScriptedAgent], seed: tuple[int, in
     every = np.array(list(product((0, 1), repeat=moment.job.instance.advice.shape[1])))
     np.random.default_rng(seed).shuffle(every)
     used: list[_Asked] = []
-    for name in [name for name in EDITS if name in moment.texts]:
-        votes = (other.job.instance.advice for other in used)
-        known = (one for of in votes if (one := _with_votes(moment, name, of, agents)).telling.all())
-        one = next(known, None) or _told(moment, name, every, agents)
+    for name in [name for name in _EDITS if name in moment.texts]:
+        known = (_with_votes(moment, name, other.job.instance.advice, agents) for other in used)
+        one = next((found for found in known if found.telling.all()), None)
+        if one is None:  # votes that tell the edit, round by round; the instance's own where none do
+            advice = moment.job.instance.advice.copy()
+            for lag in range(len(advice)):
+                for tried in (*every, advice[lag].copy()):
+                    advice[lag] = tried
+                    one = _with_votes(moment, name, advice.copy(), agents)
+                    if one.telling[lag]:
+                        break
+        assert one is not None, "an instance has rounds"
         if one.telling[0]:
             used.append(one)
             yield one
-    for name in [name for name in CONTROLS if name in moment.texts and used]:
+    for name in [name for name in _CONTROLS if name in moment.texts and used]:
         yield replace(_with_votes(moment, name, used[0].job.instance.advice, agents), after=used[0].after)
-
-
-def _told(moment: _Moment, name: str, every: NDArray[np.int64], agents: Sequence[ScriptedAgent]) -> _Asked:
-    """An edit with votes that tell it, round by round; the instance's own where none do."""
-    advice = moment.job.instance.advice.copy()
-    for lag in range(len(advice)):
-        for votes in (*every, advice[lag].copy()):
-            advice[lag] = votes
-            one = _with_votes(moment, name, advice.copy(), agents)
-            if one.telling[lag]:
-                break
-    return one
 
 
 def _with_votes(moment: _Moment, name: str, advice: NDArray[np.int64], agents: Sequence[ScriptedAgent]) -> _Asked:
@@ -274,19 +275,14 @@ def _with_votes(moment: _Moment, name: str, advice: NDArray[np.int64], agents: S
     own = replace(moment.job, instance=replace(moment.job.instance, advice=advice), variant=f"own-{told}")
     text = moment.texts[name]
     job = replace(own, variant=f"{name.replace(' ', '-')}-{told}", begins={**own.begins, "note": text})
-    before, after = (np.array([_choices(one, agent) for agent in agents]) for one in (own, job))
-    return _Asked(name, moment.given, job, own, before, after)
-
-
-def _choices(job: Job, agent: ScriptedAgent) -> list[int]:
-    """What a scripted agent chooses that knows what the note says, and then keeps what it sees."""
-    instance, choices = job.instance, []
-    seen = _evidence(job.begins["note"], instance.advice.shape[1])
-    for votes, label in zip(instance.advice, instance.labels, strict=True):
-        choices.append(agent.rule(seen, votes))
-        right = votes == label
-        seen = Evidence(seen.correct + right, seen.rounds + 1, right)
-    return choices
+    # What scripted agents choose that know what the note says, and then keep what they see.
+    choices = np.zeros((2, len(agents), len(advice)), dtype=np.int64)
+    for i, one in enumerate((own, job)):
+        seen = _evidence(one.begins["note"], advice.shape[1])
+        for t, (votes, label) in enumerate(zip(advice, one.instance.labels, strict=True)):
+            choices[i, :, t] = [agent.rule(seen, votes) for agent in agents]
+            seen = Evidence(seen.correct + (votes == label), seen.rounds + 1, votes == label)
+    return _Asked(name, moment.given, job, own, *choices)
 
 
 _evidence = lru_cache(maxsize=1000)(evidence_in)
@@ -294,9 +290,9 @@ _evidence = lru_cache(maxsize=1000)(evidence_in)
 
 def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]]) -> pd.DataFrame:
     """A row for each edit or control of each note, and each round after it: does it tell, is it followed or moved."""
-    rows, order = [], [*EDITS, *CONTROLS]
+    rows, order = [], [*_EDITS, *_CONTROLS]
     for one in sorted(asked, key=lambda one: order.index(one.edit)):
-        kind, note = "edit" if one.edit in EDITS else "control", one.job.instance.name
+        kind, note = "edit" if one.edit in _EDITS else "control", one.job.instance.name
         for lag, tells in enumerate(one.telling):
             own, changed = said[one.own.place][lag], said[one.job.place][lag]
             usable = not np.isnan(own + changed)
@@ -304,18 +300,6 @@ def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]])
             row = {"kind": kind, "change": one.edit, "round": lag + 1, "note": note, "given": one.given}
             row |= {"usable": usable, "telling": usable and tells}
             rows.append(row | {"follows": follows, "moved": usable and own != changed})
-    return pd.DataFrame(rows)
-
-
-def _table(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """:attr:`NoteTest.table`."""
-    rows = []
-    for (kind, change, number), part in outcomes.groupby(["kind", "change", "round"], sort=False):
-        row = {"kind": kind, "change": change, "round": number, "notes": len(part), "given": part["given"].sum()}
-        row |= {"missing": (~part["usable"]).sum(), "telling": part["telling"].sum()}
-        row |= exact_share(part.loc[part["telling"], "follows"]).columns("follows")
-        moved = part.loc[part["telling" if kind == "edit" else "usable"], "moved"]
-        rows.append(row | exact_share(moved).columns("moved"))
     return pd.DataFrame(rows)
 
 
@@ -327,7 +311,7 @@ def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
     by = {kind: part.groupby("change", sort=False)["follows"] for kind, part in enough.groupby("kind")}
     controls = {str(name): Control(hits.mean()) for name, hits in by.get("control", ())}
     numbers = {str(name): exact_share(hits) for name, hits in by.get("edit", ())}
-    known: dict[str, Any] = {"threshold": HALF, "unit": "share of telling rounds", "controls": controls}
+    known: dict[str, Any] = {"threshold": _HALF, "unit": "share of telling rounds", "controls": controls}
     known |= {"yes": "keeps its state in its note", "no": "does not keep its state in its note"}
     parts = [Measure("carries", name, number, **known) for name, number in numbers.items()]
     few: dict[Any, str] = {"undecided": f"{FEW}: no edit tells in {_FEWEST} notes or more"}
@@ -341,7 +325,7 @@ def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
         "used",
         "Its note is used",
         exact_share(moved["edit"]),
-        UNUSED,
+        _UNUSED,
         unit="share of notes",
         controls={"texts that say the same": Control(moved["control"].mean())} if "control" in moved else {},
         yes="uses its note",
@@ -363,33 +347,44 @@ def _says_anything(note: str, n_experts: int) -> bool:
     return bool(np.ptp(said.correct) or (said.last.any() and not said.last.all()))
 
 
-def edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, str]:
-    """Every edit and every control that applies to ``note``, by its name in :data:`EDITS` or :data:`CONTROLS`.
+def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, str]:
+    """Every edit and every control that applies to ``note``, by its name in :data:`_EDITS` or :data:`_CONTROLS`.
 
     Args:
         earlier: the note that the player wrote after half as many rounds.
 
-    >>> edited("A:5/9, B:3/9, C:8/9, D:2/9", 4)["swap two players"]
+    >>> _edited("A:5/9, B:3/9, C:8/9, D:2/9", 4)["swap two players"]
     'A:5/9, B:3/9, D:8/9, C:2/9'
     """
     said, letters = evidence_in(note, n_experts), expert_letters(n_experts)
     order = said.correct if said.correct.any() else said.last.astype(np.int64)
     best, worst = int(order.argmax()), int(order.argmin())
-    raised = order.copy()
+    raised, swapped, without = order.copy(), order.copy(), order.copy()
     raised[worst] = min(order[best] + 1, said.rounds)
-    swapped = {letters[best]: letters[worst], letters[worst]: letters[best]}
-    around = dict(zip(letters, letters[1:] + letters[:1], strict=True))
-    without = order.copy()
+    swapped[[best, worst]] = order[[worst, best]]
     without[best] = 0
+    two = {letters[best]: letters[worst], letters[worst]: letters[best]}
+    around = dict(zip(letters, letters[1:] + letters[:1], strict=True))
+    # The first number after the first mention of the worst expert alone is replaced.
+    alone = next((one for one in mentions(note, n_experts) if one.letters == (letters[worst],)), None)
+    recounted = note
+    if alone is not None:
+        text = re.sub(r"\d+", str(raised[worst]), alone.text, count=1)
+        recounted = note[: alone.start] + text + note[alone.start + len(alone.text) :]
     # The text, and what every expert's count has to be in it.
     wanted = {
-        "swap two players": (_renamed(note, swapped, n_experts), _moved(order, swapped, letters)),
-        "permute names": (_renamed(note, around, n_experts), _moved(order, around, letters)),
-        "edit one count": (_recounted(note, letters[worst], int(raised[worst]), n_experts), raised),
+        "swap two players": (_renamed(note, two, n_experts), swapped),
+        "permute names": (_renamed(note, around, n_experts), np.roll(order, 1)),
+        "edit one count": (recounted, raised),
         "delete the best": (_without(note, letters[best], n_experts), without),
     }
-    changed = {name: pair for name, pair in wanted.items() if not np.array_equal(pair[1], order)}
-    found = {name: text for name, (text, counts) in changed.items() if _says(text, counts, n_experts)}
+    found = {}
+    for name, (text, counts) in wanted.items():
+        after = evidence_in(text, n_experts)
+        if not np.array_equal(counts, order) and np.array_equal(
+            after.correct if after.correct.any() else after.last, counts
+        ):
+            found[name] = text
     if said.correct.any():
         found["counts that never happened"] = write_counts((said.rounds - said.correct).tolist(), said.rounds)
     if earlier is not None and _says_anything(earlier, n_experts):
@@ -399,20 +394,13 @@ def edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, s
         counted = zip(letters, said.correct.tolist(), strict=True)
         words = [f"Expert {letter} was right {count} times out of {said.rounds}" for letter, count in counted]
         controls["paraphrase"] = "; ".join(words)
-    tried = controls | {"reorder": _reordered(note, said, n_experts)}
-    return found | {name: text for name, text in tried.items() if _same_state(evidence_in(text, n_experts), said)}
-
-
-def _says(text: str, counts: np.ndarray, n_experts: int) -> bool:
-    said = evidence_in(text, n_experts)
-    return np.array_equal(said.correct if said.correct.any() else said.last, counts)
-
-
-def _moved(counts: np.ndarray, names: Mapping[str, str], letters: tuple[str, ...]) -> np.ndarray:
-    moved = counts.copy()
-    for old, new in names.items():
-        moved[letters.index(new)] = counts[letters.index(old)]
-    return moved
+    # The parts between separators in the opposite order, by the first separator that leaves what is said alone.
+    for separator, between in ((r"[;\n]\s*", "; "), (r"[;,\n]\s*", ", "), (r"\s+(?=Round)", " ")):
+        parts = [part for part in re.split(separator, note.strip().removesuffix(".")) if part]
+        text = between.join(reversed(parts))
+        if len(parts) > 1 and _same_state(evidence_in(text, n_experts), said):
+            controls.setdefault("reorder", text)
+    return found | {name: text for name, text in controls.items() if _same_state(evidence_in(text, n_experts), said)}
 
 
 def _renamed(note: str, names: Mapping[str, str], n_experts: int) -> str:
@@ -431,15 +419,6 @@ def _renamed(note: str, names: Mapping[str, str], n_experts: int) -> str:
     return "".join([*parts, note[end:]])
 
 
-def _recounted(note: str, letter: str, count: int, n_experts: int) -> str:
-    """The first number after the first mention of an expert alone, replaced."""
-    for mention in mentions(note, n_experts):
-        if mention.letters == (letter,):
-            end = mention.start + len(mention.text)
-            return note[: mention.start] + re.sub(r"\d+", str(count), mention.text, count=1) + note[end:]
-    return note
-
-
 def _without(note: str, letter: str, n_experts: int) -> str:
     """Every mention of an expert taken out: its name, and where it is named alone what follows up to a separator."""
     for mention in reversed(mentions(note, n_experts)):
@@ -450,13 +429,3 @@ def _without(note: str, letter: str, n_experts: int) -> str:
             named = re.sub(rf"{letter}(?![A-Za-z])\s*(?:,|&|/|and\b)?\s*", "", note[mention.begin : mention.start])
             note = note[: mention.begin] + re.sub(r"\s*(?:,|&|/|\band)\s*\Z", "", named) + note[mention.start :]
     return note
-
-
-def _reordered(note: str, said: Evidence, n_experts: int) -> str:
-    """The parts between separators in the opposite order, by the first separator that leaves what is said alone."""
-    for separator, between in ((r"[;\n]\s*", "; "), (r"[;,\n]\s*", ", "), (r"\s+(?=Round)", " ")):
-        parts = [part for part in re.split(separator, note.strip().removesuffix(".")) if part]
-        text = between.join(reversed(parts))
-        if len(parts) > 1 and _same_state(evidence_in(text, n_experts), said):
-            return text
-    return ""

@@ -33,6 +33,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,9 +42,9 @@ import pandas as pd
 from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.llm.local import answers, load_model, prompt_ids
-from interp.llm.note_counts import write_counts
+from interp.llm.notes import write_counts
 from interp.llm.protocol import Session
-from interp.llm.schemes import Condition, Message, built_in, expert_keys, expert_letters, read_message
+from interp.llm.schemes import Condition, Message, built_in_prompts, expert_keys, expert_letters, read_message
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks import experts
@@ -68,7 +69,7 @@ def sample(n_episodes: int, n_rounds: int, regime: str = "stratified", seed: int
 
 
 @dataclass(frozen=True, eq=False)
-class OpenedRollout:
+class _OpenedRollout:
     """What an opened model did over a batch of episodes.
 
     Attributes:
@@ -121,15 +122,14 @@ class _Patch:
         table: dict[str, Any] = {"hook": self.names}
         scale = float(np.abs(self.full).mean())
         scale = scale if scale > _ROUNDING else np.nan
-        for label, effects in (("restored", self.patched), ("control", self.control)):
-            shares = [bootstrap_mean(np.sign(self.full) * effect / scale) for effect in effects]
+        every = {"restored": self.patched, "control": self.control, "full": self.full[None]}
+        moves = {label: ((self.before > 0) != (self.before + of > 0)).mean(-1) for label, of in every.items()}
+        for label in ("restored", "control"):
+            shares = [bootstrap_mean(np.sign(self.full) * effect / scale) for effect in every[label]]
             for column, values in zip((label, f"{label}_low", f"{label}_high"), zip(*shares, strict=True), strict=True):
                 table[column] = np.array(values, dtype=np.float64)
-            table[f"{label}_moves"] = [self._moves(effect) for effect in effects]
-        return pd.DataFrame(table).assign(full=np.abs(self.full).mean(), full_moves=self._moves(self.full))
-
-    def _moves(self, effect: np.ndarray) -> float:
-        return float(((self.before > 0) != (self.before + effect > 0)).mean())
+            table[f"{label}_moves"] = moves[label]
+        return pd.DataFrame(table).assign(full=np.abs(self.full).mean(), full_moves=moves["full"].item())
 
 
 class Opened:
@@ -176,11 +176,12 @@ class Opened:
         last = len(self.bridge.blocks) - 1
         return ("embed.hook_out", *(f"blocks.{i}.hook_out" for i in range(last % every, last + 1, every)))
 
-    def play(self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8) -> OpenedRollout:
+    def play(self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8) -> _OpenedRollout:
         """Play ``episodes`` and keep the hook points ``names`` at every position."""
         import torch
 
-        self._check(names)
+        for name in names:
+            require_known("hook point", name, self.bridge.hook_dict)
         parts = [[told.round(names) for _ in range(episodes.n_rounds)] for told in self._batches(episodes, batch)]
         predictions = torch.cat([torch.stack([one for one, _ in part], dim=1) for part in parts])
         cache = {
@@ -190,32 +191,30 @@ class Opened:
             kept[:, 0, 1 + episodes.n_experts :] = torch.nan  # no count stands before the first round
         positions = [ANSWER, *expert_keys(episodes.n_experts)]
         positions += [f"count_{letter}" for letter in expert_letters(episodes.n_experts)] * self.condition.has_note
-        return OpenedRollout(predictions, cache, tuple(positions), episodes, self._settings())
+        settings = provenance(model=self.name, condition=self.condition.name, forced_format=True)
+        return _OpenedRollout(predictions, cache, tuple(positions), episodes, settings)
 
-    def patch_vote(
-        self, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None = None, batch: int = 8
+    def patch(
+        self,
+        of: str,
+        episodes: ExpertEpisodes,
+        expert: int,
+        round: int,
+        names: Sequence[str] | None = None,
+        batch: int = 8,
     ) -> _Patch:
-        """Patch the vote of ``expert`` in ``round`` (both from 0) at each of the hook points ``names``, by default
-        :meth:`residuals`."""
-        return self._patch("vote", episodes, expert, round, names, batch)
-
-    def patch_count(
-        self, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None = None, batch: int = 8
-    ) -> _Patch:
-        """Patch the count of ``expert`` in the note that ``round`` (1 or more) begins with, as :meth:`patch_vote`."""
+        """Patch the "vote" of ``expert`` in ``round`` (both from 0), or its "count" in the note that the round begins
+        with, at each of the hook points ``names``, by default :meth:`residuals`."""
+        require_known("part of a round to patch", of, ("vote", "count"))
         require(
-            self.condition.has_note,
+            of == "vote" or self.condition.has_note,
             f"counts stand in notes, and {self.condition.name} has none; open the model in a condition with notes, "
             "such as online-note-only",
         )
-        require(round != 0, "the first round has no note; patch a count in round 1 or later")
-        return self._patch("count", episodes, expert, round, names, batch)
-
-    def _patch(
-        self, of: str, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None, batch: int
-    ) -> _Patch:
+        require(of == "vote" or round != 0, "the first round has no note; patch a count in round 1 or later")
         names = self.residuals() if names is None else names
-        self._check(names)
+        for name in names:
+            require_known("hook point", name, self.bridge.hook_dict)
         require(0 <= expert < episodes.n_experts, f"expert must be in [0, {episodes.n_experts - 1}], got {expert}")
         require(0 <= round < episodes.n_rounds, f"round must be in [0, {episodes.n_rounds - 1}], got {round}")
         effects = []
@@ -224,20 +223,15 @@ class Opened:
                 told.round(())
             effects.append(told.patch(of, expert, names))
         before, full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True))
-        settings = self._settings() | {"of": of, "expert": expert, "round": round}
+        settings = provenance(
+            model=self.name, condition=self.condition.name, forced_format=True, of=of, expert=expert, round=round
+        )
         return _Patch(tuple(names), before, full, patched, control, settings)
 
     def _batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
         for start in range(0, len(episodes), batch):
             some = episodes.select(slice(start, start + batch))
             yield _Conversations(self.bridge, self.tokenizer, self.condition, self.prompt, some)
-
-    def _check(self, names: Sequence[str]) -> None:
-        for name in names:
-            require_known("hook point", name, self.bridge.hook_dict)
-
-    def _settings(self) -> dict[str, Any]:
-        return provenance(model=self.name, condition=self.condition.name, forced_format=True)
 
 
 class _Conversations:
@@ -248,7 +242,7 @@ class _Conversations:
     ) -> None:
         from transformers import DynamicCache
 
-        prompt = prompt or built_in(condition.scheme, episodes.n_experts).text
+        prompt = prompt or built_in_prompts(episodes.n_experts)[condition.scheme].text
         self.bridge, self.tokenizer, self.n_experts = bridge, tokenizer, episodes.n_experts
         self.words = [json.dumps(word) for word in condition.words]
         self.sessions = [
@@ -262,13 +256,16 @@ class _Conversations:
     def round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """P(1) of each episode and the kept activations; the answers go into the conversations."""
         ids = self._conversations()
-        self._read_shared(ids)
-        places = [[len(row) - 1, *self._places(row, "vote"), *self._counts(row)] for row in ids]
+        places = [[-1, *self._places(row, "vote")] for row in ids]
+        if self.sessions[0].condition.has_note:  # the last token in the place of counts in the first round
+            later = bool(self.sessions[0].predictions)
+            for row, at in zip(ids, places, strict=True):
+                at += self._places(row, "count") if later else [-1] * self.n_experts
         # A note may begin as the one before it: what is kept is read again, although the cache has it.
-        first = min(min(row) for row in places)
+        first = len(ids[0]) + min(min(row) for row in places)
         self.read = [row[:first] for row in self.read]
         kept: dict[str, Tensor] = {}
-        logits = self._run(ids, {name: _keep(kept, name, self._after_cache(places, ids)) for name in names})
+        logits = self._run(ids, {name: partial(_keep, kept, name, places) for name in names})
         missing = [name for name in names if name not in kept]
         require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
         shares = logits[:, list(self.choices)].float().softmax(dim=-1)[:, 1].cpu()
@@ -280,37 +277,29 @@ class _Conversations:
                 session.feed(json.dumps({"note": write_counts(right.tolist(), t)}))
         return shares, kept
 
-    def _counts(self, row: list[int]) -> list[int]:
-        """Where the counts of the note stand; the last token in their place in the first round, which has no note."""
-        one = self.sessions[0]
-        if not one.condition.has_note:
-            return []
-        return self._places(row, "count") if one.predictions else [len(row) - 1] * self.n_experts
-
     def patch(self, of: str, expert: int, names: Sequence[str]) -> tuple[np.ndarray, ...]:
         """The logit difference, the full effect of the other vote or count on it, and that of its activation in place
         and at another expert's."""
         ids = self._conversations()
-        self._read_shared(ids)
         opposite, other = self._conversations((of, expert)), (expert + 1) % self.n_experts
         here, elsewhere = [], []
         for row, swapped in zip(ids, opposite, strict=True):
             places = self._places(row, of)
-            n = 1 + places[expert] - next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
+            first = next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
+            n = 1 + len(row) + places[expert] - first
             here.append([places[expert] - i for i in range(n)])  # all tokens of the word that differ or follow
             elsewhere.append([places[other] - i for i in range(n)])
         before = min(place for row in (*here, *elsewhere) for place in row)
         self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
         own: dict[str, Tensor] = {}
         new: dict[str, Tensor] = {}
-        shift = self._after_cache(here, ids)
-        base = self._difference(self._run(ids, {name: _keep(own, name, shift) for name in names}, stay=True))
-        keep = {name: _keep(new, name, shift) for name in names}
+        keep = {name: partial(_keep, own, name, here) for name in names}
+        base = self._difference(self._run(ids, keep, stay=True))
+        keep = {name: partial(_keep, new, name, here) for name in names}
         full = self._difference(self._run(opposite, keep, stay=True)) - base
         effects = []
-        for target in (here, elsewhere):
-            at = self._after_cache(target, ids)
-            runs = [self._run(ids, {name: _add(new[name] - own[name], at)}, stay=True) for name in names]
+        for at in (here, elsewhere):
+            runs = [self._run(ids, {name: partial(_add, new[name] - own[name], at)}, stay=True) for name in names]
             effects.append(np.stack([self._difference(logits) - base for logits in runs]))
         return base, full, effects[0], effects[1]
 
@@ -331,18 +320,19 @@ class _Conversations:
         return rows
 
     def _places(self, row: list[int], of: str) -> list[int]:
-        """Where the votes of the last message, or the counts of its note, stand: the last token of each."""
+        """Where the votes of the last message, or the counts of its note, stand, from the end: the last token of
+        each."""
         decode = self.tokenizer.decode
         start = next(i for i in range(len(row) - 1, -1, -1) if '"turn_type"' in decode(row[i:]))
         texts = [decode(row[start : i + 1]) for i in range(start, len(row))]
         if of == "vote":
             words = "|".join(re.escape(word.rstrip('"')) for word in self.words)
             ends = [re.compile(rf'"{key}": ?(?:{words})\Z') for key in expert_keys(self.n_experts)]
-            return [start + next(i for i, text in enumerate(texts) if end.search(text)) for end in ends]
+            return [next(i for i, text in enumerate(texts) if end.search(text)) - len(texts) for end in ends]
         counts = [re.compile(rf"\b{letter}: ?\d+/") for letter in expert_letters(self.n_experts)]
         slashes = [next(i for i, text in enumerate(texts) if count.search(text)) for count in counts]
         # A token may hold the last digit and the slash.
-        return [start + i - texts[i - 1][-1].isdigit() for i in slashes]
+        return [i - texts[i - 1][-1].isdigit() - len(texts) for i in slashes]
 
     def _changed(self, message: Message, of: str, expert: int) -> Message:
         """A message with the opposite vote of one expert, or another count of it in the note."""
@@ -353,8 +343,13 @@ class _Conversations:
             content = re.sub(old, lambda m: m[1] + new[m[2]], message["content"])
         else:
             letter = expert_letters(self.n_experts)[expert]
-            old = rf"(\b{letter}:)(\d+)/(\d+)"
-            content = re.sub(old, lambda m: f"{m[1]}{_far(m[2], m[3])}/{m[3]}", message["content"])
+            found = re.search(rf"(?<=\b{letter}:)(\d+)/(\d+)", message["content"])
+            assert found is not None, "the note holds every count"
+            # The count of as many digits that is farthest from the one that stands there.
+            n = len(found[1])
+            lowest, highest = 10 ** (n - 1) if n > 1 else 0, min(10**n - 1, int(found[2]))
+            far = max(lowest, highest, key=lambda other: abs(other - int(found[1])))
+            content = f"{message['content'][: found.start()]}{far}{message['content'][found.end(1) :]}"
             require(
                 content != message["content"],
                 f"the note {read_message(message)['note']!r} has no other count of as many digits for expert {letter}; "
@@ -362,23 +357,18 @@ class _Conversations:
             )
         return {**message, "content": content}
 
-    def _common(self, ids: list[list[int]]) -> int:
-        """How many tokens of every row are in the cache already."""
-        return min(min(_alike(old, row), len(row) - 1) for old, row in zip(self.read, ids, strict=True))
-
-    def _after_cache(self, places: list[list[int]], ids: list[list[int]]) -> list[list[int]]:
-        """Places in a whole conversation as places among the tokens that the next run reads."""
-        start = self._common(ids)
-        return [[place - start for place in row] for row in places]
-
     def _run(self, ids: list[list[int]], hooks: dict[str, Any], stay: bool = False) -> Tensor:
         """Logits after the last token; what the cache holds is not read again. ``stay`` leaves the cache as it was."""
         import torch
 
-        start = self._common(ids)
+        start = len(ids[0]) - 1
+        for old, row in zip(self.read, ids, strict=True):
+            pairs = enumerate(zip(old, row[:start], strict=False))
+            start = next((i for i, (a, b) in pairs if a != b), min(len(old), start))
         if self.keys.get_seq_length() > start:
             self.keys.crop(start - self.keys.get_seq_length())
-        new = self._tokens([row[start:] for row in ids])
+        device = next(self.bridge.original_model.parameters()).device
+        new = torch.tensor([row[start:] for row in ids], device=device)
         with torch.no_grad():
             logits = self.bridge.run_with_hooks(
                 new, fwd_hooks=list(hooks.items()), past_key_values=self.keys, use_cache=True, return_type="logits"
@@ -389,62 +379,21 @@ class _Conversations:
             self.read = ids
         return logits[:, -1]
 
-    def _read_shared(self, ids: list[list[int]]) -> None:
-        """Before the first round: read what all conversations begin with, the system prompt, once for all of them."""
-        import torch
-
-        first = ids[0][:-1]
-        n = min(_alike(first, row) for row in ids)
-        if self.keys.get_seq_length() or n == 0:
-            return
-        with torch.no_grad():
-            self.bridge(self._tokens([first[:n]]), past_key_values=self.keys, use_cache=True)
-        self.keys.batch_repeat_interleave(len(ids))
-        self.read = [first[:n] for _ in ids]
-
-    def _tokens(self, ids: list[list[int]]) -> Tensor:
-        import torch
-
-        return torch.tensor(ids, device=next(self.bridge.original_model.parameters()).device)
-
     def _difference(self, logits: Tensor) -> np.ndarray:
         pair = logits[:, list(self.choices)].double().cpu().numpy()
         return np.asarray(pair[:, 1] - pair[:, 0])
 
 
-def _far(count: str, out_of: str) -> int:
-    """The count of as many digits that is farthest from ``count``.
-
-    >>> _far("7", "9"), _far("2", "9"), _far("30", "60")
-    (0, 9, 60)
-    """
-    lowest, highest = (10 ** (len(count) - 1) if len(count) > 1 else 0), min(10 ** len(count) - 1, int(out_of))
-    return max(lowest, highest, key=lambda other: abs(other - int(count)))
-
-
-def _alike(one: list[int], other: list[int]) -> int:
-    """How many tokens two rows begin with alike."""
-    shorter = min(len(one), len(other))
-    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
-
-
-def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]]) -> Any:
-    """A hook that keeps the activations at ``places``, a list for each episode."""
+def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any) -> None:
+    """As a hook: keep the activations at ``places``, counted from the end, a list for each episode."""
     import torch
 
-    def hook(value: Tensor, hook: Any) -> None:
-        kept[name] = torch.stack([value[i, at] for i, at in enumerate(places)]).detach().float().cpu()
-
-    return hook
+    kept[name] = torch.stack([value[i, at] for i, at in enumerate(places)]).detach().float().cpu()
 
 
-def _add(difference: Tensor, places: list[list[int]]) -> Any:
-    """A hook that adds ``difference`` [episode, place, ...] at ``places``."""
-
-    def hook(value: Tensor, hook: Any) -> Tensor:
-        value = value.clone()
-        for i, at in enumerate(places):
-            value[i, at] += difference[i].to(value)
-        return value
-
-    return hook
+def _add(difference: Tensor, places: list[list[int]], value: Tensor, hook: Any) -> Tensor:
+    """As a hook: add ``difference`` [episode, place, ...] at ``places``."""
+    value = value.clone()
+    for i, at in enumerate(places):
+        value[i, at] += difference[i].to(value)
+    return value

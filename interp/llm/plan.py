@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from interp.checks import check_fields, checked
 from interp.errors import require
-from interp.llm.backend import Settings, scripted
+from interp.llm.backend import AGENTS, Settings
 from interp.llm.protocol import FORMAT, Session
 from interp.llm.schemes import CONDITIONS, Condition, Message, Prompt
 from interp.provenance import provenance
@@ -47,10 +47,6 @@ class Instance:
         """Regime and number, such as ``flat-003``; unique within a run."""
         return f"{self.regime}-{self.index:03d}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Its fields as JSON values; arrays as nested lists."""
-        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(self).items()}
-
 
 @checked
 def instances(
@@ -74,20 +70,11 @@ def instances(
     drawn = []
     for regime in dict.fromkeys(regimes):
         for index, instance_seed in enumerate(seeds):
-            longest = from_episodes(experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed))[0]
-            advice, labels, accuracies = longest.advice[:n_rounds], longest.labels[:n_rounds], longest.accuracies
+            longest = experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed)
+            advice, labels, accuracies = longest.advice[0], longest.labels[0], longest.known_accuracies[0]
             accuracies = accuracies if accuracies.ndim == 1 else accuracies[:n_rounds]
-            drawn.append(Instance(regime, index, instance_seed, advice, labels, accuracies))
+            drawn.append(Instance(regime, index, instance_seed, advice[:n_rounds], labels[:n_rounds], accuracies))
     return drawn
-
-
-def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
-    """One instance for each episode, so that a model of ours and a language model see the same ones."""
-    known = episodes.known_accuracies
-    return [
-        Instance(episodes.regime, i, episodes.seed, episodes.advice[i], episodes.labels[i], known[i])
-        for i in range(len(episodes))
-    ]
 
 
 def folder_of(model: str) -> str:
@@ -123,12 +110,13 @@ class Job:
 
     def header(self, address: str) -> dict[str, Any]:
         """The first line of its trace: condition, prompt, settings and instance, without any key."""
+        parts = vars(self.instance).items()
         return {
             "format": FORMAT,
             "condition": asdict(self.condition),
             "prompt": {"wording": self.prompt.wording, "sha256": self.prompt.sha256, "text": self.prompt.text},
             "settings": asdict(self.settings),
-            "instance": self.instance.to_dict(),
+            "instance": {key: part.tolist() if isinstance(part, np.ndarray) else part for key, part in parts},
             "made_with": provenance(address=address),
             **({"begins": dict(self.begins)} if self.begins else {}),
         }
@@ -198,15 +186,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         require(self.most > 0, f"a budget must be above 0, got {self.most}")
-
-    def _cost(self, prompt: int, cached: int, completion: int) -> float:
-        paid = any(vars(self.prices).values())
-        return self.prices.cost(prompt, cached, completion) if paid else float(prompt + completion)
+        if not any(vars(self.prices).values()):
+            self.prices = Prices(1e6, 1e6, 1e6)
 
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
         """The most that a call can cost, set aside for it; None where less than that is left."""
         prompt = sum(len(message["content"].encode()) + 16 for message in messages)
-        bound = self._cost(prompt, 0, longest)
+        bound = self.prices.cost(prompt, 0, longest)
         if self.spent + self._in_flight + bound > self.most:
             return None
         self._in_flight += bound
@@ -216,31 +202,28 @@ class Budget:
         """Count a call that was answered; ``tokens`` (prompt, cached, completion) are (0, 0, 0) where the server says
         nothing, and None where there was no answer."""
         self._in_flight -= bound
-        self.spent += 0.0 if tokens is None else self._cost(*tokens) if any(tokens) else bound
+        self.spent += 0.0 if tokens is None else self.prices.cost(*tokens) if any(tokens) else bound
 
 
 @dataclass(frozen=True)
 class _Estimate:
-    """Calls and tokens before a run; one row per (model, condition, regime)."""
+    """Calls, without those that malformed answers add, tokens and cost before a run.
+
+    Attributes:
+        frame: one row per (model, condition, regime).
+    """
 
     frame: pd.DataFrame
-
-    def to_frame(self) -> pd.DataFrame:
-        """Episodes, calls, tokens and cost of each (model, condition, regime)."""
-        return self.frame
-
-    @property
-    def calls(self) -> int:
-        """Calls over all conditions, without those that malformed answers add."""
-        return int(self.frame["calls"].sum())
 
     def readable(self) -> pd.DataFrame:
         """For a terminal: one row per condition; the cost where there are prices."""
         by = self.frame.groupby("condition", sort=False).sum(numeric_only=True)
         shown = by[["episodes", "calls"]].reset_index()
-        shown["M prompt tokens"] = _range(by, "prompt_tokens", 1e6)
-        shown["M answer tokens"] = _range(by, "completion_tokens", 1e6)
-        return shown.assign(cost=_range(by, "cost", 1)) if by["cost_high"].any() else shown
+        units = {"prompt_tokens": ("M prompt tokens", 1e6), "completion_tokens": ("M answer tokens", 1e6)}
+        for name, (title, unit) in (units | ({"cost": ("cost", 1)} if by["cost_high"].any() else {})).items():
+            bounds = zip(by[f"{name}_low"] / unit, by[f"{name}_high"] / unit, strict=True)
+            shown[title] = [f"{low:.2f} to {high:.2f}" for low, high in bounds]
+        return shown
 
     @property
     def sentence(self) -> str:
@@ -248,12 +231,7 @@ class _Estimate:
         total = self.frame.sum(numeric_only=True)
         tokens = f"{total['prompt_tokens_low'] / 1e6:.2f} to {total['prompt_tokens_high'] / 1e6:.2f} M prompt tokens"
         cost = f", cost {total['cost_low']:.2f} to {total['cost_high']:.2f}" if total["cost_high"] else ""
-        return f"{int(total['episodes'])} episodes, {self.calls:,} calls, {tokens} expected{cost}"
-
-
-def _range(frame: pd.DataFrame, name: str, unit: float) -> list[str]:
-    bounds = zip(frame[f"{name}_low"] / unit, frame[f"{name}_high"] / unit, strict=True)
-    return [f"{low:.2f} to {high:.2f}" for low, high in bounds]
+        return f"{int(total['episodes'])} episodes, {int(total['calls']):,} calls, {tokens} expected{cost}"
 
 
 @checked
@@ -268,29 +246,18 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
     rows = []
     for kind, n in Counter(kinds).items():
         low, high = (_count(first[kind].session(), name) for name in ("counter", "full-history"))
-        model, condition, regime = kind
-        rows.append(
-            {
-                "model": model,
-                "condition": condition,
-                "regime": regime,
-                "episodes": n,
-                "calls": n * low["calls"],
-                "prompt_tokens_low": n * low["prompt"],
-                "prompt_tokens_high": n * high["prompt"],
-                "cacheable_tokens_low": n * low["cached"],
-                "completion_tokens_low": n * low["completion"],
-                "completion_tokens_high": n * high["completion"],
-                "cost_low": n * prices.cost(low["prompt"], low["cached"], low["completion"]),
-                "cost_high": n * prices.cost(high["prompt"], 0, high["completion"]),
-            }
-        )
+        row: dict[str, Any] = dict(zip(("model", "condition", "regime"), kind, strict=True))
+        row |= {"episodes": n, "calls": n * low["calls"], "cacheable_tokens_low": n * low["cached"]}
+        for bound, of, cached in (("low", low, low["cached"]), ("high", high, 0)):
+            row |= {f"{name}_tokens_{bound}": n * of[name] for name in ("prompt", "completion")}
+            row[f"cost_{bound}"] = n * prices.cost(of["prompt"], cached, of["completion"])
+        rows.append(row)
     return _Estimate(pd.DataFrame(rows))
 
 
 def _count(session: Session, agent_name: str) -> dict[str, int]:
     """Calls and estimated tokens of one episode played by a scripted agent."""
-    agent = scripted(agent_name)
+    agent = AGENTS[agent_name]
     total = {"calls": 0, "prompt": 0, "cached": 0, "completion": 0}
     sizes: list[int] = []
     before: tuple[Message, ...] = ()

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.files import file_to_write
-from interp.llm.schemes import Agent, Answer, Condition, Message, Turn, json_in, read_answer
+from interp.llm.schemes import Answer, Condition, Message, Turn, json_in, read_answer
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,10 @@ class Session:
         self.history = list(self.history)
         require(self.max_retries >= 0, f"max_retries must be 0 or more, got {self.max_retries}")
 
-    @property
-    def n_rounds(self) -> int:
-        """How many rounds the episode has."""
-        return len(self.labels)
-
     @checked
     def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
         """Go on over a longer instance, of which the present one is the beginning."""
-        n = self.n_rounds
+        n = len(self.labels)
         require(
             len(labels) > n and np.array_equal(advice[:n], self.advice) and np.array_equal(labels[:n], self.labels),
             f"an instance of {n} rounds can only be extended by one that begins with the same rounds",
@@ -121,8 +116,9 @@ class Session:
 
     def next(self) -> Request | None:
         """The next request; the same one until it is fed; None when the episode is over."""
-        over = self._turn == "note" and self._round == self.n_rounds - 1 and not self.last_note
-        if self._round >= self.n_rounds or over:
+        n_rounds = len(self.labels)
+        over = self._turn == "note" and self._round == n_rounds - 1 and not self.last_note
+        if self._round >= n_rounds or over:
             return None
         if self._pending is None:
             messages = [{"role": "system", "content": self.system_prompt}, *self.history, self._question()]
@@ -144,12 +140,26 @@ class Session:
         self._pending = None
         answer = read_answer(self.condition, self._turn, text, finish_reason)
         answer = Answer(None, problem=problem) if problem else answer
-        self.malformed += not answer.ok
+        self.malformed += bool(answer.problem)
         self.embedded += answer.embedded
-        if not answer.ok and len(self._attempts) < self.max_retries:
+        if answer.problem and len(self._attempts) < self.max_retries:
             self._attempts.append((text or "", answer.problem))
             return answer
-        self._accept(text or "", answer)
+        self._attempts = []
+        if self.condition.protocol != "note-only":
+            self.history.append(self._question())
+            self.history += [{"role": "assistant", "content": text}] if text and text.strip() else []
+        if self._turn == "prediction":
+            self.predictions.append(float(answer.value) if isinstance(answer.value, int) else float("nan"))
+            self._turn = "note"
+            if self.condition.has_note:
+                return answer
+            self.history.append(self._question())
+        elif isinstance(answer.value, str):
+            self.note = answer.value
+        self.notes.append(self.note if self.condition.has_note else None)
+        self._turn = "prediction"
+        self._round += 1
         return answer
 
     def _question(self) -> Message:
@@ -158,37 +168,8 @@ class Session:
             return self.condition.prediction_message(votes, self.note)
         return self.condition.feedback_message(votes, self.note, int(self.labels[self._round]))
 
-    def _accept(self, text: str, answer: Answer) -> None:
-        if self.condition.keeps_history:
-            self.history.append(self._question())
-            self.history += [{"role": "assistant", "content": text}] if text.strip() else []
-        self._attempts = []
-        if self._turn == "prediction":
-            self.predictions.append(float(answer.value) if isinstance(answer.value, int) else float("nan"))
-            if self.condition.has_note:
-                self._turn = "note"
-                return
-            votes = self.advice[self._round].tolist()
-            self.history.append(self.condition.feedback_message(votes, "", int(self.labels[self._round])))
-            self.notes.append(None)
-        else:
-            if isinstance(answer.value, str):
-                self.note = answer.value
-            self.notes.append(self.note)
-        self._turn = "prediction"
-        self._round += 1
-
-
-def play(session: Session, agent: Agent) -> Session:
-    """Run a session to its end with ``agent``, without any server."""
-    while (request := session.next()) is not None:
-        session.feed(agent(request.messages))
-    return session
-
 
 FORMAT = "interp-llm-trace/2"
-FORMATS = (FORMAT, "interp-llm-trace/1")
-"""Versions that can be read: lines of the first have no digest of their own."""
 _DIGEST = "sha256"
 
 
@@ -197,7 +178,7 @@ class LockedError(InputError):
 
 
 class TraceFile:
-    """An open trace, locked against a second process. Use as a context manager.
+    """An open trace, locked against a second process; for :func:`contextlib.closing`.
 
     Args:
         path: the ``.jsonl`` file; made, with its folders, where it does not exist.
@@ -257,28 +238,22 @@ class TraceFile:
             os.ftruncate(self._file, length)
             raise _cannot_write(self.path, error) from error
 
-    def __enter__(self) -> TraceFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Let another process write the trace."""
         os.close(self._file)
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The records of a trace and the length in bytes of its whole lines (a torn last line is left out)."""
-    data = path.read_bytes()
     length, records = 0, []
-    signed = False
-    for number, line in enumerate(data.splitlines(keepends=True), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):
+            break
         record = json_in(line)
-        if isinstance(record, dict):
-            signed = signed or record.get("format") == FORMAT or _DIGEST in record
-            if signed and record.pop(_DIGEST, None) != _digest(record):
-                record = None
-        if not line.endswith(b"\n") or not isinstance(record, dict):
-            if length + len(line) == len(data) and not (signed and line.endswith(b"\n")):
-                break
-            raise InputError(f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again")
+        require(
+            isinstance(record, dict) and record.pop(_DIGEST, None) == _digest(record),
+            f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again",
+        )
         records.append(record)
         length += len(line)
     return records, length
@@ -318,8 +293,9 @@ def _check_header(
         if isinstance(before, dict) and isinstance(now, dict):
             part = next(k for k in sorted(before.keys() | now.keys()) if before.get(k) != now.get(k))
             key, before, now = f"{key}.{part}", before.get(part), now.get(part)
+        texts = [text if len(text) <= 60 else f"{text[:57]}..." for text in map(json.dumps, (before, now))]
         raise InputError(
-            f"{str(path)!r} was begun with another {key} ({_short(before)}, now {_short(now)}); "
+            f"{str(path)!r} was begun with another {key} ({texts[0]}, now {texts[1]}); "
             "use the same settings to resume it, or choose another output folder"
         )
     return wanted["instance"] if longer else None
@@ -383,18 +359,8 @@ def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, r
     return end
 
 
-def calls_in(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The records that are calls."""
-    return [record for record in records if "reply" in record]
-
-
 def _cannot_write(path: Path, error: OSError) -> InputError:
     return InputError(
         f"cannot write the trace {str(path)!r}: {error.strerror}; what was recorded is safe: free some space or "
         "choose a folder that can be written, and run the same command again to resume"
     )
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.backend import (
+    AGENTS,
     PLAYERS,
     AgentBackend,
     Backend,
@@ -42,13 +43,11 @@ from interp.llm.backend import (
     Reply,
     Settings,
     UnavailableError,
-    scripted,
 )
 from interp.llm.client import Client
 from interp.llm.plan import PAPER_REGIMES, Budget, Job, Prices, instances, plan
-from interp.llm.protocol import LockedError, Request, Session, TraceFile, calls_in, read_lines, replay, session_from
+from interp.llm.protocol import LockedError, Request, Session, TraceFile, read_lines, replay, session_from
 from interp.llm.schemes import Answer, Condition, built_in_prompts
-from interp.progress import display
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
 _GIVE_UP_AFTER = 3
@@ -127,7 +126,15 @@ def run(
     require(bool(jobs), "nothing to run: the plan is empty")
     require(all(job.settings == jobs[0].settings for job in jobs), "one run plays one model with one set of settings")
     require(malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}")
-    allowed = None if budget is None else _budget(budget, jobs, Path(folder), prices or Prices())
+    allowed = None if budget is None else Budget(budget, prices or Prices())
+    require(
+        allowed is None or jobs[0].settings.longest_answer is not None,
+        "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra body",
+    )
+    places = {Path(folder) / job.place for job in jobs} if allowed else ()
+    for record in (record for path in places if path.is_file() for record in read_lines(path)[0]):
+        if allowed and "reply" in record:
+            allowed.settle(0.0, _usage_tokens(record.get("usage")))
     backend = Client(jobs[0].settings, where) if isinstance(where, Connection) else where
     one = _Run(Path(folder), backend, RunSummary(len(jobs)), progress or (lambda _: None), malformed_limit, allowed)
     playing = one.play(jobs, prices or Prices())
@@ -139,19 +146,6 @@ def run(
         return asyncio.run(playing)
     with ThreadPoolExecutor(1) as beside:  # a notebook's cell runs within a loop, and one loop cannot hold another
         return beside.submit(asyncio.run, playing).result()
-
-
-def _budget(most: float, jobs: Sequence[Job], folder: Path, prices: Prices) -> Budget:
-    """The budget, less what the calls on disk have cost."""
-    require(
-        jobs[0].settings.longest_answer is not None,
-        "a budget needs a longest answer: give max_tokens (--max-tokens), or max_completion_tokens in the extra body",
-    )
-    budget = Budget(most, prices)
-    for path in {folder / job.place for job in jobs}:
-        for call in calls_in(read_lines(path)[0]) if path.is_file() else ():
-            budget.settle(0.0, _usage_tokens(call.get("usage")))
-    return budget
 
 
 @dataclass
@@ -171,10 +165,20 @@ class _Run:
         self.state = replace(self.state, **{name: getattr(self.state, name) + n for name, n in more.items()})
 
     async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:
-        start = time.monotonic()
+        """Play by workers that share the jobs; the first exception of any cancels the others and is raised."""
+        start, left, workers = time.monotonic(), iter(jobs), list[asyncio.Task[None]]()
+
+        async def worker() -> None:
+            for job in left:
+                await self._try(job)
+                self.report(self.state)
+                if self.state.over_budget:
+                    return
+
         try:
             await self.backend.start(jobs[0].condition)
-            await self._play_all(iter(jobs), len(jobs))
+            workers += [asyncio.create_task(worker()) for _ in range(min(self.backend.concurrency, len(jobs)))]
+            await asyncio.gather(*workers)
         except UnavailableError as error:
             raise InputError(f"{error}; start the server or check the address, and run again to resume") from error
         except (RefusedError, ContextOverflowError) as error:
@@ -182,27 +186,12 @@ class _Run:
                 f"{error}; check the model name, the settings and what the key may do, and run again to resume"
             ) from error
         finally:
-            await self.backend.close()
-        cost = prices.cost(self.state.prompt_tokens, self.state.cached_tokens, self.state.completion_tokens)
-        return replace(self.state, cost=cost, seconds=round(time.monotonic() - start, 2))
-
-    async def _play_all(self, jobs: Iterator[Job], n_jobs: int) -> None:
-        """Workers that share one iterator; the first exception of any cancels the others and is raised."""
-
-        async def worker() -> None:
-            for job in jobs:
-                await self._try(job)
-                self.report(self.state)
-                if self.state.over_budget:
-                    return
-
-        workers = [asyncio.create_task(worker()) for _ in range(min(self.backend.concurrency, n_jobs))]
-        try:
-            await asyncio.gather(*workers)
-        finally:
             for task in workers:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+            await self.backend.close()
+        cost = prices.cost(self.state.prompt_tokens, self.state.cached_tokens, self.state.completion_tokens)
+        return replace(self.state, cost=cost, seconds=round(time.monotonic() - start, 2))
 
     async def _try(self, job: Job) -> None:
         """Play one episode; what concerns it alone is noted, and the run goes on."""
@@ -228,10 +217,10 @@ class _Run:
             not self.backend.holds_key(str(header)),
             "the settings or the prompt hold the key of the server, which must not be recorded; take it out of them",
         )
-        with TraceFile(self.folder / job.place, header) as trace:
+        with closing(TraceFile(self.folder / job.place, header)) as trace:
             session = session_from(trace.header)
             end = replay(session, trace.records, trace.path)
-            self.count(resumed_calls=len(calls_in(trace.records)))
+            self.count(resumed_calls=sum("reply" in record for record in trace.records))
             while end not in ("complete", "overflow") and session.next() is not None:
                 end = await self._call(job, session, trace)
             if end is None:
@@ -272,7 +261,7 @@ class _Run:
         sent = seed if job.settings.send_seed else None
         trace.append(trace_record(request, sent, reply, answer) | {"address": self.backend.address})
         prompt, cached, completion = tokens
-        self.count(calls=1, malformed=not answer.ok)
+        self.count(calls=1, malformed=bool(answer.problem))
         self.count(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
         self.report(self.state)
         if self.malformed_limit and self.state.calls == self.state.malformed == self.malformed_limit:
@@ -337,33 +326,13 @@ def counted(value: Any) -> int:
     return count if 0 <= count <= 10**15 else 0
 
 
-@contextmanager
-def showing(calls: int) -> Iterator[Callable[[RunSummary], None]]:
-    """Give the function that shows the counts of a run of about ``calls`` calls."""
-    with display("calls", calls) as update:
-
-        def show(state: RunSummary) -> None:
-            tokens = f"{(state.prompt_tokens + state.completion_tokens) / 1e6:.2f} M tokens"
-            text = f"{state.finished}/{state.episodes} episodes, {state.malformed} malformed, {tokens}"
-            update(completed=state.calls + state.resumed_calls, text=text)
-
-        yield show
-
-
-_DEMO = (Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only"))
-
-
-@checked
-def demo_jobs(name: str, seed: int, n_instances: int, n_rounds: int) -> list[Job]:
-    """What the demo plays with one agent: the paper's three regimes, with a note and without."""
-    episodes = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed)
-    return plan(Settings(name), built_in_prompts(), episodes, _DEMO)
-
-
 @checked
 def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 8, n_rounds: int = 30) -> dict[str, RunSummary]:
-    """Play every agent of :data:`~interp.llm.backend.PLAYERS` and write the traces below ``folder``."""
+    """Play every agent of :data:`~interp.llm.backend.PLAYERS` in the paper's three regimes, with a note and without,
+    and write the traces below ``folder``."""
+    conditions = [Condition.parse(name) for name in ("online-no-note", "online-note-only", "weather-note-only")]
+    episodes, prompts = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed), built_in_prompts()
     return {
-        name: run(demo_jobs(name, seed, n_instances, n_rounds), folder, AgentBackend(name, scripted(name)))
+        name: run(plan(Settings(name), prompts, episodes, conditions), folder, AgentBackend(name, AGENTS[name]))
         for name in PLAYERS
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,11 +91,6 @@ class LLMRun:
         return np.asarray((self.advice == self.labels[:, None]).mean(axis=0))
 
     @property
-    def digest(self) -> str:
-        """Digest of the advice and labels: equal for two plays of one instance."""
-        return hashlib.sha256(np.column_stack([self.advice, self.labels]).tobytes()).hexdigest()
-
-    @property
     def missing(self) -> NDArray[np.bool_]:
         """Bool[round], where no attempt gave a readable prediction."""
         return np.isnan(self.predictions)
@@ -136,10 +130,3 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
         regime=regime,
         params=REGIMES[regime].params if regime in REGIMES else {},
     )
-
-
-def etas_of(runs: Iterable[LLMRun], regime: str) -> NDArray[np.float64] | None:
-    """The learning rate of each instance of ``regime``, by index; None unless every one gives its own."""
-    by_index = {run.index: run.eta for run in runs if run.regime == regime}
-    known = [eta for _, eta in sorted(by_index.items()) if eta is not None]
-    return np.array(known) if known and len(known) == len(by_index) else None

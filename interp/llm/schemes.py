@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +28,6 @@ from interp.foreign import loaded
 
 Turn = Literal["prediction", "note"]
 Message = dict[str, str]
-Agent = Callable[[Sequence[Message]], str]
-"""From the messages so far to a reply."""
 
 _FRAMINGS = ("online", "weather")
 _PROTOCOLS = ("no-note", "note", "note-only")
@@ -53,11 +51,6 @@ class Condition:
     def has_note(self) -> bool:
         """Whether the model writes a note in every round."""
         return self.protocol != "no-note"
-
-    @property
-    def keeps_history(self) -> bool:
-        """Whether earlier rounds stay in the conversation."""
-        return self.protocol != "note-only"
 
     @property
     def scheme(self) -> str:
@@ -111,7 +104,7 @@ class Condition:
 
 
 CONDITIONS = tuple(Condition(framing, protocol) for framing in _FRAMINGS for protocol in _PROTOCOLS)
-SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
+_SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
 
 
 def expert_letters(n_experts: int) -> tuple[str, ...]:
@@ -143,24 +136,28 @@ class Answer:
     problem: str = ""
     embedded: bool = False
 
-    @property
-    def ok(self) -> bool:
-        """Whether the reply could be read."""
-        return not self.problem
-
 
 _FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?\s*```\Z", re.DOTALL | re.IGNORECASE)
-_THINK = re.compile(r"<(think(?:ing)?)>.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
-# Some servers put the opening tag into the prompt, so that the reply holds the closing one alone.
 _INVISIBLE = re.compile("[\ufeff\u200b\u200c\u200d\u2060]")
-_END = re.compile(r"\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text)\|>|</s>|<eos>|<end_of_turn>)\s*\Z")
-_THOUGHT = re.compile(r"\A.*</think(?:ing)?\s*>", re.DOTALL | re.IGNORECASE)
+_END = re.compile(r"\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<eos>|<end_of_turn>)\s*\Z")
+_THOUGHTS = "think|thinking|thoughts?|reason|reasoning|reflection|scratchpad|analysis|seed:think"
+"""Words in the marks of a block that is no answer: <think>, [THINK] (Mistral), ◁think▷ (Kimi), ..."""
+_OPENS = rf"[<[◁](?:{_THOUGHTS})[>\]▷]|<\|(?:begin_of_thought|start_thinking)\|>|<\|channel\|>"
+# The last one is that of gpt-oss, whose answers stand in a channel of their own.
+_CLOSES = rf"[<[◁]/(?:{_THOUGHTS})\s*[>\]▷]|<\|(?:end_of_thought|end_thinking)\|>|<\|channel\|>final<\|message\|>"
+_THOUGHT = re.compile(rf"(?:{_OPENS}).*?(?:{_CLOSES})", re.DOTALL | re.IGNORECASE)
+# Some servers put the opening mark into the prompt, so that the reply holds the closing one alone.
+_REST = re.compile(rf"\A.*(?:{_CLOSES})", re.DOTALL | re.IGNORECASE)
+_OPEN = re.compile(_OPENS, re.IGNORECASE)
+_BLOCK = re.compile(r"<([\w:-]+)>.*?</\1>|[<[](?:answer|final|json|note|output|prediction|response|result)[>\]]", re.I)
+_UNKNOWN = re.compile(r"<[\w:-]+>|\[[A-Z_]{3,}\]|◁\w+▷|<\|[^|>]*(?:think|thought|reason)[^|>]*\|>")
 
 
 def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop") -> Answer:
     """Read a reply. Anything but one JSON object with the right key and a valid value is malformed.
 
-    A reply cut by the token limit (``finish_reason`` "length") is malformed even where what is left parses.
+    A reply cut by the token limit (``finish_reason`` "length") is malformed even where what is left parses. What stands
+    in a block of thoughts is left out, and no answer is read from a block that does not end, or whose mark is unknown.
     """
     if finish_reason == "length":
         return Answer(None, problem="the answer was cut off at the token limit")
@@ -171,13 +168,15 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
     said = json_in(text.strip(), object_pairs_hook=_no_duplicates)
     alone, embedded = said is not None, False
     if not alone:
-        body = _THOUGHT.sub("", _THINK.sub("", _INVISIBLE.sub("", text)))
+        body = _REST.sub("", _THOUGHT.sub("", _INVISIBLE.sub("", text)))
         body = _END.sub("", body).strip()
         fenced = _FENCE.match(body)
         said = json_in(fenced.group(1) if fenced else body, object_pairs_hook=_no_duplicates)
-        if said is None and "<think" not in body.lower():
-            # One object among other words: from the first brace to the last one.
-            said = json_in(body[body.find("{") : body.rfind("}") + 1], object_pairs_hook=_no_duplicates)
+        # One object among other words: from the first brace to the last one.
+        begin, end = body.find("{"), body.rfind("}") + 1
+        unclosed = _UNKNOWN.search(_BLOCK.sub("", body[:begin])) or _OPEN.search(body[:begin] + body[end:])
+        if said is None and not unclosed:
+            said = json_in(body[begin:end], object_pairs_hook=_no_duplicates)
             embedded = said is not None
         if said is None:
             return Answer(None, problem="the answer was not one JSON object")
@@ -215,32 +214,24 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def json_schema(condition: Condition, turn: Turn) -> dict[str, Any]:
-    """The answer's JSON schema, for servers that enforce one."""
-    zero, one = condition.words
-    value: dict[str, Any] = {"type": "string"} if turn == "note" else {"enum": [zero, one]}
-    return {"type": "object", "properties": {turn: value}, "required": [turn], "additionalProperties": False}
-
-
-def grammar(condition: Condition, turn: Turn, max_note_chars: int = 200) -> str:
-    """The answer as a GBNF grammar (llama.cpp). The note's length is bounded so that a small model ends it."""
-    if turn == "note":
-        return f'root ::= "{{\\"note\\": \\"" [A-Za-z0-9 ,.:;/=]{{0,{max_note_chars}}} "\\"}}"'
-    words = [json.dumps(word).replace('"', '\\"') for word in condition.words]
-    return f'root ::= "{{\\"prediction\\": " ("{words[0]}" | "{words[1]}") "}}"'
-
-
 RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
 
 
 def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, Any]:
-    """The request fields that ask the server for the answer's form, of :data:`RESPONSE_FORMATS`."""
-    schema = {"name": f"{turn}_answer", "schema": json_schema(condition, turn), "strict": True}
+    """The request fields that ask the server for the answer's form, of :data:`RESPONSE_FORMATS`.
+
+    A grammar (GBNF, of llama.cpp) bounds the note's length so that a small model ends it.
+    """
+    value: dict[str, Any] = {"type": "string"} if turn == "note" else {"enum": list(condition.words)}
+    form = {"type": "object", "properties": {turn: value}, "required": [turn], "additionalProperties": False}
+    zero, one = (json.dumps(word).replace('"', '\\"') for word in condition.words)
+    answer = '"\\"" [A-Za-z0-9 ,.:;/=]{0,200} "\\""' if turn == "note" else f'("{zero}" | "{one}")'
+    schema = {"name": f"{turn}_answer", "schema": form, "strict": True}
     forms: dict[str, dict[str, Any]] = {
         "none": {},
         "json_object": {"response_format": {"type": "json_object"}},
         "json_schema": {"response_format": {"type": "json_schema", "json_schema": schema}},
-        "grammar": {"grammar": grammar(condition, turn)},
+        "grammar": {"grammar": f'root ::= "{{\\"{turn}\\": " {answer} "}}"'},
     }
     return forms[kind]
 
@@ -276,37 +267,33 @@ _WORDS = {
 _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}
 
 
-def built_in(scheme: str, n_experts: int = 4) -> Prompt:
-    """Our prompt for ``scheme`` (one of :data:`SCHEMES`): the text in ``prompts`` beside this file, filled in."""
-    require_known("scheme", scheme, SCHEMES)
-    choice = _WORDS[scheme.partition("-")[0]]["choice"]
-    names = [f"Expert {letter}" for letter in expert_letters(n_experts)]
-    text = (Path(__file__).parent / "prompts" / f"{scheme}.txt").read_text(encoding="utf-8")
-    told = {
-        "{n}": _NUMBERS.get(n_experts, str(n_experts)),
-        "{names}": f"{', '.join(names[:-1])} and {names[-1]}",
-        "{votes}": ",\n".join(f'"{key}": {choice}' for key in expert_keys(n_experts)),
-        "{words}": str(MAX_NOTE_WORDS),
-    }
-    for place, value in told.items():
-        text = text.replace(place, value)
-    return Prompt(text, _BUILT_IN)
-
-
 @checked
 def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
-    """All four of our prompts, by scheme."""
-    return {scheme: built_in(scheme, n_experts) for scheme in SCHEMES}
+    """All four of our prompts, by scheme: the texts in ``prompts`` beside this file, filled in."""
+    names, found = [f"Expert {letter}" for letter in expert_letters(n_experts)], {}
+    for scheme in _SCHEMES:
+        choice = _WORDS[scheme.partition("-")[0]]["choice"]
+        text = (Path(__file__).parent / "prompts" / f"{scheme}.txt").read_text(encoding="utf-8")
+        places = {
+            "{n}": _NUMBERS.get(n_experts, str(n_experts)),
+            "{names}": f"{', '.join(names[:-1])} and {names[-1]}",
+            "{votes}": ",\n".join(f'"{key}": {choice}' for key in expert_keys(n_experts)),
+            "{words}": str(MAX_NOTE_WORDS),
+        }
+        for place, value in places.items():
+            text = text.replace(place, value)
+        found[scheme] = Prompt(text, _BUILT_IN)
+    return found
 
 
 @checked
 def load_prompts(folder: str | Path) -> dict[str, Prompt]:
     """The user's prompts, ``<scheme>.txt`` in ``folder``, verbatim. A scheme without a file is left out."""
     folder = Path(folder)
-    names = ", ".join(f"{scheme}.txt" for scheme in SCHEMES)
+    names = ", ".join(f"{scheme}.txt" for scheme in _SCHEMES)
     require(folder.is_dir(), f"no prompt folder {str(folder)!r}; give a folder that holds {names}")
     found: dict[str, Prompt] = {}
-    for scheme in SCHEMES:
+    for scheme in _SCHEMES:
         path = folder / f"{scheme}.txt"
         if not path.is_file():
             continue

@@ -26,14 +26,13 @@ from interp.display import Tabled
 from interp.errors import require, require_known
 from interp.evaluation.experts import regret as metrics
 from interp.files import write_csv, write_json
-from interp.llm.note_counts import check_counts
-from interp.llm.notes import FORMATS, classify
-from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped
+from interp.llm.notes import FORMATS, check_counts, classify
+from interp.llm.runs import LLMRun, episodes_of, grouped
 from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.experts.predictors import PREDICTORS, Decision, weighted_majority
+from interp.tasks.experts.predictors import PREDICTORS, weighted_majority
 
 _TREATMENTS = ("wrong", "skipped")
 _BASELINES = (
@@ -100,7 +99,9 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
             finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):
         known = all(run.accuracies is not None for run in runs if run.regime == regime)
-        etas = etas_of(runs, regime)
+        by_index = {run.index: run.eta for run in runs if run.regime == regime}
+        rates = [eta for _, eta in sorted(by_index.items()) if eta is not None]
+        etas = np.array(rates) if rates and len(rates) == len(by_index) else None
         for one in references(episodes_of(runs, regime), others, known, etas):
             names = {"kind": one.kind, "model": one.name, "condition": "", "regime": regime}
             curves.append(_curve(list(one.regret), {**names, "missing": ""}, seed))
@@ -134,19 +135,23 @@ def references(
     Args:
         etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when None.
     """
-
-    def scored(kind: str, name: str, predictions: NDArray[np.float64], decision: Decision) -> _Reference:
-        accuracy = float(1 - metrics.mistakes(predictions, episodes, decision).mean())
-        return _Reference(kind, name, metrics.regret(predictions, episodes, decision), accuracy)
-
     left_out = ["oracle"] * (not know_accuracies) + ["bayes"] * (not episodes.params)
     ran = {PREDICTORS[key].name: PREDICTORS[key].run for key in _BASELINES if key not in left_out}
     if etas is not None:
         own = {_OWN_ETA: lambda episodes: weighted_majority(episodes, eta=etas)}
         ran = own | {name: run for name, run in ran.items() if name != PREDICTORS["weighted_majority_paper"].name}
     runs = {name: run(episodes) for name, run in ran.items()}
-    known = [scored("baseline", name, run.predictions, run.decision) for name, run in runs.items()]
-    return known + [scored("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
+    every = [("baseline", name, run.predictions, run.decision) for name, run in runs.items()]
+    every += [("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
+    return [
+        _Reference(
+            kind,
+            name,
+            metrics.regret(predictions, episodes, decision),
+            float(1 - metrics.mistakes(predictions, episodes, decision).mean()),
+        )
+        for kind, name, predictions, decision in every
+    ]
 
 
 def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
@@ -218,29 +223,26 @@ def write_tables(
     Returns:
         the scores and the files written.
     """
-    scores, notes = score(runs, others, seed), note_table(runs)
+    scores = score(runs, others, seed)
     tables = {"final": scores.final, "curves": scores.curves, **(more or {})}
-    written = _write(tables, folder) + write_notes(notes, folder)
+    written = write_notes(note_table(runs), folder, tables)
     return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]
 
 
-def write_notes(notes: NoteTable, folder: str | Path) -> list[Path]:
+def write_notes(notes: NoteTable, folder: str | Path, more: Mapping[str, pd.DataFrame] | None = None) -> list[Path]:
     """Write ``notes.csv`` (every note), ``note_formats.csv`` (the paper's table), ``note_formats_by_round.csv``,
-    ``note_rounds.csv`` (words, prompt tokens and exact counts over the rounds) and ``note_summary.csv``.
+    ``note_rounds.csv`` (words, prompt tokens and exact counts over the rounds) and ``note_summary.csv``, after ``more``
+    tables by name; empty ones are left out.
     """
     tables = {
-        "notes": notes.to_frame(),
+        **(more or {}),
+        "notes": notes.notes,
         "note_formats": notes.formats(),
         "note_formats_by_round": notes.formats_by_round(),
         "note_rounds": notes.over_rounds(),
         "note_summary": notes.final(),
     }
-    return _write(tables, folder)
-
-
-def _write(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
-    full = {name: table for name, table in tables.items() if len(table)}
-    return [write_csv(Path(folder) / f"{name}.csv", table) for name, table in full.items()]
+    return [write_csv(Path(folder) / f"{name}.csv", table) for name, table in tables.items() if len(table)]
 
 
 @checked
@@ -279,20 +281,12 @@ class NoteTable:
 
     notes: pd.DataFrame
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each note."""
-        return self.notes
-
     def formats(self) -> pd.DataFrame:
         """How many runs had each format after their last round: the paper's table."""
-        if self.notes.empty:
-            return pd.DataFrame(columns=[*_GROUP, *FORMATS])
         return self._counted(self._last, _GROUP).reset_index()
 
     def formats_by_round(self) -> pd.DataFrame:
         """Per group and round: the share of the runs that got there with each format, and how many those are."""
-        if self.notes.empty:
-            return pd.DataFrame(columns=[*_GROUP, "round", "runs", *FORMATS])
         counts = self._counted(self.notes, [*_GROUP, "round"])
         runs = counts.sum(axis=1)
         shares = counts.div(runs, axis=0)
@@ -321,10 +315,11 @@ class NoteTable:
 
     def over_rounds(self) -> pd.DataFrame:
         """Per group and round: mean words, mean prompt tokens, share of exact counts among readable notes."""
+        columns = ["words", "prompt_tokens", "exact"]
         if self.notes.empty:
-            return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])
+            return pd.DataFrame(columns=[*_GROUP, "round", *columns])
         table = self.notes.assign(exact=self.notes["exact"].where(self.notes["readable"].astype(bool)).astype(float))
-        return table.groupby([*_GROUP, "round"])[["words", "prompt_tokens", "exact"]].mean().reset_index()
+        return table.groupby([*_GROUP, "round"])[columns].mean().reset_index()
 
     @property
     def _last(self) -> pd.DataFrame:
@@ -339,28 +334,15 @@ class NoteTable:
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
     """Analyse every note in ``runs``."""
     require(bool(runs), "no runs to analyse")
-    rows = [row for run in runs if run.condition.has_note for row in _rows(run)]
-    return NoteTable(pd.DataFrame(rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]))
-
-
-def _rows(run: LLMRun) -> list[dict[str, object]]:
-    correct = (run.advice == run.labels[:, None]).cumsum(axis=0)
     rows: list[dict[str, object]] = []
-    for t, note in enumerate(run.notes):
-        if note is None:
-            continue
-        whole, note = note, note[:LONGEST_NOTE]  # an imported note may be longer
-        rows.append(
-            {
-                **dict(zip(_GROUP, run.group, strict=True)),
-                "index": run.index,
-                "round": t + 1,
-                "last_round": run.rounds,
-                **vars(classify(note, run.advice.shape[1])),
-                "note": whole,
-                "chars": len(whole),
-                **vars(check_counts(note, correct[t], t + 1, run.reliability)),
-                "prompt_tokens": run.prompt_tokens[t],
-            }
-        )
-    return rows
+    for run in runs:
+        correct = (run.advice == run.labels[:, None]).cumsum(axis=0)
+        for t, whole in enumerate(run.notes):
+            if whole is not None:
+                note = whole[:LONGEST_NOTE]  # an imported note may be longer
+                row = {**dict(zip(_GROUP, run.group, strict=True)), "index": run.index, "round": t + 1}
+                row |= {"last_round": run.rounds, **vars(classify(note, run.advice.shape[1]))}
+                row |= {"note": whole, "chars": len(whole)}
+                row |= vars(check_counts(note, correct[t], t + 1, run.reliability))
+                rows.append(row | {"prompt_tokens": run.prompt_tokens[t]})
+    return NoteTable(pd.DataFrame(rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]))

@@ -28,9 +28,9 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes.activations import read
-from probes.controls import assign_folds
+from probes.controls import _assign_folds
 from probes.linear import ALPHAS
-from probes.sweep import cell, of_windows
+from probes.sweep import _of_cell, _of_windows
 from probes.targets import compute
 from probes.values import N_FOLDS
 
@@ -55,15 +55,16 @@ def main() -> None:
     hooks = [site.hook]
     runs = [rollout(m, episodes, names_filter=hooks) for m in (model, probes.untrained(model, seed=1))]
     x, blank = (read(run, SITE).numpy() for run in runs)
-    (shared,) = of_windows(model, episodes, compute(None, episodes), None, seed=0)
-    cell(shared, site, x, blank)
+    (shared,) = _of_windows(model, episodes, compute(None, episodes), None, seed=0)
+    one = ({shared.window: shared}, [run.cache for run in runs], runs[0].layout), (shared.window, site)
+    _of_cell(*one)
     start = time.perf_counter()
     for _ in range(3):
-        cell(shared, site, x, blank)
+        _of_cell(*one)
     ours = (time.perf_counter() - start) / 3
 
     # One outer fold of the loop is timed, and taken five times.
-    test = np.repeat(assign_folds(N_EPISODES, N_FOLDS, 0) == 0, N_ROUNDS)
+    test = np.repeat(_assign_folds(N_EPISODES, N_FOLDS, 0) == 0, N_ROUNDS)
     own = [target.values for target in shared.problem.sample.targets]
     drawn = [target.values for target in shared.problem.drawn.values()]
     calls = [(x, values) for values in own + drawn] + [(blank, values) for values in own]

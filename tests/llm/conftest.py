@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from interp.llm.protocol import Session
+
 
 @dataclass
 class Status:
@@ -278,3 +280,10 @@ def raw() -> Any:
 @pytest.fixture(scope="session")
 def tiny_gguf() -> Callable[[Path], Path]:
     return write_tiny_gguf
+
+
+def play(session: Session, agent: Callable[[Any], str]) -> Session:
+    """Run a session to its end with ``agent``, without any server."""
+    while (request := session.next()) is not None:
+        session.feed(agent(request.messages))
+    return session

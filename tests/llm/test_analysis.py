@@ -19,7 +19,7 @@ from interp.llm import notes
 from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Job, instances, plan
-from interp.llm.protocol import Session, play
+from interp.llm.protocol import Session
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import CONDITIONS, Condition, Message, built_in_prompts
@@ -27,6 +27,7 @@ from interp.llm.scores import note_table, references, run_regret, score
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from tests.llm import players as known
+from tests.llm.conftest import play
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
 

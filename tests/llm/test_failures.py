@@ -218,7 +218,7 @@ def test_the_size_of_an_answer_is_bounded(kind: str, serve: Serve, tmp_path: Pat
     data, headers = bombs()[kind]
     server = serve(lambda n, body: raw.Raw(data, headers=headers))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InputError, match=r"larger than 32 MB|not asked for|cannot be unpacked"):
+    with pytest.raises(InputError, match=r"larger than 32 MB|not asked for|DecodingError"):
         go(server.url, tmp_path / "a", jobs(n=3), max_retries=0)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "kilobytes"
     honest = gzip.compress(json.dumps(whole()).encode())
@@ -234,6 +234,13 @@ def test_a_note_of_megabytes_is_malformed(note: str, serve: Serve, tmp_path: Pat
     assert summary.malformed > 0
     (one,) = load(tmp_path)
     assert all(len(one or "") <= 20_000 for one in one.notes)
+
+
+def test_a_finish_reason_that_is_no_word_is_no_answer(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    message = {"choices": [{"message": {"role": "assistant", "content": '{"prediction": 1}'}, "finish_reason": 3}]}
+    server = serve(lambda n, body: raw.Raw(json.dumps(message).encode()))
+    with pytest.raises(InputError, match="not a chat completion"):
+        go(server.url, tmp_path, jobs(n=3), max_retries=0)
 
 
 def test_an_answer_that_is_nested_too_deeply_is_no_answer(serve: Serve, tmp_path: Path, raw: Any) -> None:

@@ -5,7 +5,9 @@ The three archives that the rules were found on are not part of the repository; 
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,13 @@ import pytest
 from circuits.compare.players import behaviour
 from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
+from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.loading import load, read
-from interp.llm.note_counts import write_counts
+from interp.llm.notes import write_counts
+from interp.llm.plan import instances, plan
+from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
+from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import _OWN_ETA, note_table, run_regret, score
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
@@ -157,7 +163,7 @@ def test_notes_stand_at_their_rounds(tmp_path: Path) -> None:
     """rounds + 1 notes, the first empty: the exact counts of the archive are all exact here, not one round late."""
     archive(tmp_path / "antisignal")
     table = note_table(load(tmp_path))
-    assert (table.to_frame()["exact"] == 1).all() and len(table.to_frame()) == ROUNDS
+    assert (table.notes["exact"] == 1).all() and len(table.notes) == ROUNDS
     assert table.final()["exact"].item() == 1
 
 
@@ -249,6 +255,26 @@ def test_a_field_that_is_missing_or_wrong_is_named(change: dict[str, Any], messa
     found = read(tmp_path)
     assert len(found.runs) == 1 and found.table["status"].tolist() == ["set aside", "read"]
     assert message in found.sentences[1]
+
+
+def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> None:
+    """A trace in UTF-16, one that is gzipped, notes of one's own and a pipe; nothing waits for the pipe."""
+    (job,) = plan(Settings("counter"), built_in_prompts(), instances(("flat",), 1, 2), [Condition("online", "note")])
+    run([job], tmp_path, AgentBackend("counter", AGENTS["counter"]))
+    trace = tmp_path / job.place
+    trace.with_name("a.jsonl").write_text(trace.read_text(), encoding="utf-16")
+    trace.with_name("b.jsonl").write_bytes(gzip.compress(trace.read_bytes()))
+    trace.with_name("c.jsonl.gz").write_bytes(gzip.compress(trace.read_bytes()))
+    trace.with_name("d.txt").write_text("remember the milk")
+    os.mkfifo(trace.with_name("e.jsonl"))
+    found = read(tmp_path)
+    assert len(found.runs) == 1 and found.table["status"].value_counts().to_dict() == {"set aside": 5, "read": 1}
+    why = {Path(path).name: why for path, why in zip(found.table["path"], found.table["why"], strict=True)}
+    assert why.pop(trace.name) == ""
+    words = ("UTF-16", "gzipped", "gzipped", "no trace of", "no regular file")
+    assert all(word in why[name] for word, name in zip(words, sorted(why), strict=True)), why
+    with pytest.raises(InputError, match=r"holds no trace .*no regular file"):
+        read(trace.with_name("e.jsonl"))
 
 
 def test_a_run_is_an_instance_for_our_models(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from interp.llm.local import LocalBackend, answers, load_model, prompt_ids
 from interp.llm.plan import instances, plan
 from interp.llm.protocol import read_lines
 from interp.llm.runner import run
-from interp.llm.schemes import CONDITIONS, SCHEMES, Condition, Prompt
+from interp.llm.schemes import CONDITIONS, Condition, Prompt
 from tests.llm.tiny import write_tiny_chat
 
-SHORT = {scheme: Prompt("Predict.", "short") for scheme in SCHEMES}
+SHORT = {condition.scheme: Prompt("Predict.", "short") for condition in CONDITIONS}
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,15 @@ from interp.errors import InputError
 from interp.llm.backend import AGENTS, AgentBackend, Settings, evidence_in
 from interp.llm.loading import load, read
 from interp.llm.note_tests import (
-    CONTROLS,
-    EDITS,
-    HALF,
-    UNUSED,
+    _CONTROLS,
+    _EDITS,
+    _HALF,
+    _UNUSED,
+    _edited,
     _judged,
     _renamed,
     _same_state,
     _says_anything,
-    edited,
     try_edits,
 )
 from interp.llm.plan import instances, plan
@@ -35,7 +35,7 @@ COUNTER = "A:5/9, B:3/9, C:8/9, D:2/9"
 
 
 def test_every_edit_of_a_counter_on_a_napkin() -> None:
-    assert edited(COUNTER, 4, "A:1/2, B:0/2, C:1/2, D:0/2") == {
+    assert _edited(COUNTER, 4, "A:1/2, B:0/2, C:1/2, D:0/2") == {
         "swap two players": "A:5/9, B:3/9, D:8/9, C:2/9",
         "permute names": "B:5/9, C:3/9, D:8/9, A:2/9",
         "edit one count": "A:5/9, B:3/9, C:8/9, D:9/9",
@@ -53,10 +53,10 @@ def test_every_edit_of_a_counter_on_a_napkin() -> None:
 def test_edits_and_controls_at_their_bounds() -> None:
     """A raised count is one more than the best has, out of as many; a control that would say something else, or an
     order that cannot be turned round, is left out; empty parts are no parts."""
-    texts = edited("A:5/9; B:3/9; C:6/9; D:2/9;", 4)
+    texts = _edited("A:5/9; B:3/9; C:6/9; D:2/9;", 4)
     assert texts["edit one count"] == "A:5/9; B:3/9; C:6/9; D:7/9;"
     assert texts["reorder"] == "D:2/9; C:6/9; B:3/9; A:5/9"
-    assert "reorder" not in edited("A:5/9 B:3/9 C:6/9 D:2/9", 4)
+    assert "reorder" not in _edited("A:5/9 B:3/9 C:6/9 D:2/9", 4)
 
 
 def test_what_two_notes_say_is_compared() -> None:
@@ -85,15 +85,15 @@ def test_what_two_notes_say_is_compared() -> None:
 )
 def test_other_forms_of_notes_are_edited_or_left_out(note: str, missing: set[str]) -> None:
     """A swap changes who leads and nothing else; a control says the same; what would say anything else is left out."""
-    texts = edited(note, 4)
-    assert {*EDITS, *CONTROLS} - texts.keys() == missing
+    texts = _edited(note, 4)
+    assert {*_EDITS, *_CONTROLS} - texts.keys() == missing
     before = evidence_in(note, 4)
     after = evidence_in(texts["swap two players"], 4)
     order = before.correct if before.correct.any() else before.last
     swapped = order.copy()
     swapped[[order.argmax(), order.argmin()]] = order[[order.argmin(), order.argmax()]]
     assert np.array_equal(after.correct if before.correct.any() else after.last, swapped)
-    for name in CONTROLS.keys() & texts.keys():
+    for name in _CONTROLS.keys() & texts.keys():
         said = evidence_in(texts[name], 4)
         assert np.array_equal(said.correct, before.correct)
     assert _renamed(_renamed(note, {"A": "B", "B": "A"}, 4), {"A": "B", "B": "A"}, 4) == note
@@ -121,11 +121,11 @@ def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(trac
     }
     carries = found["counter", "online-note-only"]
     assert carries.sentence == "counter (online-note-only) keeps its state in its note and uses its note."
-    assert set(carries["carries"].controls) == set(CONTROLS)
+    assert set(carries["carries"].controls) == set(_CONTROLS)
     table = carries.table
     edits, controls = table[table.kind == "edit"], table[table.kind == "control"]
     assert (edits.follows.dropna() == 1).all() and set(edits["round"]) == {1, 2} and edits.telling.sum() > 60
-    assert (controls.moved == 0).all() and set(controls.change) == set(CONTROLS)
+    assert (controls.moved == 0).all() and set(controls.change) == set(_CONTROLS)
     unused = found["counter", "weather-note"].table
     assert (unused.moved.dropna() == 0).all() and (unused[unused.kind == "edit"].telling > 0).any()
     calls = found["counter", "weather-note"].settings["calls"]
@@ -140,7 +140,7 @@ def test_the_command_tells_and_writes(traces: Path, tmp_path: Path) -> None:
     options = ["--test", "--rounds", "1", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["llm", "notes", str(traces / "counter" / "online-note-only"), *options])
     assert result.exit_code == 0 and "counter (online-note-only) keeps its state in its note" in result.output
-    assert set(pd.read_csv(tmp_path / "note_edits.csv")["change"]) == {*EDITS, *CONTROLS}
+    assert set(pd.read_csv(tmp_path / "note_edits.csv")["change"]) == {*_EDITS, *_CONTROLS}
     assert pd.read_csv(tmp_path / "note_measures.csv")["word"].tolist() == ["yes", "yes"]
 
 
@@ -184,8 +184,8 @@ def test_the_edit_that_is_followed_least_decides(hits: dict[str, int], n: int, c
 
 
 def test_a_share_has_its_exact_interval() -> None:
-    """0 of 11 leaves at most .285 (1 - .025^(1/11)), the fewest below :data:`UNUSED`; 6 of 6 is more than half."""
+    """0 of 11 leaves at most .285 (1 - .025^(1/11)), the fewest below :data:`_UNUSED`; 6 of 6 is more than half."""
     none, fewer = exact_share(np.zeros(11, bool)), exact_share(np.zeros(10, bool))
-    assert none.high == pytest.approx(1 - 0.025 ** (1 / 11)) and none.high < UNUSED <= fewer.high
-    assert exact_share(np.ones(6, bool)).low > HALF > exact_share(np.ones(5, bool)).low
+    assert none.high == pytest.approx(1 - 0.025 ** (1 / 11)) and none.high < _UNUSED <= fewer.high
+    assert exact_share(np.ones(6, bool)).low > _HALF > exact_share(np.ones(5, bool)).low
     assert isinstance(none, Interval) and np.isnan(exact_share(np.zeros(0, bool)).low)

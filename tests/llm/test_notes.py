@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interp.llm import notes
-from interp.llm.note_counts import check_counts, read_counts, write_counts
-from interp.llm.notes import FORMATS, classify
+from interp.llm.notes import FORMATS, check_counts, classify, read_counts, write_counts
 from tests.llm.note_rules import LABELLED, table
 
 FOUND = [classify(note).format for note in LABELLED["note"]]

@@ -15,7 +15,7 @@ import probes
 from interp.cli import app
 from interp.errors import InputError
 from interp.llm.local import answers, load_model, prompt_ids
-from interp.llm.opened import _CONDITION, Opened, OpenedRollout
+from interp.llm.opened import _CONDITION, Opened, _OpenedRollout
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition
 from interp.tasks import experts
@@ -37,7 +37,7 @@ def opened(folder: Path) -> Opened:
 
 
 @pytest.fixture(scope="module")
-def played(opened: Opened) -> OpenedRollout:
+def played(opened: Opened) -> _OpenedRollout:
     return opened.play(EPISODES, HOOKS, batch=4)
 
 
@@ -48,7 +48,7 @@ def reread(model: Any, ids: list[int], choices: Any) -> tuple[Any, torch.Tensor]
     return out, out.logits[0, -1, list(choices)].softmax(0)[1]
 
 
-def test_it_is_the_session_that_the_plain_model_plays(folder: Path, played: OpenedRollout) -> None:
+def test_it_is_the_session_that_the_plain_model_plays(folder: Path, played: _OpenedRollout) -> None:
     """Predictions and activations are those of the plain model that reads each whole conversation anew: the cache of
     keys and values, the batch and the bridge change nothing."""
     model, tokenizer = load_model(str(folder))
@@ -86,7 +86,7 @@ def test_every_activation_has_a_round_axis_and_probes_take_it(opened: Opened, fo
 
 def test_a_patch_of_a_vote_restores_all_of_it_before_it_is_read_and_nothing_after(opened: Opened) -> None:
     """At the embedding the patch is the opposite vote itself; after the last block nothing reads the vote's token."""
-    result = opened.patch_vote(EPISODES, expert=1, round=3)
+    result = opened.patch("vote", EPISODES, expert=1, round=3)
     assert result.names == ("embed.hook_out", *HOOKS) and np.abs(result.full).min() > 1e-4
     assert np.allclose(result.patched[0], result.full, atol=1e-5)
     assert not np.allclose(result.control[0], result.full, atol=1e-5), "another expert's vote is another place"
@@ -99,7 +99,7 @@ def test_a_patch_of_a_vote_restores_all_of_it_before_it_is_read_and_nothing_afte
 def test_votes_that_are_words_are_patched_whole(folder: Path) -> None:
     """In the weather framing a vote is a word; here each of its letters is a token."""
     weather = Opened.load(str(folder), prompt="Predict.", condition="weather-no-note")
-    table = weather.patch_vote(EPISODES, expert=0, round=2, names=["embed.hook_out", HOOKS[1]]).to_frame()
+    table = weather.patch("vote", EPISODES, expert=0, round=2, names=["embed.hook_out", HOOKS[1]]).to_frame()
     assert table["restored"].tolist() == pytest.approx([1, 0], abs=1e-3)
 
 
@@ -133,14 +133,14 @@ def test_a_model_that_reads_one_count_of_its_note_is_seen_to(reader: Path) -> No
         fitted = probes.fit(run.at(hook, place)[:, 8:], counts)
         a, b, c, d = (score.estimate for score in fitted.by_output.values())
         assert (c > 0.9) == read and (read or c < 0.2) and max(a, b, d) < 0.2, (hook, place, fitted.by_output)
-    table = opened.patch_count(NOTES, expert=2, round=8).to_frame()
+    table = opened.patch("count", NOTES, expert=2, round=8).to_frame()
     assert table["restored"].tolist() == pytest.approx([1, 1, 0], abs=1e-3)
     moved = (COUNTS[:, 8, 2] != 4).mean()  # 4 of 8 becomes 0 of 8, which is on the same side
     assert (
         moved > 0.7 and table["restored_moves"].tolist() == [moved, moved, 0] and (table["full_moves"] == moved).all()
     )
     assert table["control"].abs().max() < 1e-3 and (table["control_moves"] == 0).all()
-    unread = opened.patch_count(NOTES, expert=0, round=8).to_frame()
+    unread = opened.patch("count", NOTES, expert=0, round=8).to_frame()
     assert unread["full"].max() < 1e-6 and unread["restored"].isna().all() and (unread["full_moves"] == 0).all()
 
 
@@ -182,10 +182,10 @@ def test_the_command_opens_a_condition_with_notes(folder: Path, tmp_path: Path) 
     ("make", "message"),
     [
         (lambda o: Opened.load("nowhere", condition="weather-notes"), "unknown condition 'weather-notes'"),
-        (lambda o: o.patch_count(EPISODES, 0, 1), "counts stand in notes, and online-no-note has none"),
+        (lambda o: o.patch("count", EPISODES, 0, 1), "counts stand in notes, and online-no-note has none"),
         (lambda o: o.play(EPISODES, ["blocks.9.hook_out"]), "unknown hook point 'blocks.9.hook_out'"),
-        (lambda o: o.patch_vote(EPISODES, 4, 0), r"expert must be in \[0, 3\], got 4"),
-        (lambda o: o.patch_vote(EPISODES, 0, 5), r"round must be in \[0, 4\], got 5"),
+        (lambda o: o.patch("vote", EPISODES, 4, 0), r"expert must be in \[0, 3\], got 4"),
+        (lambda o: o.patch("vote", EPISODES, 0, 5), r"round must be in \[0, 4\], got 5"),
     ],
 )
 def test_bad_input_is_told(make: Any, message: str, opened: Opened) -> None:
@@ -193,7 +193,7 @@ def test_bad_input_is_told(make: Any, message: str, opened: Opened) -> None:
         make(opened)
 
 
-def test_a_position_or_hook_that_was_not_kept_is_told(played: OpenedRollout) -> None:
+def test_a_position_or_hook_that_was_not_kept_is_told(played: _OpenedRollout) -> None:
     with pytest.raises(InputError, match="unknown position 'Expert_E'"):
         played.at(HOOKS[0], "Expert_E")
     with pytest.raises(InputError, match="unknown cached hook point"):

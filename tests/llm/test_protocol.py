@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 
 from interp.errors import InputError
 from interp.llm.backend import AGENTS
-from interp.llm.protocol import Session, play
+from interp.llm.protocol import Session
 from interp.llm.schemes import (
     CONDITIONS,
-    SCHEMES,
     Condition,
-    built_in,
     built_in_prompts,
-    json_schema,
     load_prompts,
     read_answer,
     read_message,
+    response_format,
 )
+from tests.llm.conftest import play
 
 ADVICE = np.array([[1, 0, 1, 0], [0, 0, 1, 1], [1, 1, 1, 0]])
 LABELS = np.array([1, 0, 1])
@@ -92,7 +91,7 @@ def test_note_keeps_history_and_note() -> None:
 @pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.name)
 def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(condition: Condition) -> None:
     """The prompt announces exactly the keys that the messages then have."""
-    s = Session(condition, built_in(condition.scheme).text, ADVICE, LABELS)
+    s = Session(condition, built_in_prompts()[condition.scheme].text, ADVICE, LABELS)
     for _ in range(condition.calls_per_round):
         request = s.next()
         assert request is not None
@@ -103,7 +102,8 @@ def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(conditi
             read_message(condition.retry_message(request.turn, ""))["expected_output"][1:-1]
             in request.messages[0]["content"]
         )
-        assert list(json_schema(condition, request.turn)["properties"]) == [request.turn]
+        form = response_format("json_schema", condition, request.turn)["response_format"]
+        assert list(form["json_schema"]["schema"]["properties"]) == [request.turn]
         s.feed(AGENTS["majority"](request.messages))
 
 
@@ -173,6 +173,7 @@ def test_the_same_replies_make_the_same_requests() -> None:
 
 
 ONLINE, WEATHER = Condition("online", "note"), Condition("weather", "note")
+HARMONY, FINAL = '<|channel|>analysis<|message|>so {"prediction": 1}', "<|channel|>final<|message|>"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +200,10 @@ ONLINE, WEATHER = Condition("online", "note"), Condition("weather", "note")
         (ONLINE, "prediction", '\u200b{"prediction": 1}\u2060', 1, False),
         (ONLINE, "prediction", '{"prediction": 1}<|im_end|>', 1, False),
         (ONLINE, "note", '{"note": "A </s> 1/2"}</s>\n', "A </s> 1/2", False),
+        (ONLINE, "prediction", '[THINK]maybe {"prediction": 1}[/THINK]{"prediction": 0}', 0, False),
+        (ONLINE, "prediction", '<reasoning>{"prediction": 1}</reasoning>{"prediction": 0}', 0, False),
+        (ONLINE, "prediction", '◁think▷{"prediction": 1}◁/think▷{"prediction": 0}', 0, False),
+        (ONLINE, "prediction", f'{HARMONY}<|end|><|start|>assistant{FINAL}{{"prediction": 0}}<|return|>', 0, False),
     ],
 )
 def test_usable_answers(condition: Condition, turn: Any, text: str, value: object, strict: bool) -> None:
@@ -213,6 +218,8 @@ def test_usable_answers(condition: Condition, turn: Any, text: str, value: objec
         '{"prediction": 1} because A leads.',
         'My answer:\n```json\n{"prediction": 1}\n```\nGood luck!<|eot_id|>',
         '<think>0?</think>So: {"prediction": 1}',
+        '<answer>{"prediction": 1}</answer>',
+        '<b>My answer</b> {"prediction": 1}',
     ],
 )
 def test_one_object_among_other_words_is_read_and_marked(text: str) -> None:
@@ -243,6 +250,12 @@ def test_a_recorded_problem_is_fed_again() -> None:
         ("prediction", "<think>so 1", "stop", "not one JSON object"),
         ("prediction", '<think>{"prediction": 1}</think>', "stop", "not one JSON object"),
         ("prediction", '<think>no, {"prediction": 1}', "stop", "not one JSON object"),
+        ("prediction", '[THINK]maybe {"prediction": 1} but', "stop", "not one JSON object"),
+        ("prediction", '<reasoning>maybe {"prediction": 1}', "stop", "not one JSON object"),
+        ("prediction", '◁think▷so {"prediction": 1}', "stop", "not one JSON object"),
+        ("prediction", HARMONY, "stop", "not one JSON object"),
+        ("prediction", '<musing>{"prediction": 1}', "stop", "not one JSON object"),
+        ("prediction", '{"prediction": 1} [THINK]or not', "stop", "not one JSON object"),
         ("prediction", 'Either {"prediction": 1} or {"prediction": 0}', "stop", "not one JSON object"),
         ("prediction", 'As {"prediction": 0 or 1}: {"prediction": 1}', "stop", "not one JSON object"),
         ("prediction", "So } and {", "stop", "not one JSON object"),
@@ -271,7 +284,7 @@ def test_agents_play_every_condition() -> None:
 
 def test_prompts_tell_what_the_paper_tells() -> None:
     """Four schemes; the facts and formats that the paper's prompts give, in ours; notes only where there are notes."""
-    assert set(built_in_prompts()) == set(SCHEMES)
+    assert set(built_in_prompts()) == {condition.scheme for condition in CONDITIONS}
     for scheme, prompt in built_in_prompts().items():
         text = prompt.text
         for fact in ("Expert A", "Expert D", '"turn_type": "feedback"', "external tools", "valid JSON"):
@@ -279,7 +292,7 @@ def test_prompts_tell_what_the_paper_tells() -> None:
         assert ("500 words" in text) == ("no-note" not in scheme) == ('"note"' in text)
         assert ("sunny" in text) == scheme.startswith("weather")
         assert len(prompt.sha256) == 64
-    assert "Expert_G" in built_in("online-note", n_experts=7).text
+    assert "Expert_G" in built_in_prompts(7)["online-note"].text
 
 
 def test_users_prompts_are_taken_verbatim(tmp_path: Any) -> None:
@@ -300,7 +313,7 @@ def test_users_prompts_are_taken_verbatim(tmp_path: Any) -> None:
         (lambda p: (p / "online-note.txt").write_text("\n") and load_prompts(p), "is empty"),
         (lambda p: Condition.parse("wether-note"), "unknown condition 'wether-note'; did you mean 'weather-note'"),
         (lambda p: Condition("online", "notes"), "unknown protocol 'notes'"),
-        (lambda p: built_in("online-note", 40), "2 to 26 experts"),
+        (lambda p: built_in_prompts(40), "2 to 26 experts"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tmp_path: Any) -> None:

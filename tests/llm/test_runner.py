@@ -20,10 +20,11 @@ from interp.errors import InputError
 from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Instance, Job, Prices, estimate, instances, plan
-from interp.llm.protocol import Session, play, read_lines, replay
+from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
 from interp.tasks import experts
+from tests.llm.conftest import play
 
 Serve = Callable[..., Any]
 SETTINGS = Settings("tester")
@@ -403,10 +404,10 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
 
 def test_the_estimate_has_the_exact_calls_and_brackets_the_paper() -> None:
     """Calls are exact; prompt tokens of a 100-round run without a note lie in the range the paper's runs had."""
-    every = estimate(jobs(n=2, rounds=6)).to_frame().set_index("condition")
+    every = estimate(jobs(n=2, rounds=6)).frame.set_index("condition")
     assert [every.calls[c.name] for c in CONDITIONS] == [2 * 6 * c.calls_per_round for c in CONDITIONS]
     long = [c for c in CONDITIONS if c.protocol != "note"]
-    frame = estimate(jobs(n=2, rounds=100, conditions=long), Prices(prompt=1.0)).to_frame().set_index("condition")
+    frame = estimate(jobs(n=2, rounds=100, conditions=long), Prices(prompt=1.0)).frame.set_index("condition")
     for name in ("online-no-note", "weather-no-note"):
         assert 0.3e6 <= frame.prompt_tokens_low[name] / 2 <= 0.4e6
     for name in ("online-note-only", "weather-note-only"):

@@ -11,9 +11,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probes.controls import DESCRIPTIONS, Control, Fitted, Kind, Problem, Sample, control_task, shuffled
-from probes.result import SMALLEST_EFFECT, measure_of
-from probes.scores import ProbeScore
+from probes.controls import (
+    DESCRIPTIONS,
+    Control,
+    Fitted,
+    Kind,
+    ProbeScore,
+    Problem,
+    Sample,
+    _control_task,
+    _shuffled,
+)
+from probes.result import _SMALLEST_EFFECT, measure_of
 from probes.targets import TargetValues
 
 N = 6
@@ -49,14 +58,14 @@ def problem(targets, levels, seed=5):
 def test_each_episode_gets_the_target_of_an_episode_of_another_group(seed, groups, order):
     """Two seeds and two groups, as they were drawn when results were first kept."""
     values = np.array([0, 1, 2, 3])
-    assert shuffled(values, seed, None if groups is None else np.array(groups)).tolist() == order
+    assert _shuffled(values, seed, None if groups is None else np.array(groups)).tolist() == order
 
 
 @pytest.mark.parametrize(("seed", "kinds"), [(0, [7, 0, 2]), (1, [5, 3, 7])])
 def test_every_kind_of_round_gets_the_values_of_one_round(seed, kinds):
     values = np.arange(16).reshape(2, 4, 2)
     types = np.array([[0, 1, 2, 0], [2, 2, 1, 0]])
-    task = control_task(values, types, seed)
+    task = _control_task(values, types, seed)
     assert task.tolist() == [[values.reshape(8, 2)[kinds[kind]].tolist() for kind in row] for row in types]
 
 
@@ -90,13 +99,13 @@ def test_each_control_is_fitted_to_what_it_says():
     wanted = [
         one.values,
         two.values,
-        shuffled(one.values, 5),
-        shuffled(two.values, 5),
-        control_task(one.values, kinds, 5),
+        _shuffled(one.values, 5),
+        _shuffled(two.values, 5),
+        _control_task(one.values, kinds, 5),
     ]
     for part, values in zip(parts, wanted, strict=True):
         np.testing.assert_array_equal(part.values, values)
-    np.testing.assert_array_equal(parts[2].mask, shuffled(one.mask, 5))
+    np.testing.assert_array_equal(parts[2].mask, _shuffled(one.mask, 5))
     assert parts[4].mask is one.mask and parts[3].mask is None
     for (given, targets, folds, _), blank in zip(asked[5:], blanks, strict=True):
         np.testing.assert_array_equal(given, blank)
@@ -144,7 +153,7 @@ def judged(level, spread=0.0, implied_by=(), key="count", site="latents", withou
 )
 def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(level, changes, word, reason):
     found = judged(level, **changes)
-    assert (found.word, found.reason) == (word, reason) and SMALLEST_EFFECT == 0.1
+    assert (found.word, found.reason) == (word, reason) and _SMALLEST_EFFECT == 0.1
 
 
 def test_a_control_that_holds_the_target_is_shown_and_does_not_count():

@@ -1,5 +1,7 @@
 """Probes and their words: what is there is decoded, what is not there is not, and bad input is told."""
 
+import copy
+import sys
 from dataclasses import replace
 
 import jaxtyping
@@ -23,10 +25,9 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import estimators
-from probes.controls import assign_folds, control_task, shuffled
-from probes.fit import KINDS, PLATEAU
+from probes.controls import _assign_folds, _control_task, _rank_correlation, _shuffled
+from probes.fit import _KINDS, PLATEAU
 from probes.linear import RIDGE
-from probes.scores import rank_correlation
 from probes.targets import TargetValues
 
 
@@ -84,6 +85,22 @@ def test_untrained_copies_get_the_episodes_that_they_need(learned):
         assert {"inputs", "control_task"} <= set(alone.controls)  # the rollout knows its episodes
     (same,) = probes.probe(learned, few, ["log_weights_centred"], **given)
     assert same.measure == found.measure
+
+
+def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
+    """Runs of untrained copies are kept: of another target, of a model with the same weights; not of another seed."""
+    few = experts.sample(n_episodes=18, n_rounds=4, n_experts=3, seed=6)
+    run, ran = interp.rollout(learned, few), []
+    counting = lambda *given, **how: ran.append(1) or interp.rollout(*given, **how)  # noqa: E731
+    monkeypatch.setattr(sys.modules["probes.fit"], "rollout", counting)
+    first = probes.fit(run, probes.targets.votes(few), n_untrained=2, seed=11)
+    assert len(ran) == 4, "two copies, over these episodes and over more"
+    twin = replace(run, model=copy.deepcopy(learned))
+    again = probes.fit(twin, probes.targets.votes(few), n_untrained=2, seed=11)
+    other = probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=11)
+    assert len(ran) == 4 and again.measure == first.measure and "untrained" in other.controls
+    probes.fit(run, probes.targets.votes(few), n_untrained=2, seed=12)
+    assert len(ran) == 7, "the copy of seed 12 has run over these episodes, and not over those that seed 12 adds"
 
 
 def test_a_rollout_that_does_not_know_its_model_has_no_untrained_control(model, episodes, tmp_path):
@@ -159,10 +176,10 @@ def test_memorising_shows_in_the_control_task(episodes):
 
 def test_controls_are_what_they_say():
     values = np.arange(30.0).reshape(6, 5, 1)
-    moved = shuffled(values, seed=0)
+    moved = _shuffled(values, seed=0)
     assert (moved[:, 0] != values[:, 0]).all() and sorted(moved[:, 0, 0]) == sorted(values[:, 0, 0])
     types = np.random.default_rng(0).integers(3, size=(6, 5))
-    task = control_task(values, types, seed=0)
+    task = _control_task(values, types, seed=0)
     for kind in range(3):
         assert len(np.unique(task[types == kind])) == 1
     assert np.isin(task, values).all()
@@ -200,7 +217,7 @@ def test_groups_of_episodes_stay_together():
     assert grouped.settings["n_groups"] == 20
     one_each = probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)])
     assert one_each.number == leaking.number
-    moved = shuffled(groups, 0, groups)
+    moved = _shuffled(groups, 0, groups)
     assert (moved != groups).all() and (np.bincount(moved) == 4).all()
 
 
@@ -224,14 +241,14 @@ def test_logistic_equals_sklearn_by_episode():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(15, 6, 4))
     y = (x @ rng.normal(size=(4, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
-    folds = assign_folds(15, 5, 0)
+    folds = _assign_folds(15, 5, 0)
     ours = estimators.cross_validate(x, y, folds, 3)
     rows, labels, groups = x.reshape(-1, 4), y.reshape(-1), np.repeat(folds, 6)
     theirs = np.empty((len(rows), 3))
     for train, test in GroupKFold(5).split(rows, groups=groups):
         search = GridSearchCV(
             make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
-            {"logisticregression__C": estimators.PENALTIES},
+            {"logisticregression__C": estimators._PENALTIES},
             scoring="neg_log_loss",
             cv=GroupKFold(4),
         ).fit(rows[train], labels[train], groups=groups[train])
@@ -244,7 +261,7 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     """Most columns of a handwired machine are constant: they get no weight, and the others keep theirs."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20, 5, 3))
-    y, folds = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1), assign_folds(20, 5, 0)
+    y, folds = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1), _assign_folds(20, 5, 0)
     wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
     alone, beside = (estimators.cross_validate(each, y, folds, n_classes) for each in (x, wide))
     np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
@@ -454,8 +471,8 @@ def test_what_is_always_zero_has_no_rank_correlation():
     """A node that no episode names gives neither a warning nor a number."""
     y = np.zeros((4, 3, 2))
     y[..., 1] = np.arange(12).reshape(4, 3)
-    assert rank_correlation(y, y, None).estimate == pytest.approx(1)
-    assert np.isnan(rank_correlation(y[..., :1], y[..., 1:], None).estimate)
+    assert _rank_correlation(y, y, np.ones(y.shape, bool)).estimate == pytest.approx(1)
+    assert np.isnan(_rank_correlation(y[..., :1], y[..., 1:], np.ones((4, 3, 1), bool)).estimate)
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 9])
@@ -463,13 +480,13 @@ def test_rank_correlation_is_spearmans(decimals):
     """With many ties and with none, as scipy computes it, whose import takes too long for every probe."""
     y, noise = np.random.default_rng(0).normal(size=(2, 20, 15, 1)).round(decimals)
     predicted = (y + noise).round(decimals)  # sums that should tie differ in their last bits
-    given = rank_correlation(y, predicted, None).estimate
+    given = _rank_correlation(y, predicted, np.ones(y.shape, bool)).estimate
     assert given == pytest.approx(spearmanr(y.ravel(), predicted.ravel()).statistic, abs=1e-12)
 
 
 def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
     """What stands in the list is fitted by its name, beside the others; a name that does not is refused with them."""
-    monkeypatch.setitem(KINDS, "mine", replace(RIDGE, name="mine"))
+    monkeypatch.setitem(_KINDS, "mine", replace(RIDGE, name="mine"))
     x = np.random.default_rng(0).normal(size=(20, 6, 4))
     result = probes.fit(x, x[..., :1], method="mine")
     assert result.method == "mine" and result.r2 > 1 - 1e-9

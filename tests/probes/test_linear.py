@@ -1,5 +1,7 @@
 """The closed-form path is scikit-learn's nested cross-validation, split by episode."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
@@ -9,9 +11,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.refit import totals
-from probes.controls import assign_folds
+from probes.controls import _assign_folds, fitted
 from probes.linear import ALPHAS, cross_validate
-from probes.scores import ProbeScore, squares
+from probes.values import TargetValues
 
 
 def _data(seed=0, n=20, t=12, d=9, k=3):
@@ -44,7 +46,7 @@ def _sklearn(x, y, folds):
 @pytest.mark.parametrize("seed", range(2))
 def test_equals_sklearn_nested_cross_validation(seed):
     x, y = _data(seed)
-    folds = assign_folds(len(x), 5, seed)
+    folds = _assign_folds(len(x), 5, seed)
     ours = cross_validate(x, y, folds, np.zeros(3, int))
     theirs, alphas = _sklearn(x, y, folds)
     assert ours.alphas[:, 0].tolist() == alphas
@@ -55,7 +57,7 @@ def test_each_target_chooses_its_own_penalty():
     """Targets fitted together equal targets fitted alone."""
     x, y = _data(1)
     y[..., 2] = np.random.default_rng(0).normal(size=y.shape[:2])
-    folds = assign_folds(len(x), 5, 0)
+    folds = _assign_folds(len(x), 5, 0)
     together = cross_validate(x, y, folds, np.array([0, 0, 1]))
     alone = [cross_validate(x, part, folds, np.zeros(part.shape[-1], int)) for part in (y[..., :2], y[..., 2:])]
     np.testing.assert_allclose(together.predictions, np.concatenate([a.predictions for a in alone], -1), atol=1e-9)
@@ -65,7 +67,7 @@ def test_each_target_chooses_its_own_penalty():
 def test_refit_is_ridge_on_raw_inputs():
     """The weights undo the input scaling: on raw inputs they give the pipeline's predictions."""
     x, y = _data(2)
-    ours = cross_validate(x, y, assign_folds(len(x), 5, 0), np.zeros(3, int))
+    ours = cross_validate(x, y, _assign_folds(len(x), 5, 0), np.zeros(3, int))
     rows = x.reshape(-1, x.shape[-1])
     pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ours.alpha[0])).fit(rows, y.reshape(-1, 3))
     np.testing.assert_allclose(rows @ ours.weights + ours.intercept, pipeline.predict(rows), atol=1e-6)
@@ -76,23 +78,25 @@ def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
     predictions = y + rng.normal(size=y.shape)
-    *each_r2, all_r2 = [ProbeScore.of(*sums).estimate for sums in squares(y, predictions, None, np.arange(6))]
+    probe = fitted(TargetValues.of(y), predictions, np.arange(6), dict)
+    each_r2 = [score.estimate for score in probe.details()["by_output"].values()]
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     plain, larger = ((y - y.mean((0, 1))) ** 2).sum((0, 1)), totals(y).sum(0)
     assert (plain <= larger).all() and (larger <= plain * 6 / 5).all()
     each = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
     np.testing.assert_allclose(each_r2, each)
     overall = 1 - (1 - r2_score(*flat, multioutput="variance_weighted")) * plain.sum() / larger.sum()
-    np.testing.assert_allclose(all_r2, overall)
+    np.testing.assert_allclose(probe.score.estimate, overall)
 
 
 def test_groups_of_episodes_are_one_long_episode():
     """Totals and errors of groups are those of their episodes one after another, whatever their order and size."""
     rng = np.random.default_rng(1)
     y = rng.normal(size=(8, 3, 2))
-    groups = np.array([2, 0, 0, 1, 2, 0, 3, 1])
-    errors, total = np.moveaxis(squares(y, np.zeros_like(y), None, groups)[:2], 0, -1)
-    for group in range(4):
+    groups = np.array([2, 0, 0, 1, 2, 0, 3, 4])
+    scores = fitted(TargetValues.of(y), np.zeros_like(y), groups, dict).details()["by_output"].values()
+    errors, total = (np.stack(part, -1) for part in zip(*((s.losses, s.references) for s in scores), strict=True))
+    for group in range(5):
         rows = y[groups == group].reshape(-1, 2) - y.mean((0, 1))
         others = 24 - len(rows)
         np.testing.assert_allclose(total[group], (rows**2).sum(0) + rows.sum(0) ** 2 / others)
@@ -105,10 +109,9 @@ def test_masked_entries_count_nowhere():
     predictions = y + rng.normal(size=y.shape)
     mask = rng.random(y.shape) < 0.5
     y_other, predictions_other = np.where(mask, y, 99.0), np.where(mask, predictions, -7.0)
-    a, b = (
-        [ProbeScore.of(*sums).estimate for sums in squares(true, p, mask, np.arange(6))[:2]]
-        for true, p in ((y, predictions), (y_other, predictions_other))
-    )
+    targets = [replace(TargetValues.of(true), mask=mask) for true in (y, y_other)]
+    probed = [fitted(*of, np.arange(6), dict) for of in zip(targets, (predictions, predictions_other), strict=True)]
+    a, b = ([score.estimate for score in probe.details()["by_output"].values()] for probe in probed)
     np.testing.assert_allclose(a, b)
     plain = r2_score(y[..., 0][mask[..., 0]], predictions[..., 0][mask[..., 0]])
     assert 0 < a[0] - plain <= (1 - plain) / 6

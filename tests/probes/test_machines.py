@@ -238,7 +238,7 @@ def test_workers_change_nothing_and_finished_cells_are_kept(episodes, looped, tm
     again = probes.sweep(machine, episodes, ["match", "counts"], windows=windows, n_jobs=2, cache=tmp_path)
     pd.testing.assert_frame_equal(again.to_frame(), looped.to_frame(), atol=1e-9)
     monkeypatch.setattr(
-        sys.modules["probes.sweep"], "cell", lambda *given: pytest.fail("a finished cell was computed again")
+        sys.modules["probes.sweep"], "_of_cell", lambda *given: pytest.fail("a finished cell was computed again")
     )
     kept = probes.sweep(machine, episodes, ["match", "counts"], windows=windows, n_jobs=1, cache=tmp_path)
     pd.testing.assert_frame_equal(kept.to_frame(), looped.to_frame(), atol=1e-9)

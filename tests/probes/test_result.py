@@ -1,6 +1,7 @@
 """What a result says: its measure, every number, what weakens it; and what may be given as numbers."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 import probes
 from interp import refit
 from interp.errors import InputError
-from probes.scores import accuracies
+from probes.controls import fitted
 from probes.targets import TargetValues
 
 N, T = 24, 8
@@ -53,8 +54,8 @@ def test_a_constant_of_episodes_with_many_features_is_told_and_not_denied():
 def test_a_result_says_what_it_is_about(data):
     result = probes.fit(data["x"], data["held"], **controls(data))
     assert (result.word, result.reason, result["target"], list(result)) == ("yes", "", result.measure, [result.measure])
-    assert result.estimand == f"R2 on new episodes of this probe, refitted on all {N} episodes"
-    assert result.estimand in str(result) and str(result).startswith("The model holds the target.\n")
+    assert f": R2 on new episodes of this probe, refitted on all {N} episodes" in str(result)
+    assert str(result).startswith("The model holds the target.\n")
     frame = result.to_frame()
     assert list(frame["word"]) == ["yes"] and frame["claim"].item() == "The activations hold the target"
     scores = result.scores()
@@ -176,13 +177,18 @@ def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():
     y[:, :2] = 1
     missed = np.zeros((N, T, 1), int)
     missed[:, 0] = 1
-    *_, score = accuracies(y, y ^ missed, None, np.arange(N))
+
+    def of(predictions, mask=None):
+        target = replace(TargetValues.of(y, of_classes=True), mask=mask)
+        return fitted(target, predictions, np.arange(N), dict).score
+
+    score = of(y ^ missed)
     assert score.estimate == 7 / 8 and score.skill.estimate == pytest.approx(1 / 2)
-    *_, constant = accuracies(y, np.zeros_like(y), None, np.arange(N))
+    constant = of(np.zeros_like(y))
     assert constant.estimate == 3 / 4 and constant.skill.estimate == 0 and constant.detectable == 0
-    *_, perfect = accuracies(y, y, None, np.arange(N))
+    perfect = of(y)
     assert perfect.skill.estimate == 1 > perfect.skill.low  # no miss in few episodes is no proof of none
     mask = np.ones((N, T, 1), bool)
     mask[:, 2:5] = False  # the classes that are scored are 2 to 3
-    *_, scored = accuracies(y, y ^ missed, mask, np.arange(N))
+    scored = of(y ^ missed, mask)
     assert scored.estimate == pytest.approx(4 / 5) and scored.skill.estimate == pytest.approx(1 / 2)

@@ -104,8 +104,8 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 
     module = sys.modules["probes.sweep"]
     cells = []
-    real = module.cell
-    monkeypatch.setattr(module, "cell", lambda shared, site, *x: cells.append(str(site)) or real(shared, site, *x))
+    real = module._of_cell
+    monkeypatch.setattr(module, "_of_cell", lambda shared, one: cells.append(str(one[1])) or real(shared, one))
     sites, expected = {**SITES, "positions": ["w?"]}, swept.to_frame().query("position == 'w?'")
 
     def run(**changes):
@@ -134,14 +134,14 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 
 def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     """Each is kept under a digest of everything that it depends on."""
-    from probes.sweep import of_windows
+    from probes.sweep import _of_windows
     from probes.targets import compute
 
     other = interp.load("wma-handwired", n_experts=2, log_gamma=0.7)
     labels, votes = (compute([key], episodes, model) for key in ("label", "votes"))
     cases = [(model, labels, 0), (model, labels, 1), (other, labels, 0), (model, votes, 0)]
-    digests = [of_windows(m, episodes, values, None, seed)[0].digest for m, values, seed in cases]
-    again = of_windows(model, episodes, labels, None, 0)[0].digest
+    digests = [_of_windows(m, episodes, values, None, seed)[0].digest for m, values, seed in cases]
+    again = _of_windows(model, episodes, labels, None, 0)[0].digest
     assert len(set(digests)) == 4 and again == digests[0]
 
 

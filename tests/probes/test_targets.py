@@ -58,7 +58,7 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
         assert (value.when, value.kind) == (moment, target.variable.kind)
         assert parse(value.key, task) == (target, moment)
         assert value.kind == "real" or (value.values >= 0).all()
-    assert target.meaning and target.variable.symbol and target.units
+    assert target.variable.meaning and target.variable.symbol and target.variable.units
     if target.record and of_the_carried_state_alone(target.record.make(), target.variable.key):
         assert target.moments == ("after", "before")
         np.testing.assert_array_equal(values["after"].values[:, :-1], values["before"].values[:, 1:])

@@ -8,7 +8,6 @@ import probes
 from interp.errors import InputError
 from interp.evaluation.qlearning import returns
 from interp.interventions import interchange, patching
-from interp.llm.plan import from_episodes
 from interp.tasks import experts, mdp
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.qlearning import MDPEpisodes
@@ -50,7 +49,6 @@ def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
     ("needs", "message"),
     [
         (lambda: recorded("experts").accuracies_by_round, "the accuracies of these experts are not known"),
-        (lambda: from_episodes(recorded("experts")), "the accuracies of these experts are not known"),
         (
             lambda: returns.normalised_score([recorded("qlearning")]),
             "the MDPs of these recorded episodes are not known",
