@@ -49,7 +49,7 @@ _CLAIMS = {
 
 _SHORT = 10
 """Rounds of the short horizon."""
-MOST_SOFT = 1e-4
+_MOST_SOFT = 1e-4
 """The largest error that a form may leave and still be verified: a tenth of what a weight off by 1e-3 changes."""
 
 
@@ -145,7 +145,16 @@ def check(
         unit = plan.unit(circuit, values, key)
         meters.append(_Meter(key, location.hook, where, location.reader(circuit), truths[key], unit))
     if circuit.layout.prediction_axes == 0:
-        meters.append(_meter_of_outcomes(circuit, model, circuit.algorithm.distribution(values)))
+        # Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others.
+        position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
+        final, unembed = model.ln_final, model.unembed
+
+        def outcomes(resid: Tensor) -> Tensor:
+            read: Tensor = unembed(final(resid[..., position, :].to(unembed.weight.device)))
+            return read[..., : circuit.layout.n_outputs].cpu()
+
+        truth, where = circuit.algorithm.distribution(values), f"{hook} at {circuit.layout.predict_label}"
+        meters.append(_Meter("distribution", hook, where, outcomes, truth, 1.0))
     run, model = _read(model.to(device), episodes, meters), model.cpu()
     run = replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=run.fed.each(Tensor.cpu))
     measured = [(meter.key, meter.where, meter.error, meter.relative) for meter in meters]
@@ -177,13 +186,13 @@ def check(
     for entry in measured:
         tolerance, by = plan.tolerance(entry[0], dtype)
         soft, why = plan.soft(circuit, values, entry[0])
-        if soft > MOST_SOFT:
-            soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {MOST_SOFT:g}"
+        if soft > _MOST_SOFT:
+            soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {_MOST_SOFT:g}"
         elif why:
             why = f"{why} = {soft:.1g}"
         share = shares.get(entry[0], 0.0)
         checks.append(Check(size, dtype, *entry, tolerance + soft, by, share, plan.most_undecided, why))
-    leak = causal_leak(model, run)
+    leak = _causal_leak(model, run)
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
 
 
@@ -278,7 +287,7 @@ def _read(model: HookedLatentTransformer, episodes: Any, meters: Sequence[_Meter
     return run
 
 
-def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 2) -> float:
+def _causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 2) -> float:
     """Largest change at any position when the embeddings of all later ones are replaced by noise; 0 where causal.
 
     The last round of the first ``n_episodes`` runs once for every position, each time with noise from there on. Every
@@ -338,17 +347,6 @@ class _Meter:
         self.error, self.relative = max(self.error, error), max(self.relative, relative)
         self.round = (self.round + 1) % self.truth.shape[1]
         self.first = self.first if self.round else last
-
-
-def _meter_of_outcomes(circuit: Circuit, model: HookedLatentTransformer, truth: np.ndarray) -> _Meter:
-    """Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others."""
-    position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
-
-    def read(resid: Tensor) -> Tensor:
-        outcomes = model.unembed(model.ln_final(resid[..., position, :].to(model.W_U.device)))
-        return outcomes[..., : circuit.layout.n_outputs].cpu()
-
-    return _Meter("distribution", hook, f"{hook} at {circuit.layout.predict_label}", read, truth, 1.0)
 
 
 def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:

@@ -9,16 +9,14 @@
     >>> result._repr_html_().count("<tr")
     11
 
-Tables are pandas' own HTML, of at most ``MOST_ROWS`` rows; all rows are in ``to_frame()``.
+Tables are pandas' own HTML, of at most ``_MOST_ROWS`` rows; all rows are in ``to_frame()``.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from dataclasses import fields
-from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
     from interp.machine import Machine
 
-MOST_ROWS, _MOST_FIELDS = 10, 6
+_MOST_ROWS, _MOST_FIELDS = 10, 6
 """Rows of a table, and fields of a line."""
 _MOST_NAMES = 8
 """Names that a short list of them has."""
@@ -60,14 +58,14 @@ def drawn(figure: Any) -> Any:
     >>> drawn(Figure(figsize=(1, 1)))._repr_png_()[:4]
     b'\\x89PNG'
     """
-    figure._repr_png_ = partial(_png, figure)
+
+    def png() -> bytes:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+        return buffer.getvalue()
+
+    figure._repr_png_ = png
     return figure
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
-    return buffer.getvalue()
 
 
 def described(machine: Machine) -> str:
@@ -119,8 +117,8 @@ class Cache(dict[str, Any]):
 
     def __repr__(self) -> str:
         lines = [f"  {name}  {list(getattr(value, 'shape', ()))}" for name, value in self.items()]
-        more = [f"  ... and {len(lines) - MOST_ROWS} more"] if len(lines) > MOST_ROWS else []
-        return "\n".join([f"{len(self)} activations, [episode, round, ...]", *lines[:MOST_ROWS], *more])
+        more = [f"  ... and {len(lines) - _MOST_ROWS} more"] if len(lines) > _MOST_ROWS else []
+        return "\n".join([f"{len(self)} activations, [episode, round, ...]", *lines[:_MOST_ROWS], *more])
 
 
 class Tabled:
@@ -144,18 +142,17 @@ class Tabled:
         return ""
 
     def __repr__(self) -> str:
-        line = f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
-        return f"{self.finding} {line}" if self.finding else line
-
-    def _told(self) -> Iterator[str]:
+        told: list[str] = []
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Interval):
-                yield f"{field.name}={value}"
+                told.append(f"{field.name}={value}")
             elif isinstance(value, float | np.floating):
-                yield f"{field.name}={float(value):.4g}"
+                told.append(f"{field.name}={float(value):.4g}")
             elif isinstance(value, int | str | np.integer) and value != "":
-                yield f"{field.name}={value!r}"
+                told.append(f"{field.name}={value!r}")
+        line = f"{type(self).__name__}({', '.join(told[:_MOST_FIELDS])})"
+        return f"{self.finding} {line}" if self.finding else line
 
     def _repr_html_(self) -> str:
         return table_html(repr(self), self.to_frame())
@@ -163,7 +160,7 @@ class Tabled:
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:
     """A caption over a table, for a notebook; what does not fit is counted."""
-    shown = frame.head(MOST_ROWS)
+    shown = frame.head(_MOST_ROWS)
     more = f" The first {len(shown)} of {len(frame)} rows; all are in to_frame()." if len(frame) > len(shown) else ""
     table = shown.to_html(index=False, border=0, float_format="{:.4g}".format, na_rep="–")
     return f"<p>{escape(caption)}.{more}</p>\n{table}"

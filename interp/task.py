@@ -16,6 +16,7 @@ import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,7 @@ metric metrics model modules name out overrides port preset prices processes pro
 reference regime report requests_per_minute response_format retries round rounds say scheduler seed send_seed set
 shard site sizes sweep tables targets task temperature theory thinking_off timeout top_p verbose version view windows
 """
-TAKEN = frozenset(_WORDS.split())
+_TAKEN = frozenset(_WORDS.split())
 """What the options and arguments of commands are called that take sizes, too."""
 
 
@@ -61,7 +62,7 @@ class Size:
             fits = isinstance(word, str) and word.isidentifier() and not keyword.iskeyword(word) and word[0] != "_"
             require(fits, f"the {what} of a size must be one word of letters, digits and '_', got {word!r}")
         require(
-            self.option == self.option.lower() and self.option not in TAKEN,
+            self.option == self.option.lower() and self.option not in _TAKEN,
             f"the option of a size must be in small letters and none that commands have already, got {self.option!r}",
         )
         least = integer("minimum", self.minimum, 1)
@@ -305,20 +306,10 @@ class Task:
     def __post_init__(self) -> None:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
 
-    @property
-    def sizes(self) -> tuple[Size, ...]:
-        """The sizes of its episodes."""
-        return self.data.sizes
-
-    @property
-    def layout(self) -> Callable[..., Any]:
-        """Makes the layout of a round from sizes."""
-        return self.data.layout
-
-    @property
-    def sample(self) -> Callable[..., Any]:
-        """Samples episodes: ``(n_episodes, n_rounds, *, regime, seed, **sizes)``."""
-        return self.data.sample
+    # The sizes of its episodes; what makes the layout of a round of sizes; and the sampler.
+    sizes = property(attrgetter("data.sizes"))
+    layout = property(attrgetter("data.layout"))
+    sample = property(attrgetter("data.sample"))
 
     @cached_property
     def kind(self) -> Predicted:

@@ -43,7 +43,7 @@ class Learner(nn.Module):
         self.read = nn.Sequential(nn.Linear(n_state + said.n_asked, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, n_outcomes))
 
 
-class Reader(nn.Module):
+class _Reader(nn.Module):
     """A core that reads a round as two inputs, what is asked and then all with the truth; it predicts between them."""
 
     def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int) -> None:
@@ -55,7 +55,7 @@ class Reader(nn.Module):
         self.begin, self.core, self.read = nn.Linear(1, width, bias=False), core, nn.Linear(width, n_outcomes)
 
 
-class Refine(nn.Sequential):
+class _Refine(nn.Sequential):
     """A block that adds a little to what it is given."""
 
     def forward(self, z: Tensor) -> Tensor:
@@ -91,19 +91,19 @@ def learner(
 def _cell(layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Any) -> AdaptedMachine:
     said = Said(layout)
     module = Learner(said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width)
-    return cell(module, layout, hear=_heard(said), read=_read(said))
+    return cell(module, layout, hear=_heard(said), read=_read(said), check=False)
 
 
 def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     said = Said(layout)
-    block = Refine(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+    block = _Refine(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
     module = Learner(said, block, width, layout.n_outputs, width)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
         return z + heard / _CYCLES
 
     given: dict[str, Any] = {"hear": _heard(said), "read": _read(said), "inject": inject}
-    return loop(module, layout, block="core", cycles=_CYCLES, shape=(width,), **given)
+    return loop(module, layout, block="core", cycles=_CYCLES, shape=(width,), check=False, **given)
 
 
 def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
@@ -111,14 +111,15 @@ def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Ada
 
     said = Said(layout)
     config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
-    module = Reader(said, MambaModel(config), width, layout.n_outputs)
+    module = _Reader(said, MambaModel(config), width, layout.n_outputs)
     del module.begin  # it has no place for a thought
     del module.core.embeddings
 
     def embed(module: Any, fed: Any) -> Tensor:
         return torch.stack([module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
 
-    return state_space(module, layout, embedded=Embedded(embed, 2, at=0, slot=0), read=lambda m, y, fed: m.read(y))
+    rounds: dict[str, Any] = {"embedded": Embedded(embed, 2, at=0, slot=0), "check": False}
+    return state_space(module, layout, read=lambda m, y, fed: m.read(y), **rounds)
 
 
 def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
@@ -132,15 +133,15 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
     # Every batch is new, so there is nothing to overfit, and a count that is to be exact suffers from noise.
     silent = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
     config = GPT2Config(vocab_size=1, bos_token_id=0, eos_token_id=0, **sizes, **silent)
-    module = Reader(said, GPT2Model(config), width, layout.n_outputs)
+    module = _Reader(said, GPT2Model(config), width, layout.n_outputs)
     del module.core.wte
 
     def embed(module: Any, fed: Any) -> Tensor:
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
         return torch.stack([begin, module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
 
-    rounds = Embedded(embed, 3, at=1, slot=0)
-    return thoughts(module, layout, n_rounds=n_rounds, embedded=rounds, read=lambda m, y, fed: m.read(y), core="core")
+    rounds: dict[str, Any] = {"embedded": Embedded(embed, 3, at=1, slot=0), "n_rounds": n_rounds, "check": False}
+    return thoughts(module, layout, read=lambda m, y, fed: m.read(y), core="core", **rounds)
 
 
 def _heard(said: Said) -> Callable[[Any, Any], Tensor]:
@@ -161,13 +162,11 @@ KINDS: dict[str, Callable[..., AdaptedMachine]] = {
 """Kind -> its builder, of a layout, a width, a number of layers and of rounds."""
 
 
-def _builder(kind: str, task: str) -> Callable[..., AdaptedMachine]:
-    build = partial(learner, kind, task)
-    build.__module__ = __name__  # a card says which module must be imported to train its model again
-    return build
-
-
-BUILT = {f"{kind}-{task.key}": _builder(kind, task.key) for task in catalog.every() for kind in KINDS}
+BUILT: dict[str, Callable[..., AdaptedMachine]] = {}
 """KIND-TASK -> the builder of that kind for that task, by which checkpoints are made again."""
-for _name, _build in BUILT.items():
-    BUILDERS.setdefault(_name, _build)
+for _task in catalog.every():
+    for _kind in KINDS:
+        _build = partial(learner, _kind, _task.key)
+        _build.__module__ = __name__  # a card says what to import to train its model again
+        BUILT[f"{_kind}-{_task.key}"] = _build
+        BUILDERS.setdefault(f"{_kind}-{_task.key}", _build)

@@ -27,7 +27,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +36,11 @@ from transformer_lens.hook_points import HookPoint
 
 from interp import catalog
 from interp.algorithm import Algorithm
-from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.checks import checked, checked_fields, integer, refuse_beyond_machine
+from interp.errors import InputError, require, require_known, unknown_name
+from interp.kinds import shown
 from interp.machine import Channel, Component, Stepped
-from interp.model.checks import check_machine
+from interp.model.checks import CLOSE, check_machine
 from interp.model.hooked import HookedMachine, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
@@ -46,15 +48,19 @@ from interp.task import Task
 _Tree = Mapping[str, Tensor]
 _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
 _LATENT = "latent"
+_MOST_RUNS = 1000
+"""How often a submodule may run in a round: every run has a hook point of its own."""
+_DIGITS = 3
+"""To how many digits a digest holds what a machine does: rounding on another computer moves the eighth."""
 
 
-def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
+def _pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     """What is carried, ``[batch, row, width]``, from each channel's ``[batch, *shape]``."""
     width, parts = max(channel.shape[-1] for channel in channels), []
     for channel in channels:
         value = tree.get(channel.name)
-        if value is None or value.shape[1:] != channel.shape:
-            got = "nothing" if value is None else tuple(value.shape)
+        if not isinstance(value, Tensor) or value.shape[1:] != channel.shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else "nothing" if value is None else shown(value)
             raise InputError(f"channel {channel.name!r} is [batch, *{channel.shape}], got {got}")
         rows = value.reshape(len(value), channel.rows, channel.shape[-1])
         parts.append(torch.nn.functional.pad(rows, (0, width - channel.shape[-1])))
@@ -63,13 +69,14 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
 
-def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
+def _unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
     """Each channel's part ``[..., *shape]`` of what is carried, ``[..., row, width]``."""
     parts = zip(channels, carried.split([channel.rows for channel in channels], -2), strict=True)
     return {c.name: part[..., : c.shape[-1]].reshape(*carried.shape[:-2], *c.shape) for c, part in parts}
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Point:
     """Where to look into a module: what one of its submodules is given, or gives.
 
@@ -90,6 +97,14 @@ class Point:
     labels: tuple[str, ...] = ()
     name: str = ""
 
+    def __post_init__(self) -> None:
+        integer("item of a Point", self.item, 0)
+        integer("times of a Point", self.times, 1, _MOST_RUNS)
+        require(
+            not self.labels or bool({"pos", "latent"} & set(self.axes.split())),
+            f"labels of Point({self.module!r}) name the places along an axis, and it has none; give axes='pos', too",
+        )
+
 
 class _Tap(nn.Module):
     """Hook points at one :class:`Point`: one for every time that the submodule runs in a round."""
@@ -107,10 +122,11 @@ class _Tap(nn.Module):
             f"submodule {self.point.module!r} runs more than {self.point.times} times in a round; say how often: "
             f"Point({self.point.module!r}, times=...)",
         )
-        at, self.runs = self.at[self.runs], self.runs + 1
+        at, self.runs, item = self.at[self.runs], self.runs + 1, self.point.item
+        held = len(value) if isinstance(value, tuple) else 1
+        require(item < held, f"Point({self.point.module!r}, item={item}): {held} is all that there is, the first is 0")
         if not isinstance(value, tuple):
             return at(value)
-        item = self.point.item
         return (*value[:item], at(value[item]), *value[item + 1 :])
 
     @contextmanager
@@ -147,7 +163,7 @@ class AdaptedMachine(HookedMachine):
     ) -> None:
         super().__init__()
         self.module, self.layout, self.one_step, self.start, self.reader = module, layout, step, initial, read
-        self.reset, self.output, self.called, self.origin = reset, output, name, dict(origin)
+        self.reset, self.output, self.name, self.origin = reset, output, name, dict(origin)
         self.algorithm: Algorithm | None = None
         # What grows is carried with how far it is written.
         self.lengths = {f"{channel.name}_length": channel for channel in channels if channel.grows}
@@ -157,8 +173,11 @@ class AdaptedMachine(HookedMachine):
         self.taps = {key: _Tap(point) for key, point in points.items()}
         self.tapped = nn.ModuleList(self.taps.values())
         asked = {point.module.rpartition(".")[0] for point in points.values()}
-        cells = {name: part for name, part in module.named_modules() if name in asked and gates(part)}
-        self.opened = {name: OPEN[type(part)](part) for name, part in cells.items()}
+        cells = {name: part for name, part in _named(module).items() if name in asked and gates(part)}
+        self.opened = {name: _Open(part) for name, part in cells.items()}
+        self._largest = layout.max_layout
+        self._of_length = {one.n_positions: one for one in (*layout.family, layout)}
+        self._does: tuple[Any, str] = ((), "")
         self.setup()
 
     def setup(self) -> None:
@@ -171,19 +190,12 @@ class AdaptedMachine(HookedMachine):
                 at.name = self.points[key].hook.format(layer=run)
                 self.hook_dict[at.name] = self.mod_dict[at.name] = at
 
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return self.called
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self.called = name
-
-    @property
-    def said_by(self) -> object:
-        """Its name: a digest is computed again once it is renamed."""
-        return self.called
+    def train(self, mode: bool = True) -> Self:
+        """Train the module, or run it in evaluation mode whatever mode its parts are in: those are their owner's."""
+        if mode:
+            return super().train()
+        self.training = False
+        return self
 
     @property
     def is_handwired(self) -> bool:  # type: ignore[override]
@@ -193,46 +205,93 @@ class AdaptedMachine(HookedMachine):
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Tensor:
         """What the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` was told otherwise."""
-        tree = {} if self.start is None else self.start(self.module)
-        one = {c.name: tree.get(c.name, torch.zeros(c.shape)).to(self.device, self.dtype) for c in self.channels}
-        packed = pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
+        with self._settled(self.dtype, looked_into=False):
+            tree = {} if self.start is None else self._tried("initial=", self.start, self.module)
+        require(isinstance(tree, Mapping), f"initial= of {self.name!r} gives a mapping of channels, got {shown(tree)}")
+        one = {}
+        for channel in self.channels:
+            value = tree.get(channel.name, torch.zeros(channel.shape))
+            real = isinstance(value, Tensor) and not value.is_complex()
+            require(
+                real, f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers, got {shown(value)}"
+            )
+            one[channel.name] = value.to(self.device, self.dtype)
+        packed = _pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
         return packed.expand(n_episodes, -1, -1)
 
     def step(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
         """One round of a batch."""
-        tree = unpack(self.channels, self.hook_latents(carried))
+        tree = _unpack(self.channels, self.hook_latents(carried))
         known = {**tree, **{name: tree[name].squeeze(-1).round().long() for name in self.lengths}}
-        with self._tapped():
-            scores, after = self.one_step(self.module, dict(known), fed)
+        with self._settled(carried.dtype):
+            done = self._tried("a round", self.one_step, self.module, dict(known), fed)
+        pair = isinstance(done, tuple) and len(done) == 2
+        require(
+            pair and isinstance(done[0], Tensor) and isinstance(done[1], Mapping),
+            f"{self.name!r}: a step returns (scores, carried), a tensor and a mapping of channels to tensors, got "
+            f"{', '.join(map(shown, done)) if isinstance(done, tuple) else shown(done)}",
+        )
+        scores, after = done
         for name, channel in self.lengths.items():
             cache, length = _grown(channel, known[channel.name], known[name], after.get(channel.name))
             after = {**after, channel.name: cache, name: length.unsqueeze(-1).to(carried.dtype)}
-        fitted = self.layout_of(fed)
+        fitted = self._of_length.get(fed.tokens.shape[-1], self.layout)
         if fitted.kind == "mean" and scores.ndim == 1:
             scores = scores.unsqueeze(-1)
-        scores = scores[..., : fitted.n_outputs]
-        prediction = fitted.prediction(scores.softmax(-1) if self.output == "logits" else scores)
-        return Stepped(prediction, pack(self.channels, after))
+        wanted = [(len(carried), layout.n_outputs) for layout in (fitted, self._largest)]
+        require(
+            tuple(scores.shape) in wanted,
+            f"{self.name!r}: scores are [batch, outcome] = {list(wanted[0])}, one for each of "
+            f"{', '.join(fitted.outcomes)}, got {list(scores.shape)}",
+        )
+        scores = scores[:, : fitted.n_outputs]
+        if self.output == "logits":
+            scores = scores.softmax(-1)
+        elif self.output == "probability" and not (self.training or any(p.fwd_hooks for p in self.hook_dict.values())):
+            low, sums = float(scores.min()), scores.sum(-1)
+            close, worst = CLOSE.get(scores.dtype, 1e-2), float(sums[(sums - 1).abs().argmax()])
+            require(
+                low >= -close and abs(worst - 1) <= close,
+                f"{self.name!r}: predictions are no probabilities of the outcomes: they must be 0 or more and add up "
+                f"to 1, the least is {low:.4g} and a sum is {worst:.6g}; give output='logits' where they are scores",
+            )
+        return Stepped(fitted.prediction(scores), _pack(self.channels, after))
 
-    def forward(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
-        """:meth:`step`, for tools that call a module."""
-        return self.step(carried, fed)
+    forward = step  # for tools that call a module
 
-    def layout_of(self, fed: EncodedRounds) -> RoundLayout:
-        """The layout of rounds that were encoded."""
-        lengths = {layout.n_positions: layout for layout in (*self.layout.family, self.layout)}
-        return lengths.get(fed.tokens.shape[-1], self.layout)
+    def _tried(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
+        """What a function of the user's gives; whatever it raises is told as its own."""
+        try:
+            return function(*given)
+        except InputError:
+            raise
+        except Exception as error:
+            dtype = f" (the machine is in {self.dtype}: what is made of tokens must be, too, .to(fed.values))"
+            mixed = isinstance(error, RuntimeError) and "dtype" in str(error)
+            text = f"{self.name!r}: {what} raised {type(error).__name__}: {error}{dtype if mixed else ''}"
+            raise InputError(text) from error
 
     @contextmanager
-    def _tapped(self) -> Iterator[None]:
-        """While it is open, hook points see the submodules and cells are open; nothing is left on them afterwards."""
+    def _settled(self, dtype: torch.dtype, looked_into: bool = True) -> Iterator[None]:
+        """While it is open, the module is in evaluation mode unless the machine is trained, and makes ``dtype``.
+
+        Where it is looked into, hook points see the submodules and cells are open. All is as it was afterwards.
+        """
+        awake = [] if self.training else [part for part in self.module.modules() if part.training]
+        default = torch.get_default_dtype()
         with ExitStack() as stack:
-            for cell in self.opened.values():
+            for part in awake:
+                part.training = False
+                stack.callback(setattr, part, "training", True)
+            if dtype != default:
+                torch.set_default_dtype(dtype)
+                stack.callback(torch.set_default_dtype, default)
+            for cell in self.opened.values() if looked_into else ():
                 stack.enter_context(cell.instead())
-            for tap in self.taps.values():
+            for tap in self.taps.values() if looked_into else ():
                 name, _, gate = tap.point.module.rpartition(".")
                 opened = self.opened.get(name)  # a gate of a fused cell, or a submodule
-                part = self.module.get_submodule(tap.point.module) if opened is None else opened.get_submodule(gate)
+                part = _named(self.module)[tap.point.module] if opened is None else opened.get_submodule(gate)
                 stack.enter_context(tap.on(part))
             yield
 
@@ -240,33 +299,52 @@ class AdaptedMachine(HookedMachine):
         """The state that the machine carries, exactly; only where ``adapt`` was told how to read it."""
         if self.reader is None:
             raise InputError(f"{self.name!r} has no exact state readout; decode with a probe, or adapt it with read=")
-        return self.reader(unpack(self.channels, latents))
+        state: Tensor = self._tried("read=", self.reader, _unpack(self.channels, latents))
+        require(isinstance(state, Tensor), f"read= of {self.name!r} gives the state, a tensor, got {shown(state)}")
+        return state
 
     @checked
     def fresh(self, seed: int = 0) -> AdaptedMachine:
         """The control of every claim: a copy with fresh random weights, which no global generator gave."""
-
-        def draw(blank: AdaptedMachine) -> None:
-            """What is not drawn is still not a number afterwards, however a module keeps or computes its weights."""
-            if self.reset is not None:
-                self.reset(blank.module)
-                return
-            with torch.no_grad():
-                for weight in blank.module.parameters():
-                    weight.fill_(torch.nan)
-            reset_parameters(blank.module)
-            left = ", ".join(name for name, weight in blank.module.named_parameters() if weight.isnan().any())
-            require(not left, f"nothing says how to draw {left} of {self.name!r} anew; give adapt(..., reset=...)")
-
-        blank = self._drawn_anew(seed, draw)
-        blank.called, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
+        draw = self.reset or reset_parameters
+        blank = self._drawn_anew(seed, lambda blank: self._tried("reset=", draw, blank.module))
+        blank.name, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
         return blank
 
     def said(self) -> str:
-        """What its digest holds beside the weights."""
-        code = f"{self.one_step.__module__}.{self.one_step.__qualname__}"
+        """What its digest holds beside the weights: what it is, and what it does in a few fixed rounds.
+
+        What a step closes over, and how weights are used, no name says; what comes out of it does.
+        """
+        version = self.weights_version()
+        if self._does[0] != version:
+            self._does = version, self._done()
+        what = getattr(self.one_step, "__qualname__", type(self.one_step).__qualname__)
+        code = f"{getattr(self.one_step, '__module__', '')}.{what}"
         said = [self.name, repr(self.module), code, self.layout.to_dict(), self.channels, self.points, self.output]
-        return json.dumps(said, sort_keys=True, default=str)
+        return json.dumps([*said, self._does[1]], sort_keys=True, default=str)
+
+    def _done(self) -> str:
+        """What it predicts, and how much it carries, in two rounds of two episodes: relative to the largest."""
+        try:
+            task = catalog.get(self.layout.task)
+            episodes = task.sample_for(self, 2, 2, 0)
+            fitted = self.layout.fit(episodes)
+            fed, carried, done = self.prepare(fitted.encode(episodes)), self.initial(2, fitted), []
+            with torch.no_grad():
+                for t in range(fed.tokens.shape[1]):
+                    prediction, carried = self.step(carried, fed.at(t))
+                    done += [prediction.flatten(), carried.abs().mean((1, 2))]
+        except Exception as error:  # what cannot run does nothing, and its digest says so
+            return type(error).__name__
+        numbers = [(float(part.abs().max()), part.double().cpu()) for part in done]
+        return str(
+            [f"{most:.{_DIGITS}g} {(part / (most or 1)).round(decimals=_DIGITS).tolist()}" for most, part in numbers]
+        )
+
+    def _held(self) -> dict[str, Tensor]:
+        """Its weights and buffers, those that no checkpoint holds, too."""
+        return {**super()._held(), **dict(self.named_buffers())}
 
 
 @checked
@@ -276,7 +354,7 @@ def adapt(
     *,
     step: _Step,
     channels: Sequence[Channel],
-    points: Mapping[str, str | Point] | None = None,
+    points: Any = None,
     sizes: Mapping[str, Any] | None = None,
     initial: Callable[[Any], _Tree] | None = None,
     read: Callable[[dict[str, Tensor]], Tensor] | None = None,
@@ -287,7 +365,9 @@ def adapt(
     origin: Mapping[str, Any] | None = None,
     check: bool = True,
 ) -> AdaptedMachine:
-    """A machine of ``module``, in evaluation mode, checked on a few episodes of its task.
+    """A machine of ``module``, checked on a few episodes of its task.
+
+    Its rounds run in evaluation mode, whatever mode the module is in; the module is left as it was.
 
     Args:
         task: what it learns: a registered task (its key or record) with its ``sizes``, or the layout of its rounds.
@@ -325,8 +405,13 @@ def adapt(
     require(len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)")
     names = [channel.name for channel in channels]
     require(len(set(names)) == len(names), f"channels must have names of their own, got {', '.join(names)}")
-    parts = dict(module.named_modules())
+    parts = _named(module)
     known = [*parts, *(f"{name}.{gate}" for name, part in parts.items() for gate in gates(part))]
+    named = isinstance(points or {}, Mapping)
+    require(
+        named,
+        f"points= names what to look at: {{key: submodule or Point}}, such as {{'cell': 'cell'}}, got {shown(points)}",
+    )
     where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
     for key, point in where.items():
         require(
@@ -334,11 +419,15 @@ def adapt(
         )
         if point.module not in known:
             raise unknown_name("submodule", point.module, filter(None, known), limit=40)
+        scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)
+        require(not scripted, f"{point.module!r} is scripted, and calls no hooks: adapt the module that was scripted")
     machine = AdaptedMachine(
         module, layout, step, channels, where, initial=initial, read=read, reset=reset, output=output,
         name=name or type(module).__name__, origin=origin or {},
-    ).eval()  # fmt: skip
-    machine.algorithm = algorithm
+    )  # fmt: skip
+    machine.algorithm, machine.training = algorithm, False
+    require(machine.device.type != "meta", f"{machine.name!r} is on the device 'meta', where no numbers are; take cpu")
+    refuse_beyond_machine(f"what {machine.name!r} carries", 4.0 * sum(prod(channel.shape) for channel in channels))
     if check:
         check_machine(machine, cheap=True)
     return machine
@@ -347,9 +436,18 @@ def adapt(
 def layout_for(task: str | Task | RoundLayout, sizes: Mapping[str, Any] | None = None) -> RoundLayout:
     """The layout of a task's rounds, of the sizes given and of the task's own where none is; a layout is itself."""
     if isinstance(task, RoundLayout):
+        require(not sizes, f"a layout has its sizes, so sizes={sizes} says nothing; give either")
         return task
     record = task if isinstance(task, Task) else catalog.get(task)
-    return record.layout(**{size.name: size.default for size in record.sizes} | dict(sizes or {}))
+    own = {size.name: size.default for size in record.sizes}
+    for name in sizes or {}:
+        require_known(f"size of {record.key!r}", name, own)
+    return record.layout(**own | dict(sizes or {}))
+
+
+def _named(module: nn.Module) -> dict[str, nn.Module]:
+    """Every submodule by all of its names: one that is used twice has two."""
+    return dict(module.named_modules(remove_duplicate=False))
 
 
 def _grown(channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -380,131 +478,72 @@ def _components(channels: Sequence[Channel], points: Mapping[str, Point]) -> dic
     return found
 
 
-# The gates of PyTorch's fused recurrent cells and layers, as submodules that can be looked into: these compute in one
-# kernel, so no hook sees a gate. Their open form computes the same with the module's own weights, gate by gate, to
-# rounding (a test holds it). The gates of several layers are numbered: ``reset_1``, ``reset_2``.
-
-
 class _Open(nn.Module):
-    """A cell's gates; each is a submodule that passes its value on."""
+    """The gates of a fused recurrent cell or of layers of one direction, as submodules that can be looked into.
 
-    gates: tuple[str, ...]
+    PyTorch computes these in one kernel, so that no hook sees a gate. Here the same is computed with the module's own
+    weights, gate by gate, to rounding (a test compares them). The gates of several layers are numbered: ``reset_1``.
+    """
 
-    def __init__(self, cell: Any) -> None:
+    def __init__(self, fused: Any) -> None:
         super().__init__()
-        self.of = [cell]  # in a list: the weights stay the cell's, under its names
-        for gate in self.gates:
+        self.of = [fused]  # in a list: the weights stay the fused module's, under its names
+        for gate in gates(fused):
             self.add_module(gate, nn.Identity())
-
-    def sums(self, x: Tensor, h: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What each gate is given by the input, and by the carried state."""
-        cell = self.of[0]
-        given = nn.functional.linear(x, cell.weight_ih, cell.bias_ih)
-        kept = nn.functional.linear(h, cell.weight_hh, cell.bias_hh)
-        return given.chunk(len(self.gates), 1), kept.chunk(len(self.gates), 1)
 
     @contextmanager
     def instead(self) -> Iterator[None]:
-        """While it is open, the cell computes in this form."""
-        cell = self.of[0]
-        cell.forward = self.forward
+        """While it is open, the fused module computes in this form."""
+        fused = self.of[0]
+        fused.forward = self.forward
         try:
             yield
         finally:
-            del cell.forward
+            del fused.forward
 
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        fused = self.of[0]
+        state = state if isinstance(state, tuple) or state is None else (state,)
+        if isinstance(fused, nn.RNNCellBase):
+            after = self._cell(x, state, "", "")
+            return after if len(after) > 1 else after[0]
+        time, left = 1 if fused.batch_first else 0, []
+        for layer in range(fused.num_layers):
+            now, shown = None if state is None else tuple(part[layer] for part in state), []
+            for x_t in x.unbind(time):
+                now = self._cell(x_t, now, f"_l{layer}", f"_{layer + 1}" if fused.num_layers > 1 else "")
+                shown.append(now[0])
+            x = torch.stack(shown, time)
+            left.append(now)
+        parts = tuple(torch.stack(part) for part in zip(*left, strict=True))
+        return x, parts if len(parts) > 1 else parts[0]
 
-class _OpenGRU(_Open):
-    """``nn.GRUCell``: gates ``reset``, ``update`` and ``new``."""
-
-    gates = ("reset", "update", "new")
-
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
-        h = x.new_zeros(len(x), self.of[0].hidden_size) if h is None else h
-        (x_r, x_z, x_n), (h_r, h_z, h_n) = self.sums(x, h)
-        reset, update = (
-            self.get_submodule("reset")((x_r + h_r).sigmoid()),
-            self.get_submodule("update")((x_z + h_z).sigmoid()),
+    def _cell(self, x: Tensor, state: Any, weights: str, number: str) -> tuple[Tensor, ...]:
+        """One step: ``(h,)`` of a GRU, ``(h, c)`` of an LSTM."""
+        fused, names = self.of[0], _GATES[type(self.of[0])]
+        state = (x.new_zeros(len(x), fused.hidden_size),) * 2 if state is None else state
+        (w_x, b_x), (w_h, b_h) = (  # a layer may have no bias
+            (getattr(fused, f"weight_{of}{weights}"), getattr(fused, f"bias_{of}{weights}", None))
+            for of in ("ih", "hh")
         )
-        new = self.get_submodule("new")((x_n + reset * h_n).tanh())
-        return new + update * (h - new)
-
-
-class _OpenLSTM(_Open):
-    """``nn.LSTMCell``: gates ``input``, ``forget``, ``new`` and ``output``."""
-
-    gates = ("input", "forget", "new", "output")
-
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        nothing = x.new_zeros(len(x), self.of[0].hidden_size)
-        h, c = (nothing, nothing) if state is None else state
-        sums = [given + kept for given, kept in zip(*self.sums(x, h), strict=True)]
-        made = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
-        taken, kept, new, shown = (
-            self.get_submodule(gate)(act(total)) for gate, act, total in zip(self.gates, made, sums, strict=True)
-        )
-        c = kept * c + taken * new
+        given = nn.functional.linear(x, w_x, b_x).chunk(len(names), 1)
+        kept = nn.functional.linear(state[0], w_h, b_h).chunk(len(names), 1)
+        seen = [self.get_submodule(f"{name}{number}") for name in names]
+        if len(names) == 3:
+            reset, update = (seen[i]((given[i] + kept[i]).sigmoid()) for i in (0, 1))
+            new = seen[2]((given[2] + reset * kept[2]).tanh())
+            return (new + update * (state[0] - new),)
+        acts = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
+        taken, held, new, shown = (look(act(a + b)) for look, act, a, b in zip(seen, acts, given, kept, strict=True))
+        c = held * state[1] + taken * new
         return shown * c.tanh(), c
 
 
-class _Layer:
-    """One layer of an ``nn.GRU`` or ``nn.LSTM``, under the names that a cell gives its weights."""
-
-    def __init__(self, rnn: nn.RNNBase, layer: int) -> None:
-        self.rnn, self.layer, self.hidden_size = rnn, layer, rnn.hidden_size
-
-    def _weight(self, name: str) -> Any:
-        return getattr(self.rnn, f"{name}_l{self.layer}", None)  # a layer may have no bias
-
-    weight_ih = property(lambda self: self._weight("weight_ih"))
-    weight_hh = property(lambda self: self._weight("weight_hh"))
-    bias_ih = property(lambda self: self._weight("bias_ih"))
-    bias_hh = property(lambda self: self._weight("bias_hh"))
-
-
-class _OpenLayers(_Open):
-    """``nn.GRU`` and ``nn.LSTM`` of one direction, for sequences in a batch: every layer is an open cell."""
-
-    def __init__(self, rnn: nn.RNNBase) -> None:
-        self.gates = gates(rnn)
-        super().__init__(rnn)
-        form = _OF_LAYERS[type(rnn)]
-        self.layers = [form(_Layer(rnn, layer)) for layer in range(rnn.num_layers)]
-        for layer, opened in enumerate(self.layers):
-            for gate in form.gates:
-                opened.add_module(gate, self.get_submodule(_numbered(gate, layer, rnn.num_layers)))
-
-    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        rnn = self.of[0]
-        time = 1 if rnn.batch_first else 0
-        several = state if isinstance(state, tuple) else () if state is None else (state,)
-        after = []
-        for layer, opened in enumerate(self.layers):
-            now: Any = None
-            if several:
-                now = tuple(part[layer] for part in several) if isinstance(state, tuple) else several[0][layer]
-            shown = []
-            for x_t in x.unbind(time):
-                now = opened(x_t, now)
-                shown.append(now[0] if isinstance(now, tuple) else now)
-            x = torch.stack(shown, time)
-            after.append(now if isinstance(now, tuple) else (now,))
-        parts = tuple(torch.stack(part) for part in zip(*after, strict=True))
-        return x, parts if len(parts) > 1 else parts[0]
-
-
-OPEN: dict[type[nn.Module], type[_Open]] = {
-    nn.GRUCell: _OpenGRU,
-    nn.LSTMCell: _OpenLSTM,
-    nn.GRU: _OpenLayers,
-    nn.LSTM: _OpenLayers,
+_GATES: dict[type[nn.Module], tuple[str, ...]] = {
+    **dict.fromkeys((nn.GRUCell, nn.GRU), ("reset", "update", "new")),
+    **dict.fromkeys((nn.LSTMCell, nn.LSTM), ("input", "forget", "new", "output")),
 }
-"""Fused cells and layers by class, with their open form."""
-_OF_LAYERS: dict[type[nn.Module], type[_Open]] = {nn.GRU: _OpenGRU, nn.LSTM: _OpenLSTM}
-
-
-def _numbered(gate: str, layer: int, n_layers: int) -> str:
-    return gate if n_layers == 1 else f"{gate}_{layer + 1}"
+"""The gates of fused cells and layers, by their class."""
 
 
 def gates(part: nn.Module) -> tuple[str, ...]:
@@ -513,10 +552,10 @@ def gates(part: nn.Module) -> tuple[str, ...]:
     >>> gates(nn.GRUCell(2, 3)), gates(nn.GRU(2, 3, num_layers=2))[-2:], gates(nn.Linear(2, 3))
     (('reset', 'update', 'new'), ('update_2', 'new_2'), ())
     """
-    if isinstance(part, nn.RNNBase):
-        of, plain = _OF_LAYERS.get(type(part)), not part.bidirectional and not part.proj_size
-        if of is None or not plain:
-            return ()
-        several = range(part.num_layers)
-        return tuple(_numbered(gate, layer, part.num_layers) for layer in several for gate in of.gates)
-    return OPEN[type(part)].gates if type(part) in OPEN else ()
+    names = _GATES.get(type(part), ())
+    if not isinstance(part, nn.RNNBase) or not names or "forward" in vars(part):
+        return () if "forward" in vars(part) else names  # where its owner runs it otherwise, there are none
+    if part.bidirectional or part.proj_size:
+        return ()
+    several = range(1, part.num_layers + 1)
+    return tuple(f"{name}_{layer}" for layer in several for name in names) if part.num_layers > 1 else names

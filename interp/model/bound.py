@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -59,10 +60,6 @@ class BoundRounds:
         values: Float[Tensor, "row pos"],
         split: Sequence[int] | None = None,
     ) -> None:
-        require(
-            len(tokens) == len(latents) == len(values),
-            f"the bank needs as many latents and values as rounds, got {len(tokens)}, {len(latents)}, {len(values)}",
-        )
         self.model = model.eval()
         self.round_layout = layout
         self.bank_tokens, self.bank_latents, self.bank_values = tokens, latents, values
@@ -73,10 +70,8 @@ class BoundRounds:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    @property
-    def original_model(self) -> HookedLatentTransformer:
-        """The model itself: where TransformerLens looks for modules in training mode."""
-        return self.model
+    original_model = property(attrgetter("model"))  # where TransformerLens looks for modules in training mode
+    predict_position = property(attrgetter("round_layout.predict_position"))
 
     @property
     def cfg(self) -> RuntimeConfig:
@@ -97,11 +92,6 @@ class BoundRounds:
         rows = torch.arange(len(self.bank_tokens), device=self.bank_tokens.device)
         ids = rows.unsqueeze(1).expand(-1, self.bank_tokens.shape[1])
         return [part.contiguous() for part in ids.split(self.split)]
-
-    @property
-    def predict_position(self) -> int:
-        """Where the prediction is read."""
-        return self.round_layout.predict_position
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""

@@ -15,7 +15,6 @@ import hashlib
 import inspect
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,15 +32,13 @@ from interp.lazy import entry
 from interp.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, check_machine
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL, REAL
+from interp.model.hooked import AS_REAL, REAL, plainly
 from interp.model.layout import layout_from_dict
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import versions
 
 _FORMAT_VERSION = 2
-_BEFORE_DIGESTS = 1
-"""The version whose configuration no digest covers; its folders load with a warning."""
 _CLOSE = 1e-3
 """How far predictions of the same weights may lie apart on another computer, in float32."""
 _SAID = ("builder", "arguments", "name", "origin", "layout", "is_handwired", "predicts")
@@ -51,6 +48,7 @@ BUILDERS: dict[str, Callable[..., Machine]] = {}
 """What makes machines that are no transformers, by name; :func:`interp.register_machine` adds to it."""
 
 
+@plainly()
 def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
     """The machine that a registered builder makes of JSON values, checked; its origin says how it was made."""
     if builder not in BUILDERS:
@@ -75,7 +73,12 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         raise InputError(f"{builder!r} cannot be built so: {error}; it takes {signature}") from error
     with torch.random.fork_rng(devices=[]):  # the same weights every time, and no global generator moves
         torch.default_generator.manual_seed(0)
-        machine = build(**given)
+        try:
+            machine = build(**given)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"the builder of {builder!r} raised {type(error).__name__}: {error}") from error
     require(
         isinstance(machine, Machine),
         f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}",
@@ -91,7 +94,8 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         task in ("", machine.layout.task),
         f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}",
     )
-    check_machine(machine, cheap=True)
+    few = catalog.of(machine)
+    check_machine(machine, few.sample_for(machine, N_EPISODES, max(2, few.at_most(N_ROUNDS)), SEED), cheap=True)
     return machine
 
 
@@ -107,7 +111,8 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
             f"a model of the unregistered task {key!r} could not be loaded again; give the task's record to "
             "interp.tasks.register before saving"
         )
-    require(not folder.exists(), f"{str(folder)!r} exists already; choose another folder or remove it")
+    with writing(folder):
+        require(not folder.exists(), f"{str(folder)!r} exists already; choose another folder or remove it")
     held = model.state_dict()  # type: ignore[attr-defined]
     # Cloned, because weights that a module uses twice are one tensor, which safetensors refuses to write twice.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
@@ -140,6 +145,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
 
 
 @checked
+@plainly()
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 
@@ -261,17 +267,8 @@ def _predicted(machine: Machine) -> dict[str, Any]:
 def _check_about(folder: Path, about: dict[str, Any]) -> None:
     """Refuse a configuration of another version, or one that was edited since it was written."""
     version = about.get("format_version")
-    require(
-        version in (_FORMAT_VERSION, _BEFORE_DIGESTS) and not isinstance(version, bool),
-        f"{str(folder)!r} has format version {version!r}; this version reads {_BEFORE_DIGESTS} and {_FORMAT_VERSION}",
-    )
-    if version == _BEFORE_DIGESTS and "digest" not in about:
-        warnings.warn(
-            f"{str(folder)!r} is of format version {version}: nothing shows whether its config.json was edited; load "
-            "it where that is certain, and save it again with save_checkpoint",
-            stacklevel=6,
-        )
-        return
+    known = version == _FORMAT_VERSION and not isinstance(version, bool)
+    require(known, f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}")
     require(
         about.get("digest") == _digest({key: value for key, value in about.items() if key != "digest"}),
         f"{str(folder / 'config.json')!r} was edited: its digest is not that of its contents; fetch the checkpoint "

@@ -27,19 +27,23 @@ from interp.algorithm import Episodes
 from interp.checks import checked, refuse_beyond_machine
 from interp.display import Cache
 from interp.errors import InputError, require, unknown_name
+from interp.kinds import shown
 from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
-from interp.model.run import Commit, Rollout, Rounds, select_rounds
+from interp.model.run import Commit, Rollout, Rounds, refuse_nan, select_rounds
 from interp.provenance import provenance
 from interp.session import once
 
+_MANY = 10_000
+"""Rounds of which one is cached by itself first, to see what all of them would take."""
 CHUNK = 256
 """Episodes run at once on a CPU."""
 
 
 @checked
+@torch.inference_mode(False)
 def rollout(
     model: Machine,
     episodes: Episodes,
@@ -100,12 +104,17 @@ def rollout(
         run = replace(run, episodes=episodes)
     else:
         run = _unhooked(model, episodes, encoded, layout, commit)
+    if names and run.n_episodes * len(cached) > _MANY:
+        _, _, one = replay(model, run.select([0]), rounds=cached[0], names_filter=names)
+        n_bytes = run.n_episodes * len(cached) * sum(held.nbytes for held in one.values())
+        refuse_beyond_machine(f"a cache of {len(names)} points in {len(cached)} rounds of {run.n_episodes}", n_bytes)
     if names:
         run = replace(run, cache=Cache(_cached(model, run, cached, names, hooks)), cached_rounds=tuple(cached))
     return run
 
 
 @checked
+@torch.inference_mode(False)
 def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0) -> tuple[Any, Rollout]:
     """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
 
@@ -129,6 +138,8 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
     if task.data.interaction is None:
         raise InputError(f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
+    recorded = f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}"
+    require(not hasattr(worlds, "n_rounds"), recorded)
     layout = model.layout.fit(worlds)
     told = {"told": True} if layout.draws else {}
     interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told)
@@ -141,7 +152,7 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
             step = run_round(model, encoded.at(0), latents, layout, "own", (), stepper)
             latents, choice = step.latents, step.choice.cpu().numpy()
             record.add(step)
-    settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
+    settings = {**provenance(model, **model.precision(), commit="own"), "seed": seed, "epsilon": epsilon}
     episodes = interaction.episodes()
     return episodes, replace(record.rollout(layout, "own", settings), model=model, episodes=episodes)
 
@@ -228,7 +239,11 @@ def _sequential(
             record.add(replace(step, latents=latents))
     for counter in counters.values():
         counter.check()
-    settings = {**_settings(model, commit), "propagate": not hold, "hooked_rounds": sorted(hooks)}
+    settings = {
+        **provenance(model, **model.precision(), commit=commit),
+        "propagate": not hold,
+        "hooked_rounds": sorted(hooks),
+    }
     return record.rollout(layout, commit, settings)
 
 
@@ -279,6 +294,9 @@ class _Record:
     def rollout(self, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
         """All rounds."""
         predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
+        model, rounds = settings.get("model"), range(self.n_rounds)
+        refuse_nan(f"what {model!r} predicts", predictions, rounds)
+        refuse_nan(f"what {model!r} carries", self.latents, [0, *rounds])
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
     @staticmethod
@@ -303,7 +321,3 @@ def _cached(
             _, _, cache = replay(model, run, rounds=t, names_filter=names, fwd_hooks=hooks[t])
             parts[t] = {name: value[:, 0] for name, value in cache.items()}
     return {name: torch.stack([parts[t][name] for t in rounds], 1) for name in names}
-
-
-def _settings(model: Machine, commit: str) -> dict[str, Any]:
-    return provenance(model, **model.precision(), commit=commit)

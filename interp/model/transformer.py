@@ -14,12 +14,15 @@ in half the time.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -28,7 +31,7 @@ from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
-from interp.checks import MOST_GB, checked, fit, unique
+from interp.checks import MOST_GB, checked, fit
 from interp.errors import InputError, require
 from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
@@ -58,26 +61,21 @@ class RoundOutput(NamedTuple):
     latents: Tensor
 
 
-COMPONENTS: dict[str, Component] = unique(
-    (
-        Component("latent", "hook_latents", "latent", "latent"),
-        Component("embed", "hook_embed", "pos", "embedding"),
-        Component("resid_pre", "blocks.{layer}.hook_resid_pre", "pos", "residual before layer"),
-        Component("q", "blocks.{layer}.attn.hook_q", "pos head", "query"),
-        Component("k", "blocks.{layer}.attn.hook_k", "pos head", "key"),
-        Component("v", "blocks.{layer}.attn.hook_v", "pos head", "value"),
-        Component("scores", "blocks.{layer}.attn.hook_attn_scores", "head pos", "attention scores"),
-        Component("pattern", "blocks.{layer}.attn.hook_pattern", "head pos", "attention pattern"),
-        Component("z", "blocks.{layer}.attn.hook_z", "pos head", "head output"),
-        Component("result", "blocks.{layer}.attn.hook_result", "pos head", "head's write"),
-        Component("attn_out", "blocks.{layer}.hook_attn_out", "pos", "attention output"),
-        Component("resid_mid", "blocks.{layer}.hook_resid_mid", "pos", "residual after attention"),
-        Component("mlp_out", "blocks.{layer}.hook_mlp_out", "pos", "MLP output"),
-        Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
-    ),
-    "component",
-)
+with Path(__file__).with_name("components.csv").open(encoding="utf-8", newline="") as _table:
+    COMPONENTS: dict[str, Component] = {row["key"]: Component(**row) for row in csv.DictReader(_table)}
 """Every component of a transformer, in the order in which a round computes them."""
+_SHARED = [
+    "n_layers",
+    "n_heads",
+    "d_model",
+    "d_head",
+    "d_mlp",
+    "n_ctx",
+    "d_vocab",
+    "d_vocab_out",
+    "act_fn",
+    "normalization_type",
+]
 _OF_AN_MLP = {"resid_mid", "mlp_out"}
 
 
@@ -103,10 +101,8 @@ class HookedLatentTransformer(LensSurface):
         config.require_room(max_gb)
         self.config = config
         self.runtime = RuntimeConfig(
-            **{name: getattr(config, name) for name in ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")},
-            **{name: getattr(config, name) for name in ("n_ctx", "d_vocab", "d_vocab_out", "act_fn")},
+            **{name: getattr(config, name) for name in _SHARED},
             attn_only=config.d_mlp == 0,
-            normalization_type=config.normalization_type,
             device=torch.device("cpu"),
             dtype=torch.get_default_dtype(),
         )
@@ -195,13 +191,13 @@ class HookedLatentTransformer(LensSurface):
                 whose own are appended. None where ``resid`` starts at the first position.
             n_read: how many of the last positions are read after the last of these blocks, which computes no others;
                 all of them when None.
-            blocks: all of the model's blocks in the form that runs here, as :func:`plain_blocks` gives them; for
+            blocks: all of the model's blocks in the form that runs here, as :func:`_plain_blocks` gives them; for
                 callers that run many rounds and ask for it once.
 
         Returns:
             The residual stream before block ``stop`` (after the last block when None), at the positions that are read.
         """
-        all_blocks: Iterable[Block | PlainBlock] = blocks or plain_blocks(self) or self.blocks
+        all_blocks: Iterable[Block | PlainBlock] = blocks or _plain_blocks(self) or self.blocks
         running = list(all_blocks)[layer:stop]
         several = itertools.repeat(None, len(running)) if past is None else past
         for left, block, known in zip(reversed(range(len(running))), running, several, strict=True):
@@ -260,7 +256,7 @@ class HookedLatentTransformer(LensSurface):
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """:meth:`step` with the blocks laid out once, for many rounds without hooks."""
-        return partial(self.step, blocks=plain_blocks(self))
+        return partial(self.step, blocks=_plain_blocks(self))
 
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Float[Tensor, "batch latent d_model"]:
@@ -351,35 +347,10 @@ class HookedLatentTransformer(LensSurface):
         """Whether the model was compiled from a circuit, and so reads its state out exactly."""
         return len(self.state_map) > 0
 
-    @property
-    def layout(self) -> RoundLayout:  # type: ignore[override]
-        """The layout of the largest rounds that the model reads."""
-        return self.config.layout
-
-    @property
-    def name(self) -> str:
-        """What users load it by."""
-        return self.config.name
-
-    @property
-    def origin(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """How to make it again: the circuit and its arguments, or the training preset."""
-        return self.config.origin
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return self.W_E.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of its weights."""
-        return self.W_E.dtype
-
-    @property
-    def said_by(self) -> object:
-        """The configuration, which may be replaced by another."""
-        return self.config
+    # Its largest rounds, what users load it by, and how to make it again: the circuit and its arguments, or the preset.
+    layout = property(attrgetter("config.layout"))
+    name = property(attrgetter("config.name"))
+    origin = property(attrgetter("config.origin"))
 
     def said(self) -> str:
         """The configuration as JSON: what its digest holds beside the weights."""
@@ -415,7 +386,7 @@ class HookedLatentTransformer(LensSurface):
         return fresh
 
 
-def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
+def _plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
     """The model's blocks without hooks, for its weights as they are now.
 
     None where a hook is attached, a gradient is asked for or a module was changed, and for classes derived from the
