@@ -37,7 +37,7 @@ from torch import Tensor
 from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Effort, Participant, Question
-from interp.decoder import RIDGE, Affine, is_wide, penalised
+from interp.decoder import RIDGE, Affine, is_wide, penalised, units
 from interp.interventions.sites import row_widths
 from interp.interventions.steps import run_on
 from interp.measure import NOTHING, UNTRAINED, Measure, best_of
@@ -280,8 +280,10 @@ def _mapped(
     moved, middle = z - centre[:, rounds], middle[:, rounds]
     if not ridge or not is_wide(features):
         return Affine.fit(features, outputs, ridge)(moved) + middle
-    weights = penalised(products(make=lambda: features @ features.T), outputs, features.shape[1], ridge)
-    return moved @ features.T @ weights + middle
+    unit = units(features)
+    scaled = features / unit
+    weights = penalised(products(make=lambda: scaled @ scaled.T), outputs, len(features), ridge)
+    return moved / unit @ scaled.T @ weights + middle
 
 
 def _run(target: Participant, latents: Tensor, starts: Sequence[int], horizon: int, episodes: slice) -> Array:
