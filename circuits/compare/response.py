@@ -43,7 +43,7 @@ from interp.machine import Machine
 from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout, run_round
 from interp.session import once
-from interp.statistics import Interval, resample_weights
+from interp.statistics import NO_NUMBER, Interval, ratio_interval, resample_weights
 from interp.task import Task
 
 NOTICED = 0.03
@@ -263,11 +263,13 @@ class ResponsePart:
     Attributes:
         algorithm: whose update; "" where none carries a state, or where no input can be changed.
         cells: the response against the effect of the move, the least alike first.
+        arrives: how large the response one round later is, as a share of the move's: less than 1 where an update waits.
         untrained: the least alike cell of an untrained copy; NaN without one.
     """
 
     algorithm: str = ""
     cells: tuple[Cell, ...] = ()
+    arrives: Interval = NO_NUMBER
     untrained: float = float("nan")
 
     def to_frame(self) -> pd.DataFrame:
@@ -283,12 +285,17 @@ def _through_state(compared: Compared) -> ResponsePart:
         return ResponsePart()
     writer = subject.writer(algorithm)
 
-    def found(of: Participant, moves: Writer) -> tuple[Cell, ...]:
-        return cells(edits, responses(of.model, edits), _mediated(of, algorithm, moves, edits), _THERE)
+    def pair(of: Participant, moves: Writer) -> tuple[Array, Array]:
+        return responses(of.model, edits), _mediated(of, algorithm, moves, edits)
 
-    fresh = [found(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
-    worst = min((cell.alike.estimate for some in fresh for cell in some), default=float("nan"))
-    return ResponsePart(algorithm.key, found(subject, writer), worst)
+    fresh = [pair(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
+    worst = min((cell.alike.estimate for two in fresh for cell in cells(edits, *two, _THERE)), default=float("nan"))
+    response, move = pair(subject, writer)
+    kind, t, episode = edits.of_each.T
+    ours, theirs = (x[np.arange(len(kind)), t + 1] for x in (response, move))
+    known, n = ~np.isnan(ours + theirs).any(-1), len(edits.episodes)
+    sums = (np.bincount(episode[known], (x * theirs).sum(-1)[known], n) for x in (ours, theirs))
+    return ResponsePart(algorithm.key, cells(edits, response, move, _THERE), ratio_interval(*sums), worst)
 
 
 RESPONSE = Question("response", ResponsePart, _through_state)
