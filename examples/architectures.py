@@ -28,7 +28,7 @@ import pandas as pd
 
 import interp
 from circuits import compare
-from circuits.compare.behaviour import BEHAVIOUR
+from circuits.compare.algorithm import BEHAVIOUR
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.question import Compared, Participant, Samples, shared_sizes
 from circuits.compare.response import edits_of

@@ -76,9 +76,10 @@ class Affine:
             scaled = features / unit
             if is_wide(features):
                 slopes = scaled.T @ penalised(scaled @ scaled.T, outputs, len(x), ridge)
+                slopes = slopes / unit.unsqueeze(1)
             else:
-                slopes = penalised(scaled.T @ scaled, scaled.T @ outputs, len(x), ridge)
-            slopes = slopes / unit.unsqueeze(1)
+                fitted = scaled @ penalised(scaled.T @ scaled, scaled.T @ outputs, len(x), ridge)
+                slopes = torch.linalg.pinv(features, rtol=RANK) @ fitted  # nothing along what never varied
         else:
             # Features may have any rank; `lstsq` takes none but the full one on accelerators, and on a CPU its "gelsd"
             # takes 40 times as long for 19,200 outputs (a cache).

@@ -92,6 +92,17 @@ def test_a_penalty_does_not_ask_in_which_units_coordinates_are():
         torch.testing.assert_close(scaled.steps, plain.steps * scales)
 
 
+def test_what_never_varied_is_not_read():
+    """A state of two numbers in five coordinates of unlike size: what is written beside it later changes nothing."""
+    generator = torch.Generator().manual_seed(0)
+    held, turn = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((30, 2), (2, 5)))
+    x = held @ turn * torch.tensor([100.0, 1, 1, 1, 0.01]).double()
+    beside = torch.linalg.svd(x - x.mean(0))[2][2:].sum(0)
+    for ridge in (0.0, RIDGE):
+        read = Affine.fit(x, held, ridge)
+        torch.testing.assert_close(read(x + beside), read(x))
+
+
 def test_wide_features_give_the_map_that_narrow_ones_do():
     """Ten samples of six features, and the same features among forty of which the others never vary."""
     generator = torch.Generator().manual_seed(0)

@@ -145,6 +145,11 @@ class Participant:
         """The record of the model's task."""
         return tasks.of(self.model)
 
+    @property
+    def names_algorithm(self) -> bool:
+        """Whether the machine says which algorithm it computes, as handwired ones do."""
+        return self.model.is_handwired or isinstance(getattr(self.model, "algorithm", None), Algorithm)
+
     def run(self, episodes: Any) -> Rollout:
         """The model's rollout of one of the three batches."""
         return once("compared", self.model, episodes, make=lambda: rollout(self.model.eval(), episodes))

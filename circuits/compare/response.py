@@ -263,14 +263,14 @@ class ResponsePart:
     Attributes:
         algorithm: whose update; "" where none carries a state, or where no input can be changed.
         cells: the response against the effect of the move, the least alike first.
-        arrives: how large the response one round later is, as a share of the move's: less than 1 where an update waits.
         untrained: the least alike cell of an untrained copy; NaN without one.
+        arrives: how large the response one round later is, as a share of the move's: less than 1 where an update waits.
     """
 
     algorithm: str = ""
     cells: tuple[Cell, ...] = ()
-    arrives: Interval = NO_NUMBER
     untrained: float = float("nan")
+    arrives: Interval = NO_NUMBER
 
     def to_frame(self) -> pd.DataFrame:
         """One row a cell."""
@@ -295,7 +295,7 @@ def _through_state(compared: Compared) -> ResponsePart:
     ours, theirs = (x[np.arange(len(kind)), t + 1] for x in (response, move))
     known, n = ~np.isnan(ours + theirs).any(-1), len(edits.episodes)
     sums = (np.bincount(episode[known], (x * theirs).sum(-1)[known], n) for x in (ours, theirs))
-    return ResponsePart(algorithm.key, cells(edits, response, move, _THERE), ratio_interval(*sums), worst)
+    return ResponsePart(algorithm.key, cells(edits, response, move, _THERE), worst, ratio_interval(*sums))
 
 
 RESPONSE = Question("response", ResponsePart, _through_state)

@@ -143,7 +143,8 @@ class StatePart:
             _STITCHED,
             unit="share of the memory's worth",
             controls={UNTRAINED: best_of(self.untrained)},
-            about=f"{worst.seen}, stitched {worst.source} -> {worst.target}, rounds {worst.band[0]} to {worst.band[1]}",
+            about=f"stitched {worst.source} -> {worst.target}, by {worst.seen}, rounds "
+            + "{} to {}".format(*worst.band),
             condition="given the round number" if helped else "",
             unless={"yes": f"{NOTHING}: a memory is worth less than {_WORTH} nats a round"} if little else {},
             note=f"the round is given to {' and '.join(helped)}" if helped else "",

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import isnan, nan
 from typing import Any
 
@@ -156,7 +157,9 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[R
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
     own, families = scores.under(algorithm), subject.task.update_families()
     found = [
-        _fitted(family, fits, scores, own, effort.seed)
+        _extended(subject, family, algorithm, own, effort)
+        if family.extends == algorithm.key
+        else _fitted(family, fits, scores, own, effort.seed)
         for family in families.values()
         if set(writer.shapes) <= set(_made(family, {}).state)
     ]
@@ -175,9 +178,34 @@ def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResul
     """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
     searched = [parameter for parameter in family.searched if not parameter.enters]
     left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
-    made = scores.under(_made(family, found))
-    missed = ratio_interval(made.missed.sum(1), own.missed.sum(1), seed=seed)
-    return left, Rule(family.key, family.name, tuple(fits.shapes), found, made.r2(seed), missed)
+    return left, _rule(family, found, scores.under(_made(family, found)), own, seed)
+
+
+def _rule(family: Family, found: Mapping[str, float], made: StepResult, own: StepResult, seed: int) -> Rule:
+    missed = ratio_interval(made.missed.sum(1) / made.varied.sum(), own.missed.sum(1) / own.varied.sum(), seed=seed)
+    return Rule(family.key, family.name, made.keys, found, made.r2(seed), missed)
+
+
+def _extended(
+    subject: Participant, family: Family, algorithm: Algorithm, own: StepResult, effort: Effort
+) -> tuple[float, Rule]:
+    """An extension of ``algorithm``, at the point of its grid that says most of the steps of its own state.
+
+    A machine that keeps a trace holds another table than the algorithm's, so each point has a decoder of its own.
+    """
+    free = [s for s in family.searched if s.name not in algorithm.parameters and not s.enters]
+    known = {s.name: algorithm.parameters[s.name] for s in family.searched if s.name in algorithm.parameters}
+    found: list[tuple[float, dict[str, float], Algorithm]] = []
+
+    def steps(made: Algorithm, episodes: Any) -> Transition:
+        return transition(subject.model, episodes, subject.writer(made, own.keys), starts=effort.at)
+
+    for point in product(*(s.grid for s in free)):
+        parameters = {**known, **dict(zip([s.name for s in free], point, strict=True))}
+        made = _made(family, parameters)
+        found.append((steps(made, subject.samples.other).left(made), parameters, made))
+    left, parameters, made = min(found, key=lambda one: one[0])
+    return left, _rule(family, parameters, steps(made, subject.samples.test).under(made), own, effort.seed)
 
 
 def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
@@ -339,12 +367,12 @@ def _judged(compared: Compared) -> Measure:
     "yes"."""
     found, algorithm = compared.parts["algorithm"], list(compared.candidates)[-1]
     reference = compared.reference
-    if reference is not None and not (reference.model.is_handwired or hasattr(reference.model, "algorithm")):
+    if reference is not None and not reference.names_algorithm and not compared.is_one:
         return Measure("update", "", lacking=f"{reference.name} names no algorithm")
     measure = judge(compared.parts["update"], compared.parts["effects"], algorithm, compared.parts["response"])
-    named = found.scores[found.family] if found.family else None
-    if named and named.group == algorithm != named.key:
-        doubt = f"{named.name} {AS_WELL}: it explains the predictions"
+    explains = found.scores[found.family] if found.family else None
+    if explains and explains.group == algorithm != explains.key:
+        doubt = f"{explains.name} {AS_WELL}: it explains the predictions"
         return replace(measure, unless={"yes": doubt, **measure.unless})
     return measure
 

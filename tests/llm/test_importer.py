@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circuits.compare.players import behaviour
+from circuits.compare.choices import behaviour
 from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
 from interp.llm.loading import load, read
