@@ -268,7 +268,6 @@ WAITING = {
     "interp/audit/trial.py",
     "interp/audit/dynamics.py",
     "interp/audit/timing.py",
-    "circuits/compare/response.py",
 }
 """Rooms whose own loops an Experiment is to replace; nothing may be added."""
 
