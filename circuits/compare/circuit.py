@@ -302,7 +302,7 @@ class _Round:
     rows: Rows
     decode: _Decode | None
     kept: dict[tuple[str, int], Tensor]  # whole activations by component and layer
-    factors: list[Float[Tensor, "head d_head d_head"]]  # of each layer, see _factors
+    factors: list[Float[Tensor, "head d_head d_head"]]  # of each layer
 
     @classmethod
     def of(cls, model: HookedLatentTransformer, layout: RoundLayout, rows: Rows, decode: _Decode | None) -> _Round:
@@ -310,8 +310,10 @@ class _Round:
         names, layers = {"resid_post", stream, "k", "v", "pattern", "z"}, range(model.config.n_layers)
         watched = {(kind, layer): Site(kind, layer) for kind in sorted(names) for layer in layers}
         _, kept = passed(model, rows, layout, watched=list(watched.values()))
-        whole, factors = {key: kept[site] for key, site in watched.items()}, [_factors(model, i) for i in layers]
-        return cls(model, layout, rows, decode, whole, factors)
+        # Square matrices that give what each head writes its length in the residual stream.
+        written = [model.blocks[i].attn.W_O.detach().double().transpose(1, 2) for i in layers]
+        factors = [torch.linalg.qr(out)[1].transpose(1, 2) for out in written]
+        return cls(model, layout, rows, decode, {key: kept[site] for key, site in watched.items()}, factors)
 
     def plain(self) -> list[Float[Tensor, "row value"]]:
         """The prediction, and the state that is left."""
@@ -421,13 +423,6 @@ class _Round:
             ]
             found.index_add_(0, torch.tensor(columns, device=found.device), sizes)
         return found
-
-
-def _factors(model: HookedLatentTransformer, layer: int) -> Float[Tensor, "head d_head d_head"]:
-    """Square matrices that give what each head writes its length in the residual stream."""
-    out = model.blocks[layer].attn.W_O.detach().double()
-    _, upper = torch.linalg.qr(out.transpose(1, 2))
-    return upper.transpose(1, 2)
 
 
 def _over(parts: Array, whole: Array) -> Array:

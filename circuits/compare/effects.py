@@ -196,7 +196,11 @@ def _at_inputs(
     subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> list[Effect]:
     """Inputs of the round from other episodes, where the task's claims say that they stand."""
-    algorithms = {key: _carrying(algorithm) for key, algorithm in algorithms.items()}
+    # What a round writes is the carried state, also where an algorithm names something that is computed from it.
+    algorithms = {
+        key: replace(a, memory=a.state[0], written=NEXT + a.state[0]) if a.state and a.memory not in a.state else a
+        for key, a in algorithms.items()
+    }
     first, found = next(iter(algorithms)), []
     own, width = algorithms[first], subject.run(subject.samples.test).latents.shape[-1]
     for claim in subject.claims(own):
@@ -230,13 +234,6 @@ def _of_pool(
     )
     effect, wanted = (np.concatenate([getattr(r, key) for r in (of_known, of_test)]) for key in ("effect", "wanted"))
     return scored(*(np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted)))
-
-
-def _carrying(algorithm: Algorithm) -> Algorithm:
-    """The algorithm, with its carried state as what a round writes, where it names something computed from it."""
-    if not algorithm.state or algorithm.memory in algorithm.state:
-        return algorithm
-    return replace(algorithm, memory=algorithm.state[0], written=NEXT + algorithm.state[0])
 
 
 def _interchanged(

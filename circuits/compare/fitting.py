@@ -296,7 +296,10 @@ def _refined(
 
     def at(steps: Array) -> tuple[float, ...]:
         places = dict(zip(moved, steps, strict=True))
-        return tuple(_between(s.grid, places[i]) if i in places else point[i] for i, s in enumerate(searched))
+        return tuple(
+            float(np.interp(places[i], np.arange(len(s.grid)), s.grid)) if i in places else point[i]
+            for i, s in enumerate(searched)
+        )
 
     # A simplex that was flattened against a bound finds nothing more: a fresh, smaller one starts where it ended.
     for size in (0.5, 0.25) if moved else ():
@@ -309,10 +312,6 @@ def _refined(
         )
         best, least = result.x, float(result.fun)
     return (least, at(best)) if moved else (loss(point), point)
-
-
-def _between(grid: tuple[float, ...], step: float) -> float:
-    return float(np.interp(step, np.arange(len(grid)), grid))
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:

@@ -40,11 +40,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
+from circuits.compare.crossfit import pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Effort, Participant, Question
 from interp.algorithm import Predicted
-from interp.decoder import RIDGE, Affine, is_wide, penalised, units
+from interp.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.interventions.sites import row_widths
 from interp.interventions.steps import run_on
 from interp.measure import NOTHING, UNTRAINED, Measure, best_of
@@ -244,7 +244,7 @@ def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, ep
 
     The mean over the rounds run on.
     """
-    run = chosen(pooled(target), episodes)
+    run = pooled(target).select(episodes)
     found = _seen(target, *run_on(target.model, run, effort.at, effort.horizon, latents))
     p, q = (x.reshape(-1, *x.shape[2:]) for x in (found, own[episodes]))
     return divergence(p, q, _kind(target)).reshape(found.shape[:2])
@@ -276,7 +276,7 @@ def _stitched(
     """
     given, goal = pooled(source).latents, pooled(target).latents
     x, y = given.flatten(2), (goal.roll(1, 0) if shuffled else goal).flatten(2)
-    fold = torch.from_numpy(folds(len(x)))
+    fold = torch.arange(len(x)) % N_FOLDS
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         others, own = fold != k, fold == k
@@ -299,7 +299,7 @@ def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort
     """The first test episode, from the first start to its end."""
     run, first, at = pooled(target), effort.at[0], len(target.samples.known)
     episode = slice(at, at + 1)
-    ran = partial(run_on, target.model, chosen(run, episode), [first], effort.rounds - first)
+    ran = partial(run_on, target.model, run.select(episode), [first], effort.rounds - first)
     stitched, cut = (
         _distribution(target, ran(latents)[0])[0, 0] for latents in (mapped[episode, :1], run.latents[episode, :1])
     )

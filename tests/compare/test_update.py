@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import interp
-from circuits.compare.crossfit import chosen, pooled, pooled_values, scored
+from circuits.compare.crossfit import pooled, pooled_values, scored
 from circuits.compare.question import Effort, Participant, Samples
 from circuits.compare.update import Rule, Update, UpdatePart, _decoded, _made, missed_steps, strange, updates
 from interp import tasks
@@ -77,7 +77,7 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
         for k in range(5):
             others = torch.from_numpy(fold != k)
             held = {"log_weights": values["log_weights"][fold != k]}
-            writer = Writer.fit(model.model, chosen(run, others), held, ("log_weights",), ridge=RIDGE)
+            writer = Writer.fit(model.model, run.select(others), held, ("log_weights",), ridge=RIDGE)
             found = transition(model.model, episodes, writer, starts=SMALL.at, horizon=3, by=by).under(algorithm)
             mine = fold[rows] == k
             assert missed[rows][mine] == pytest.approx(found.missed.sum(1)[mine], rel=1e-6)
