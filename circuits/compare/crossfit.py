@@ -1,9 +1,9 @@
 """Maps that never saw the episodes they are scored on, and scores whose intervals count the luck of the fit.
 
-A comparison's known and test episodes are one pool, cut into :data:`~interp.decoder.N_FOLDS` folds: episode i is in fold
-i modulo their number. What an episode holds is mapped, or decoded, by a fit to the other folds, so that every episode
-serves for both. A score is ``1 - q`` with ``q = sum missed / sum asked`` over episodes. Its interval is that of log q by the delta
-method over episodes, with the quantile of Student's t:
+A comparison's known and test episodes are one pool, cut into :data:`~interp.decoder.N_FOLDS` folds: episode i is in
+fold i modulo their number. What an episode holds is mapped, or decoded, by a fit to the other folds, so that every
+episode serves for both. A score is ``1 - q`` with ``q = sum missed / sum asked`` over episodes. Its interval is that of
+log q by the delta method over episodes, with the quantile of Student's t:
 
     q exp(+-h),   h = a . t(n - 1) . sd(z) / sqrt(n),   z = n (missed / sum missed - asked / sum asked)
 

@@ -210,8 +210,8 @@ def _at_inputs(
             continue
         results = {key: _interchanged(subject, a, claim, claim.places, effort) for key, a in usable.items()}
         apart = [p for p in (place.placebo(width, effort.seed) for place in claim.places) if p]
-        placebo = [interchanged(subject, own, claim, apart, effort)] if apart else []
-        fresh = [interchanged(u, own, claim, claim.places, effort) for u in untrained]
+        placebo = [_interchanged(subject, own, claim, apart, effort)] if apart else []
+        fresh = [_interchanged(u, own, claim, claim.places, effort) for u in untrained]
         where = (claim.variable, "input", " + ".join(str(place.site) for place in claim.places), claim.outcome)
         for effect in _graded(results, first, where, effort, placebo, fresh):
             key = effect.algorithm
