@@ -57,7 +57,7 @@ _SAME_STATE = 0.99
 
 
 @dataclass(frozen=True)
-class Effect:
+class _Effect:
     """One move, under one algorithm.
 
     Attributes:
@@ -86,7 +86,7 @@ class Effect:
 class EffectsPart:
     """Every move under every algorithm; ``missing`` says which moves the model's kind does not allow."""
 
-    effects: tuple[Effect, ...]
+    effects: tuple[_Effect, ...]
     missing: str = ""
 
     def to_frame(self) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def effects(
 
 def _in_latents(
     subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
-) -> list[Effect]:
+) -> list[_Effect]:
     test, own = subject.samples.test, next(iter(algorithms.values()))
     writer, found = subject.writer(own), []
 
@@ -194,7 +194,7 @@ def _stated(
 
 def _at_inputs(
     subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
-) -> list[Effect]:
+) -> list[_Effect]:
     """Inputs of the round from other episodes, where the task's claims say that they stand."""
     # What a round writes is the carried state, also where an algorithm names something that is computed from it.
     algorithms = {
@@ -261,7 +261,7 @@ def _graded(
     effort: Effort,
     placebo: Sequence[InterchangeResult],
     untrained: Sequence[InterchangeResult],
-) -> list[Effect]:
+) -> list[_Effect]:
     """An effect under each algorithm; that of ``own`` beside its difference from the best rival's.
 
     A rival whose state has another size, such as the rounds that a window holds, has no difference that can be paired.
@@ -278,7 +278,7 @@ def _graded(
     for key, result in results.items():
         score, slope = result.score(effort.seed), result.slope(effort.seed)
         less = difference if key == own else NO_NUMBER
-        found.append(Effect(variable, what, where, outcome, key, score, slope, less, **beside))
+        found.append(_Effect(variable, what, where, outcome, key, score, slope, less, **beside))
     return found
 
 

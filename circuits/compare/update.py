@@ -67,7 +67,7 @@ _STRANGE = 1.0
 
 
 @dataclass(frozen=True)
-class Update:
+class _Update:
     """The step R2 of one algorithm's state in one model.
 
     Attributes:
@@ -91,7 +91,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Rule:
+class _Rule:
     """A family of updates, fitted to what one round makes of the decoded state; R2 is on other episodes.
 
     Attributes:
@@ -110,10 +110,10 @@ class Rule:
 class UpdatePart:
     """Step R2 of every candidate, and the families of updates as fitted, the closest first."""
 
-    updates: tuple[Update, ...]
-    rules: tuple[Rule, ...] = ()
+    updates: tuple[_Update, ...]
+    rules: tuple[_Rule, ...] = ()
 
-    def of(self, algorithm: str) -> list[Update]:
+    def of(self, algorithm: str) -> list[_Update]:
         """Those of one algorithm's state."""
         return [update for update in self.updates if update.algorithm == algorithm]
 
@@ -151,7 +151,7 @@ def updates(
     return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)))
 
 
-def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[Rule]:
+def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_Rule]:
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
@@ -165,7 +165,7 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[R
     ]
     left = {rule.key: missed for missed, rule in found}
 
-    def rank(pair: tuple[float, Rule]) -> tuple[float, float]:
+    def rank(pair: tuple[float, _Rule]) -> tuple[float, float]:
         """By what it leaves; an extension that leaves hardly less than what it extends comes after that."""
         missed, rule = pair
         base = left.get(families[rule.key].extends, float("inf"))
@@ -174,21 +174,21 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[R
     return [rule for _, rule in sorted(found, key=rank)]
 
 
-def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, Rule]:
+def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, _Rule]:
     """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
     searched = [parameter for parameter in family.searched if not parameter.enters]
     left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
     return left, _rule(family, found, scores.under(_made(family, found)), own, seed)
 
 
-def _rule(family: Family, found: Mapping[str, float], made: StepResult, own: StepResult, seed: int) -> Rule:
+def _rule(family: Family, found: Mapping[str, float], made: StepResult, own: StepResult, seed: int) -> _Rule:
     missed = ratio_interval(made.missed.sum(1) / made.varied.sum(), own.missed.sum(1) / own.varied.sum(), seed=seed)
-    return Rule(family.key, family.name, made.keys, found, made.r2(seed), missed)
+    return _Rule(family.key, family.name, made.keys, found, made.r2(seed), missed)
 
 
 def _extended(
     subject: Participant, family: Family, algorithm: Algorithm, own: StepResult, effort: Effort
-) -> tuple[float, Rule]:
+) -> tuple[float, _Rule]:
     """An extension of ``algorithm``, at the point of its grid that says most of the steps of its own state.
 
     A machine that keeps a trace holds another table than the algorithm's, so each point has a decoder of its own.
@@ -215,7 +215,7 @@ def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 
 def _updates(
     subject: Participant, key: str, algorithm: Algorithm, untrained: Sequence[Participant], effort: Effort
-) -> Iterable[Update]:
+) -> Iterable[_Update]:
     own = subject.writer(algorithm)
     keys, decoded = tuple(own.shapes), _decoded(own, subject, algorithm)
     missing = tuple(key for key in algorithm.state if key not in keys)
@@ -223,10 +223,10 @@ def _updates(
     moves = {_ON: None, _OFF: strange(values, keys, effort)}
     for manifold, by in moves.items():
         for horizon in (1, effort.horizon):
-            r2 = scored(*missed_steps(subject, algorithm, keys, effort, horizon, by))
-            fresh = (scored(*missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
+            r2 = scored(*_missed_steps(subject, algorithm, keys, effort, horizon, by))
+            fresh = (scored(*_missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
             controls = tuple(score.estimate for score in fresh)
-            yield Update(subject.name, key, keys, missing, decoded, manifold, horizon, r2, controls, bent)
+            yield _Update(subject.name, key, keys, missing, decoded, manifold, horizon, r2, controls, bent)
 
 
 def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> float:
@@ -251,7 +251,7 @@ def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> 
     return float(min(scores))
 
 
-def missed_steps(
+def _missed_steps(
     subject: Participant,
     algorithm: Algorithm,
     keys: tuple[str, ...],
@@ -338,7 +338,7 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
     return decisive(claims)
 
 
-def _of_steps(part: UpdatePart, steps: Sequence[Update]) -> Measure:
+def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
     """By the worst step; each untrained copy's number is that of its own worst step."""
     worst = min(steps, key=lambda u: u.r2.low)
     plain = next(u for u in steps if u.manifold == _ON and u.horizon == 1)

@@ -12,7 +12,8 @@ from circuits.compare.effects import EffectsPart
 from circuits.compare.question import Compared, Effort, Participant, Samples
 from circuits.compare.response import ResponsePart, _through_state
 from circuits.compare.state import STATE, _is_hard, stitch
-from circuits.compare.update import UPDATE, Update, UpdatePart, _rules, judge, updates
+from circuits.compare.update import UPDATE, UpdatePart, _rules, judge, updates
+from circuits.compare.update import _Update as Update
 from circuits.compare.variants import rotated
 from interp import tasks
 from interp.lapses import stopped

@@ -11,7 +11,10 @@ import torch
 import interp
 from circuits.compare.crossfit import pooled, pooled_values, scored
 from circuits.compare.question import Effort, Participant, Samples
-from circuits.compare.update import Rule, Update, UpdatePart, _decoded, _made, missed_steps, strange, updates
+from circuits.compare.update import UpdatePart, _decoded, _made, strange, updates
+from circuits.compare.update import _missed_steps as missed_steps
+from circuits.compare.update import _Rule as Rule
+from circuits.compare.update import _Update as Update
 from interp import tasks
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer

@@ -20,12 +20,15 @@ from circuits.compare.circuit import CircuitPart, _apart
 from circuits.compare.circuit import _Matched as Matched
 from circuits.compare.circuit import _Path as Path
 from circuits.compare.circuit import _Role as Role
-from circuits.compare.effects import Effect, EffectsPart
+from circuits.compare.effects import EffectsPart
+from circuits.compare.effects import _Effect as Effect
 from circuits.compare.fitting import divergence
 from circuits.compare.question import Effort
 from circuits.compare.response import Cell, ResponsePart
 from circuits.compare.state import StatePart, Stitching, _worst
-from circuits.compare.update import Rule, Update, UpdatePart, _judged, judge
+from circuits.compare.update import UpdatePart, _judged, judge
+from circuits.compare.update import _Rule as Rule
+from circuits.compare.update import _Update as Update
 from interp.measure import AS_WELL, NOT_RUN, NOTHING, SPANS, UNTRAINED
 from interp.statistics import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
