@@ -236,7 +236,7 @@ def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> 
     code that affine maps do not read, and what they decode says nothing about how the state is updated.
     """
     run, values, n = pooled(subject), pooled_values(algorithm, subject.samples), len(subject.samples.known)
-    x, scores = run.latents[:, :-1].flatten(2).double().numpy(force=True), []
+    x, scores = np.nan_to_num(run.latents[:, :-1].flatten(2).double().numpy(force=True)), []
     features = RBFSampler(gamma=_NARROW / x.shape[-1], n_components=_FEATURES, random_state=0)
     read = make_pipeline(StandardScaler(), FeatureUnion([("plain", "passthrough"), ("bent", features)]))
     known, test = (part.reshape(-1, x.shape[-1]) for part in (x[:n], x[n:]))
