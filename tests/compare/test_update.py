@@ -139,8 +139,10 @@ def test_starts_end_where_the_state_that_is_read_was_decoded(effort):
 def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eighth_of_their_range(fake):
     values, rng = {"q": fake.q, "elapsed": fake.elapsed}, np.random.default_rng([4, 7])
     changes = strange(values, ("q", "elapsed"), SMALL)
-    q = rng.standard_normal((SMALL.test, 2, 2)) * fake.q[:, SMALL.at].std(0, keepdims=True)
-    assert changes["q"] == pytest.approx(q)
+    here = fake.q[:, SMALL.at]
+    there = here + rng.standard_normal((SMALL.test, 2, 2)) * here.std(0, keepdims=True)
+    within = np.clip(there, fake.q.min((0, 1)), fake.q.max((0, 1)))  # no element leaves its range
+    assert (within != there).any() and changes["q"] == pytest.approx(within - here)
     by = rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8
     within = np.clip(fake.elapsed[:, SMALL.at] + by, 0, SMALL.rounds - 1) - fake.elapsed[:, SMALL.at]
     assert (within != by).any() and changes["elapsed"] == pytest.approx(within)  # there is no later round
