@@ -28,7 +28,7 @@ import pandas as pd
 
 import interp
 from circuits import compare
-from circuits.compare.behaviour import BEHAVIOUR
+from circuits.compare.algorithm import BEHAVIOUR
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.question import Compared, Participant, Samples, shared_sizes
 from circuits.compare.response import edits_of
@@ -149,7 +149,7 @@ def updates(compared: Compared) -> Iterator[Row]:
     for manifold in ("on", "off"):
         found = []
         for horizon in (1, effort.horizon):
-            by = None if manifold == "on" else strange(values, (STATE_KEY,), effort, horizon)[STATE_KEY]
+            by = None if manifold == "on" else strange(values, (STATE_KEY,), effort)[STATE_KEY]
             made, blank = ([steps(s, algorithm, effort, horizon, by) for s in two] for two in (compared.pair, fresh))
             control = best_of((alike(made[0], blank[1]).estimate, alike(blank[0], made[1]).estimate)).number
             found.append((alike(*made), control, horizon))
@@ -167,7 +167,7 @@ def steps(
     for episodes, rows in ((samples.known, slice(n)), (samples.test, slice(n, None))):
         mine = replace(writer, decoder=writer.decoder.cut(rows))
         moved = None if by is None else {STATE_KEY: by[rows]}
-        done = transition(subject.model, episodes, mine, starts=effort.before(horizon), horizon=horizon, by=moved)
+        done = transition(subject.model, episodes, mine, starts=effort.at, horizon=horizon, by=moved)
         made.append(done.after[STATE_KEY] - done.before[STATE_KEY])
     return np.concatenate(made)
 

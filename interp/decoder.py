@@ -66,19 +66,24 @@ class Affine:
         """The least-squares map from ``x`` to ``y``, in double precision.
 
         Args:
-            ridge: penalty on the slopes, in units of the mean variance of a feature; none when 0.
+            ridge: penalty on the slopes of features in units of their standard deviation; none when 0.
         """
         x, y = x.double(), y.double()
         centre, middle = x.mean(0), y.mean(0)
         features, outputs = x - centre, y - middle
-        if not ridge:
+        if ridge:
+            unit = units(features)
+            scaled = features / unit
+            if is_wide(features):
+                slopes = scaled.T @ penalised(scaled @ scaled.T, outputs, len(x), ridge)
+                slopes = slopes / unit.unsqueeze(1)
+            else:
+                fitted = scaled @ penalised(scaled.T @ scaled, scaled.T @ outputs, len(x), ridge)
+                slopes = torch.linalg.pinv(features, rtol=RANK) @ fitted  # nothing along what never varied
+        else:
             # Features may have any rank; `lstsq` takes none but the full one on accelerators, and on a CPU its "gelsd"
             # takes 40 times as long for 19,200 outputs (a cache).
             slopes = torch.linalg.pinv(features, rtol=RANK) @ outputs
-        elif is_wide(features):
-            slopes = features.T @ penalised(features @ features.T, outputs, features.shape[1], ridge)
-        else:
-            slopes = penalised(features.T @ features, features.T @ outputs, features.shape[1], ridge)
         return cls(centre, middle, slopes, (features @ slopes).T @ features / max(len(features), 1))
 
     def __call__(self, x: Float[Tensor, "... feature"]) -> Float[Tensor, "... output"]:
@@ -98,16 +103,24 @@ def is_wide(features: Float[Tensor, "sample feature"]) -> bool:
     return features.shape[1] > features.shape[0]
 
 
-def penalised(square: Tensor, product: Tensor, n_features: int, ridge: float) -> Tensor:
-    """Ridge regression as :meth:`Affine.fit` has it, from the products of centred features ``[sample, feature]``.
+def units(features: Float[Tensor, "sample feature"]) -> Float[Tensor, " feature"]:
+    """The standard deviation of centred features; infinite for those that hardly vary beside the widest one.
+
+    Divided by it, features have one scale whatever the scales of their coordinates, and a penalty treats them alike.
+    """
+    size = features.square().mean(0).sqrt()
+    return size.where(size > RANK * size.max(), torch.inf)
+
+
+def penalised(square: Tensor, product: Tensor, n_samples: int, ridge: float) -> Tensor:
+    """Ridge regression as :meth:`Affine.fit` has it, from the products of features in their :func:`units`.
 
     ``features.T @ features`` and ``features.T @ outputs`` give slopes. In the dual form ``features @ features.T`` and
-    the outputs give weights of samples, whose slopes are ``features.T @ weights``. The trace of both squares is the
-    same, and so is the penalty: ``ridge`` times the mean square of a feature.
+    the outputs give weights of samples, whose slopes are ``features.T @ weights``.
     """
     if not square.any():  # features that never vary say nothing
         return torch.zeros_like(product)
-    penalty = ridge * square.trace() / n_features * torch.eye(len(square)).to(square)
+    penalty = ridge * n_samples * torch.eye(len(square)).to(square)
     try:
         return torch.linalg.solve(square + penalty, product)
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]

@@ -23,8 +23,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from circuits.compare import FULL, Comparison
 from circuits.compare.algorithm import AlgorithmPart
+from circuits.compare.effects import WherePart
 from circuits.compare.state import StatePart, Trajectory
-from circuits.compare.where import WherePart
 from interp import figures, tasks
 from interp.measure import Measure, Word
 from interp.palette import INK, LIGHT, PAPER

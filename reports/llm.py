@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.players import PlayerBehaviour, behaviour
+from circuits.compare.choices import PlayerBehaviour, behaviour
 from interp import figures
 from interp.checks import checked
 from interp.errors import require
@@ -229,13 +229,13 @@ def _prompts(runs: Sequence[LLMRun]) -> Section:
 
 
 _PYTHON = """
-from circuits.compare import players
+from circuits.compare import choices
 from interp.llm import loading, scores
 from reports.llm import transformer
 
 played = loading.load({path!r})
 scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()
-[one.to_frame() for one in players.behaviour(played)]
+[one.to_frame() for one in choices.behaviour(played)]
 scores.note_table(played).formats()
 """
 

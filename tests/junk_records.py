@@ -79,7 +79,7 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
     import circuits
     import interp
     from circuits import benchmark
-    from circuits.benchmark import guard, method
+    from circuits.benchmark import grading, method
     from circuits.registry import RECORDS, handwired
     from interp import library
     from interp.interventions import patching
@@ -146,8 +146,8 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
             [spoiled(answer, draw), replace(answer, scores={draw.choice(["a", 1, None]): draw.choice(JUNK)})]
         )
         try:
-            guard.asked(lambda: (mine, 0.0), truth, model)
-        except guard.RefusedError:
+            grading._asked(lambda: (mine, 0.0), truth, model)
+        except grading._RefusedError:
             return
 
     def of_page(draw: Random) -> None:

@@ -65,16 +65,16 @@ TARGETS = {
             "Measured.__getitem__: limit=20 -> limit=21": "no result has 21 measures of unlike keys",
         },
     ),
-    "circuits/compare/behaviour.py::module,judge_behaviour,Agreement": Target((f"{_COMPARE}/test_verdicts.py",)),
+    "circuits/compare/algorithm.py::_alike,_Agreement,_decided": Target((f"{_COMPARE}/test_verdicts.py",)),
     "circuits/compare/response.py::cells,_cells_of": Target((f"{_COMPARE}/test_response.py",)),
-    "circuits/compare/crossfit.py::scored,folds,CrossFitted": Target(
+    "circuits/compare/crossfit.py::scored,CrossFitted": Target(
         (f"{_COMPARE}/test_crossfit.py",),
         dict.fromkeys(
             ("CrossFitted.of: fits[0] -> fits[1]", "CrossFitted.of: fits[0] -> fits[1] #2"),
             "what a decoder of one fit holds is never read: every episode is read by its own",
         ),
     ),
-    "circuits/compare/state.py::module,judge_state": Target((f"{_COMPARE}/test_verdicts.py",)),
+    "circuits/compare/state.py::module,_worst,StatePart": Target((f"{_COMPARE}/test_verdicts.py",)),
     "circuits/compare/fitting.py": Target(
         (f"{_COMPARE}/test_fitting.py",),
         {

@@ -264,8 +264,6 @@ STEPPERS = {
     "interp/interventions/round_patcher.py": "what an experiment reuses of an unpatched round",
 }
 """Who runs rounds of a machine, and why."""
-WAITING = {"circuits/compare/response.py"}
-"""Rooms whose own loops an Experiment is to replace; nothing may be added."""
 
 
 def rounds_run(tree: ast.AST) -> list[str]:
@@ -285,7 +283,7 @@ def test_rounds_are_run_in_few_places() -> None:
     )
     assert len(seen) == 2
     running = {name_of(p): found for p in sources() if (found := rounds_run(ast.parse(p.read_text())))}
-    assert {name: found for name, found in running.items() if name not in STEPPERS.keys() | WAITING} == {}
+    assert {name: found for name, found in running.items() if name not in STEPPERS} == {}
     assert set(STEPPERS) <= set(running)
 
 

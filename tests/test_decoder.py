@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 
-from interp.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, penalised
+from interp.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, penalised, units
 from interp.errors import InputError
 
 
@@ -75,26 +77,45 @@ def test_without_a_penalty_it_is_the_shortest_least_squares_map_whatever_the_ran
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-13)
 
 
-def test_a_penalty_is_in_units_of_the_mean_variance_of_a_feature():
-    """Squares 4 and 16, 10 on average: a tenth of it, 1, leaves 4 / 5 of the slope 5 and 16 / 17 of the slope 17."""
+def test_a_penalty_does_not_ask_in_which_units_coordinates_are():
+    """A tenth of every feature's own variance leaves 10 / 11 of its slope; scales of 1000 to .001 decode the same."""
     x = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]]) + torch.tensor([3.0, 7.0])
     read = Affine.fit(x, x @ torch.tensor([[5.0], [17.0]]), ridge=0.1)
-    assert read.slopes.ravel().tolist() == pytest.approx([4, 16])
-    assert read.along.ravel().tolist() == pytest.approx([4 * 1, 16 * 4])
+    assert read.slopes.ravel().tolist() == pytest.approx([50 / 11, 170 / 11])
+    assert read.along.ravel().tolist() == pytest.approx([50 / 11, 4 * 170 / 11])
+    generator, scales = torch.Generator().manual_seed(0), torch.tensor([1e3, 1.0, 1.0, 1e-3]).double()
+    x, y = (torch.randn(30, n, generator=generator, dtype=torch.float64) for n in (4, 2))
+    x[:, 1] += 3 * x[:, 0]
+    for ridge in (RIDGE, 0.5):
+        plain, scaled = Affine.fit(x, y, ridge), Affine.fit(x * scales, y, ridge)
+        torch.testing.assert_close(scaled(x * scales), plain(x))
+        torch.testing.assert_close(scaled.steps, plain.steps * scales)
+
+
+def test_what_never_varied_is_not_read():
+    """A state of two numbers in five coordinates of unlike size: what is written beside it later changes nothing."""
+    generator = torch.Generator().manual_seed(0)
+    held, turn = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((30, 2), (2, 5)))
+    x = held @ turn * torch.tensor([100.0, 1, 1, 1, 0.01]).double()
+    beside = torch.linalg.svd(x - x.mean(0))[2][2:].sum(0)
+    for ridge in (0.0, RIDGE):
+        read = Affine.fit(x, held, ridge)
+        torch.testing.assert_close(read(x + beside), read(x))
 
 
 def test_wide_features_give_the_map_that_narrow_ones_do():
-    """Ten samples of six features, and the same features turned into forty dimensions."""
+    """Ten samples of six features, and the same features among forty of which the others never vary."""
     generator = torch.Generator().manual_seed(0)
     x, y, z = (torch.randn(n, k, generator=generator, dtype=torch.float64) for n, k in ((10, 6), (10, 3), (5, 6)))
-    turn = torch.linalg.qr(torch.randn(40, 6, generator=generator, dtype=torch.float64))[0].T
-    narrow, wide = Affine.fit(x, y, ridge=RIDGE), Affine.fit(x @ turn, y, ridge=RIDGE * 40 / 6)
-    assert not is_wide(x) and is_wide(x @ turn)
-    torch.testing.assert_close(wide(z @ turn), narrow(z))
-    torch.testing.assert_close(wide.steps, narrow.steps @ turn)
-    products = (x - x.mean(0)) @ (x - x.mean(0)).T
-    weights = penalised(products, y - y.mean(0), 6, RIDGE)
-    torch.testing.assert_close((x - x.mean(0)).T @ weights, narrow.slopes)
+    pad = functools.partial(torch.nn.functional.pad, pad=(20, 14), value=7.0)
+    narrow, wide = Affine.fit(x, y, ridge=RIDGE), Affine.fit(pad(x), y, ridge=RIDGE)
+    assert not is_wide(x) and is_wide(pad(x))
+    torch.testing.assert_close(wide(pad(z)), narrow(z))
+    torch.testing.assert_close(wide.steps[:, 20:26], narrow.steps)
+    features = x - x.mean(0)
+    scaled = features / units(features)
+    weights = penalised(scaled @ scaled.T, y - y.mean(0), 10, RIDGE)
+    torch.testing.assert_close((scaled.T @ weights) / units(features)[:, None], narrow.slopes)
 
 
 CROSS = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)

@@ -6,7 +6,7 @@ import numpy as np
 
 import interp
 import probes
-from circuits.benchmark.grades import Result
+from circuits.benchmark.grading import Result
 from interp.display import _MOST_ROWS, Tabled, table_html
 from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation

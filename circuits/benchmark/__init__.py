@@ -13,8 +13,7 @@ Not here: methods themselves where they are useful without a benchmark (``interp
 grade is not evidence of: how a method does on a machine that was not made, or trained, to be known.
 """
 
-from circuits.benchmark.grades import Result
-from circuits.benchmark.grading import builders, run
+from circuits.benchmark.grading import Result, builders, run
 from circuits.benchmark.known_machine import KnownMachine, build
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.method import METHODS, Method, register

@@ -1,29 +1,242 @@
-"""Grade methods on subjects: each is built, all methods share its material, and every answer is scored."""
+"""Grade methods on subjects: each is built, all methods share its material, and every answer is scored.
+
+A method is somebody's function. Whatever it does (changing the subject that all are asked about, raising, giving no
+answer), the work of the other methods is kept, and a sentence says what happened in the place of its scores. A
+:class:`Result` has one row for each score, and says how methods compare over subjects and seeds.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from circuits.benchmark.grades import Result
-from circuits.benchmark.guard import RefusedError, asked
+import pandas as pd
+import torch
+
 from circuits.benchmark.known_machine import FORMS, KnownMachine, build, trained_builders, variants
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
-from circuits.benchmark.method import Method
+from circuits.benchmark.method import METHODS, Method
 from circuits.benchmark.methods import select
+from circuits.benchmark.question import Answer, Truth
 from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked, refuse_endless
-from interp.display import lacks
-from interp.errors import require, require_known
-from interp.files import writable
+from interp.display import Tabled, lacks
+from interp.errors import InputError, require, require_known
+from interp.files import json_values, writable, write_csv, write_json
 from interp.finished import Finished
+from interp.machine import Machine
+from interp.model.saved import content_of
 from interp.progress import bar
 from interp.provenance import provenance
+from interp.statistics import bootstrap_mean
 from interp.workers import each, one_thread, share
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_N_NAMED = 3
+"""So many items are named in a sentence."""
+
+
+class _RefusedError(Exception):
+    """Why a method has no scores, in a sentence; ``kept`` where it would refuse again, and is not asked again."""
+
+    def __init__(self, sentence: str, kept: bool = False) -> None:
+        super().__init__(sentence)
+        self.kept = kept
+
+
+class _Untouched:
+    """A model as it was: its weights, hooks, modes and gradients, to be held against what a method leaves."""
+
+    def __init__(self, model: Machine) -> None:
+        assert isinstance(model, torch.nn.Module)
+        self.model: torch.nn.Module = model
+        self._held = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self._modules = [(module, module.training) for module in model.modules()]
+        self._hooks = [(module, name, dict(getattr(module, name))) for module, _ in self._modules for name in _HOOKS]
+        self._learned = [(one, one.requires_grad) for one in model.parameters()]
+
+    def restore(self) -> list[str]:
+        """Undo what was changed, and say what that was."""
+        now = self.model.state_dict()
+        changed = [
+            name
+            for name, tensor in self._held.items()
+            if name not in now or content_of(name, now[name].cpu()) != content_of(name, tensor.cpu())
+        ]
+        said = [f"weights ({', '.join(changed[:_N_NAMED])})"] if changed or now.keys() - self._held.keys() else []
+        if said:
+            require(
+                list(self.model.modules()) == [module for module, _ in self._modules],
+                "a method put other modules into subject.model, which cannot be undone; give methods a copy to change",
+            )
+            self.model.load_state_dict(self._held)
+        for module, name, hooks in self._hooks:
+            held = getattr(module, name)
+            if dict(held) != hooks:
+                held.clear()
+                held.update(hooks)
+                said = list(dict.fromkeys([*said, "hooks"]))
+        for module, training in self._modules:
+            if module.training != training:
+                module.training = training
+                said = list(dict.fromkeys([*said, "training mode"]))
+        for parameter, learned in self._learned:
+            parameter.grad = None
+            if parameter.requires_grad != learned:
+                parameter.requires_grad_(learned)
+                said = list(dict.fromkeys([*said, "requires_grad"]))
+        return said
+
+
+def _asked(ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine) -> tuple[Answer, float]:
+    """What a method answers and the seconds that it took, or a refusal; the model is as it was afterwards."""
+    before = _Untouched(model)
+    try:
+        answer, seconds = ask()
+    except InputError as error:
+        raise _RefusedError(str(error), kept=True) from error
+    except Exception as error:
+        raise _RefusedError(f"raised {type(error).__name__}: {error}") from error
+    finally:
+        changed = before.restore()
+    if changed:
+        raise _RefusedError(f"changed subject.model in place ({', '.join(changed)}), which was undone; change a copy")
+    if problem := _problem(answer, truth):
+        raise _RefusedError(problem)
+    return answer, seconds
+
+
+def _problem(answer: Any, truth: Truth) -> str:
+    """What is wrong with an answer; empty where nothing is."""
+    if not isinstance(answer, Answer):
+        return f"gave {type(answer).__name__}, and must give an Answer"
+    if not isinstance(answer.scores, Mapping):
+        return f"scores must map items to numbers, got {type(answer.scores).__name__}"
+    if not isinstance(answer.chosen, Set | None):
+        return f"chosen must be a set of items or None, got {type(answer.chosen).__name__}"
+    # A method may score more than was asked, such as algorithms that extend the true one; not instead of it.
+    surplus = [str(item) for item in answer.scores if item not in truth]
+    if surplus and not truth.keys() <= answer.scores.keys():
+        named = ", ".join(surplus[:_N_NAMED])
+        return f"scores hold {len(surplus)} items that were not asked about ({named}), and lack some that were"
+    unknown = [str(item) for item in answer.chosen or () if item not in truth and item not in answer.scores]
+    if unknown:
+        return f"chosen hold {len(unknown)} items that were not asked about ({', '.join(unknown[:_N_NAMED])})"
+    for name, numbers in (("scores", answer.scores), ("measured", answer.measured)):
+        if not isinstance(numbers, Mapping):
+            return f"{name} must map names to numbers, got {type(numbers).__name__}"
+        none = [f"{item}: {number!r}"[:80] for item, number in numbers.items() if not _is_number(number)]
+        if none:
+            return f"{name} must be numbers; {len(none)} are not ({', '.join(none[:_N_NAMED])})"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    """One real number, which may be infinite: NaN has no place in a ranking."""
+    if isinstance(value, torch.Tensor) and value.ndim == 0:
+        value = value.item()
+    return isinstance(value, Real) and not math.isnan(value)
+
+
+_FORMAT = 1
+"""Version of the JSON."""
+_COLUMNS: dict[str, type] = {
+    **dict.fromkeys(("subject", "machine", "form", "variant"), str),
+    "seed": int,
+    **dict.fromkeys(("question", "method", "score"), str),
+    **dict.fromkeys(("value", "cpu_s"), float),
+}
+"""The columns of the table and of every row of the JSON, in order, with their types; a value that does not exist is
+null in the JSON."""
+
+
+@dataclass(frozen=True)
+class Result(Tabled):
+    """Scores of methods.
+
+    Attributes:
+        rows: one for each subject, seed, question, method and score, with the columns :data:`_COLUMNS`.
+        refusals: what methods refused: subject, seed, question, method, and the sentence.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    refusals: tuple[Mapping[str, Any], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The tidy table."""
+        return pd.DataFrame(list(self.rows), columns=list(_COLUMNS))
+
+    @staticmethod
+    @checked
+    def headline(question: str) -> str:
+        """The score that methods of a question are ordered by, where none is given."""
+        require_known("question", question, QUESTIONS)
+        return QUESTIONS[question].headline
+
+    @checked
+    def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
+        """Mean of a score for each method, best first, with its 95 % interval and CPU seconds.
+
+        Variants and seeds of one form of a machine are alike, so the interval resamples forms: it says how much the
+        choice of machines matters. ``by`` names further columns to tell apart, such as "variant".
+        """
+        for name in by:
+            require_known("column", name, _COLUMNS)
+        score = score or self.headline(question)
+        frame = self.to_frame().query("question == @question and score == @score and value.notna()")
+        require(len(frame) > 0, f"no method has a score {score!r} of question {question!r} in this result")
+        rows = []
+        for keys, group in frame.groupby([*by, "method"], sort=False):
+            forms = group.groupby(["machine", "form"])["value"].mean().to_numpy()
+            mean, low, high = map(float, bootstrap_mean(forms))
+            bounds = {"mean": mean, "low": low, "high": high, "subjects": group["subject"].nunique()}
+            named: dict[str, Any] = dict(zip([*by, "method"], keys, strict=True))
+            rows.append({**named, **bounds, "cpu_s": group["cpu_s"].mean()})
+        table = pd.DataFrame(rows)
+        return table.sort_values([*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True)
+
+    @checked
+    def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
+        """Methods in rows, scores in columns: over forms, of means over variants and seeds."""
+        first, frame = self.headline(question), self.to_frame()
+        frame = frame[frame["question"] == question]
+        for score in scores:
+            require_known(f"score of {question!r}", score, list(frame["score"].unique()))
+        require(len(frame) > 0, f"this result has no row of question {question!r}")
+        forms = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False)
+        wide = forms.groupby("method").mean()
+        wide = wide[list(scores)] if scores else wide
+        return wide.sort_values(first if first in wide else wide.columns[0], ascending=False, kind="stable")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that do not exist are None."""
+        return {
+            "format": _FORMAT,
+            "rows": json_values(list(self.rows)),
+            "refusals": json_values(list(self.refusals)),
+            "methods": {f"{question}/{key}": m.name for (question, key), m in METHODS.items()},
+            "settings": json_values(dict(self.settings)),
+        }
+
+    @checked
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write ``benchmark.json``, the tidy table as ``scores.csv``, and each question's table as ``QUESTION.csv``."""
+        folder = Path(folder)
+        tables = {"scores": self.to_frame()}
+        for question in dict.fromkeys(row["question"] for row in self.rows):
+            tables[question] = self.table(question).reset_index()
+        paths = [write_json(folder / "benchmark.json", self.to_dict())]
+        for name, frame in tables.items():
+            paths.append(write_csv(folder / f"{name}.csv", frame))
+        return paths
+
 
 _Builder = Callable[[], KnownMachine]
 
@@ -161,12 +374,12 @@ def _grade(
             continue  # The truth is not known, or no two items differ by it.
         try:
             ask = partial(material.charged, partial(method.answer, subject, material))
-            answer, seconds = asked(ask, truth, subject.model)
+            answer, seconds = _asked(ask, truth, subject.model)
             try:
                 scores = {**question.grade(subject, material, answer), **answer.measured}
             except Exception as error:
-                raise RefusedError(f"its answer cannot be scored ({type(error).__name__}: {error})") from error
-        except RefusedError as refusal:
+                raise _RefusedError(f"its answer cannot be scored ({type(error).__name__}: {error})") from error
+        except _RefusedError as refusal:
             (part["refusals"] if refusal.kept else failed).append({**row, "sentence": str(refusal)})
             continue
         part["rows"] += [

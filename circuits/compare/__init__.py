@@ -10,8 +10,9 @@ In this room:
 * one file for each question, with what is measured, the claim that it decides, and every threshold with its reason:
   :mod:`circuits.compare.algorithm` (which algorithm explains a model's predictions, :func:`explain`; the same
   behaviour?), :mod:`circuits.compare.state` (stitching), :mod:`circuits.compare.update` (step R2),
-  :mod:`circuits.compare.effects` (graded moves), :mod:`circuits.compare.circuit` (mediated shares, roles, look-alikes),
-  :mod:`circuits.compare.where` (what is held where, and where effects travel);
+  :mod:`circuits.compare.effects` (graded moves; what is held where, and where effects travel),
+  :mod:`circuits.compare.circuit` (mediated shares and roles);
+* :mod:`circuits.compare.choices`: which algorithm explains choices, such as those of language models;
 * :mod:`circuits.compare.variants`: machines for which the right answer is known.
 
 Not here: the families and the episodes that tell them apart, which belong to each task (``Task.algorithms``).

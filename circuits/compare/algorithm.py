@@ -1,4 +1,4 @@
-r"""Which algorithm explains what a model predicts, and does the model predict what its reference predicts?
+"""Which algorithm explains what a model predicts, and does the model predict what its reference predicts?
 
 Every family of algorithms that the task knows is fitted to the model's predictions on some episodes, and scored on
 others, by the Jensen-Shannon divergence of the two distributions over outcomes, in nats, averaged over the rounds that
@@ -18,9 +18,30 @@ one explains :data:`NEARLY_ALL`; the two are no rivals.
 
 Averages hide what happens rarely: a family that explains must also respond to single inputs as the model does
 (:mod:`circuits.compare.response`), to every input at every lag and in every round: every cell must reach
-:data:`RESPONDS` with its whole interval.
+:data:`_RESPONDS` with its whole interval.
 
 What this is NOT: evidence of how the model computes. A lookup table with the same predictions scores the same.
+
+That two models predict the same has three numbers, of which the worst decides, on the scored episodes of every set of
+the battery (the same for every seed) and on episodes in which one input is changed:
+
+* **average**: how far apart the predictions are, as a share of what the memories of the two are worth, which is how far
+  each of them is from the best algorithm without a memory. It is symmetric in the two::
+
+      alike = 1 - 2 JS(model, reference) / (JS(model, its best without) + JS(reference, its best without))
+
+* **rounds apart**: the share of rounds in which the predictions are plainly different (:data:`_PLAIN` nats). An average
+  hides one round in two hundred;
+* **response** (:mod:`circuits.compare.response`): the input, lag or round at which the two respond least alike.
+
+Where the two differ, the same is asked of the reference's algorithm with its read-out fitted to the model: how a
+prediction is read from the state (a temperature, a share that is spread over what was reached), with what is carried
+left as it is. A model that was trained on another read-out is the same but for that: the word is then that of the
+fitted one, unless this differs as well, and the note gives both numbers. One of the two must say which algorithm it
+computes, as handwired machines do.
+
+Beside the average stands that of untrained copies of the model. Without a reference the closest algorithm stands in its
+place, by what it explains (:mod:`circuits.compare.algorithm`).
 """
 
 from __future__ import annotations
@@ -28,32 +49,38 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from math import nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from circuits.compare.fitting import (
+    Array,
+    Predict,
     asked_rounds,
     by_round,
     checked_distributions,
     divergence,
     fit,
     predictor,
+    probable,
+    read_out,
+    said,
     task_of,
 )
-from circuits.compare.question import Compared, Question
+from circuits.compare.question import Compared, Participant, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Family, Predicted
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
+from interp.measure import UNTRAINED, Control, Measure, best_of, decisive
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import once
-from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
+from interp.statistics import NO_NUMBER, Interval, mean_interval, ratio_interval, resample_weights
 from interp.task import Task
 
 _EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
@@ -64,19 +91,20 @@ model trained on two intervals must not be called a Bayes predictor of one, whic
 times as much."""
 NEARLY_ALL = 0.999
 """A family that explains so much needs no extension: what it leaves is rounding, or the steps of a search."""
-RESPONDS = 0.75
+_RESPONDS = 0.75
 """Responses of the closest family, lower end of the worst cell: .82 and more where it is right; .52 of a machine that
 unlearns once in 240 rounds, 0 where one never hears an input, or hears it late."""
-PLAIN = 0.1
-"""Nats by which predictions are plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
-RARE, OFTEN = 0.001, 0.02
-"""Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
+_PLAIN = 0.1
+"""Nats by which predictions are _plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
+_RARE, _OFTEN = 0.001, 0.02
+"""Share of rounds _plainly apart: at most the first one where two predict the same, more than the second where not."""
 _N_EDITS = 240
 """Single inputs that are changed."""
 _EVENLY = "evenly"
 """The name of the guess that gives every outcome the same probability, or of a real number that is the same at every
 round; it needs no memory and serves every task."""
-Array = NDArray[np.float64]
+_draws = lru_cache(maxsize=16)(resample_weights)
+"""The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
 _Divergences = Mapping[str, Array]
 """Nats a round by set, ``[episode]`` each."""
 
@@ -123,7 +151,7 @@ class AlgorithmPart:
         explained: 1 less its divergence over that of the best family without a memory, over all sets.
         ratio: its divergence over that of the runner-up.
         runner_up, baseline: keys of the best other family, and of the best one without a memory.
-        apart: share of rounds in which its prediction is plainly another (:data:`PLAIN`); None where no family was
+        apart: share of rounds in which its prediction is _plainly another (:data:`_PLAIN`); None where no family was
             close enough to ask.
         response: the input, lag or round at which its response is least like the model's; None where no input can be
             changed, or no family was close enough to ask.
@@ -168,11 +196,11 @@ class AlgorithmPart:
             for name in (*score.divergences, "all"):
                 chosen = None if name == "all" else name
                 quantities = {
-                    "divergence": pooled_ratio(score.divergences, nats, seed, chosen),
-                    "explained": pooled_ratio(score.divergences, base, seed, chosen).complement,
+                    "divergence": _pooled_ratio(score.divergences, nats, seed, chosen),
+                    "explained": _pooled_ratio(score.divergences, base, seed, chosen).complement,
                 }
                 if score.key == self.closest:
-                    quantities["ratio"] = pooled_ratio(score.divergences, rival, seed, chosen)
+                    quantities["ratio"] = _pooled_ratio(score.divergences, rival, seed, chosen)
                 for quantity, value in quantities.items():
                     rows.append({"name": quantity, "set": name, "family": score.key, **value.columns("number")})
         return pd.DataFrame(rows)
@@ -221,22 +249,10 @@ def explain(
     decided = _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
     if decided.family is None:
         return decided
-    nats = {name: _nats(subject, decided.algorithm, scored) for name, (_, scored) in sets.items()}
-    apart = plainly(nats, seed)
-    decided = replace(decided, apart=apart, family=None if apart.high > RARE else decided.family)
-    return _responding(decided, subject, edits or edits_of(task, next(iter(sets.values()))[1], _N_EDITS))
-
-
-def _nats(subject: Any, other: Any, episodes: Any) -> Array:
-    """How far apart two predict in every round that is asked for, ``[episode, round]``."""
-    p, q = (checked_distributions(predictor(one)(episodes), episodes) for one in (subject, other))
-    return by_round(p, q, tasks.of(episodes).kind)
-
-
-def plainly(apart: Mapping[str, Array], seed: int) -> Interval:
-    """The share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
-    shares = np.concatenate([nats > PLAIN for nats in apart.values()], 1).mean(1)
-    return mean_interval(shares, seed=seed)
+    apart = _plainly(_differences(predictor(subject), predictor(decided.algorithm), sets)[0], seed)
+    decided = replace(decided, apart=apart, family=None if apart.high > _RARE else decided.family)
+    edits = edits or edits_of(task, next(iter(sets.values()))[1], _N_EDITS)
+    return _responding(decided, subject, edits)
 
 
 def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
@@ -245,10 +261,16 @@ def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPar
     if not found:
         return part
     worst = min(found, key=lambda cell: cell.alike.low)
-    return replace(part, response=worst, family=part.family if worst.alike.low >= RESPONDS else None)
+    return replace(part, response=worst, family=part.family if worst.alike.low >= _RESPONDS else None)
 
 
-def memoryless_divergences(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> _Divergences:
+def _plainly(apart: Mapping[str, Array], seed: int) -> Interval:
+    """The share of rounds that are _plainly apart; the i-th episodes of all sets are drawn together."""
+    shares = np.concatenate([nats > _PLAIN for nats in apart.values()], 1).mean(1)
+    return mean_interval(shares, seed=seed)
+
+
+def _memoryless(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> _Divergences:
     """How far predictions are from those of the best algorithm without a memory, which is chosen on other episodes."""
     task = tasks.get(task_of(sets))
 
@@ -319,7 +341,7 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
     def judged(score: FamilyScore) -> tuple[Interval, Interval]:
-        explained, ratio = (pooled_ratio(score.divergences, other.divergences, seed) for other in (base, rival))
+        explained, ratio = (_pooled_ratio(score.divergences, other.divergences, seed) for other in (base, rival))
         return explained.complement, ratio
 
     def explains(score: FamilyScore) -> bool:
@@ -329,7 +351,7 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     closest = next((score for score in group if score.key == score.group), group[0])
     extended = next((score for score in group if score.key != score.group), None)
     if extended is not None and extended.fitted < closest.fitted and judged(closest)[0].low < NEARLY_ALL:
-        left = pooled_ratio(extended.divergences, closest.divergences, seed)
+        left = _pooled_ratio(extended.divergences, closest.divergences, seed)
         if left.high <= EXTENDED or (explains(extended) and not explains(closest)):
             closest = extended
     explained, ratio = judged(closest)
@@ -346,26 +368,210 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     )
 
 
-def pooled_ratio(over: _Divergences, under: _Divergences, seed: int, name: str | None = None) -> Interval:
+def _pooled_ratio(over: _Divergences, under: _Divergences, seed: int, name: str | None = None) -> Interval:
     """The ratio of two mean divergences, of one set or of all alike; both from the same draws of episodes.
 
     Sets are drawn with one seed, and their i-th episodes share the luck of it: they are drawn together.
     """
     chosen = list(over) if name is None else [name]
-    weights = np.concatenate([_draws(len(over[key]), seed) for key in chosen], axis=1)
+    weights = np.concatenate([_draws(len(over[key]), seed=seed) for key in chosen], axis=1)
     return ratio_interval(*(np.concatenate([of[key] for key in chosen]) for of in (over, under)), weights=weights)
 
 
-@lru_cache(maxsize=16)
-def _draws(n_episodes: int, seed: int) -> Array:
-    """The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
-    return resample_weights(n_episodes, seed=seed)
+_ALIKE = 0.95
+"""Average. Handwired against itself 1; Weighted Majority against the Bayes predictor .3 to .7."""
+_RESPONSE = 0.9
+"""Response, worst cell. Seeds of ``wma-learned`` .97 and more; Weighted Majority of gain .35 against .5 .94, of gain .2
+.7; 0 where an input, a lag or a round is ignored."""
+_N_FAILURES = 20
+"""How many rounds of largest difference are kept."""
 
 
-def _explain(compared: Compared) -> AlgorithmPart:
-    model = compared.model
-    edits = edits_of(model.task, model.samples.test, compared.effort.edits)
-    return explain(model.model, model.task, compared.sets, seed=compared.effort.seed, edits=edits)
+@dataclass(frozen=True)
+class Failure:
+    """A round at which the two models differ most: the Jensen-Shannon divergence of the two predicted distributions.
+
+    ``task.sets_for`` with ``n_scored`` gives the set (the second of its pair).
+    """
+
+    set: str
+    n_scored: int
+    episode: int
+    round: int
+    nats: float
+    model: tuple[float, ...]
+    reference: tuple[float, ...]
 
 
-ALGORITHM = Question("algorithm", AlgorithmPart, _explain)
+@dataclass(frozen=True)
+class _Agreement:
+    """How far a model predicts what something else predicts.
+
+    Attributes:
+        alike: the average, with an interval over episodes.
+        apart: share of rounds _plainly apart.
+        cells: responses, the least alike first; none where no input of the task can be changed.
+    """
+
+    alike: Interval
+    apart: Interval
+    cells: tuple[Cell, ...] = field(repr=False)
+
+    def measure(self, control: Control | None = None) -> Measure:
+        """That two predict the same: on average beside a control, in almost every round, and in every response."""
+        free = Measure("behaviour", "", threshold=_RESPONSE, unit="likeness of responses", needs_control=False)
+        average = replace(free, about="predictions alike", number=self.alike, threshold=_ALIKE, unit="share of memory")
+        if control is not None:
+            average = replace(average, controls={UNTRAINED: control}, needs_control=True)
+        rounds = replace(free, about="rounds apart", number=self.apart, threshold=_RARE, refuted=_OFTEN, side="below")
+        rounds = replace(rounds, unit=f"share of rounds {_PLAIN} nats apart")
+        responses = [replace(free, about=f"response to {cell.where}", number=cell.alike) for cell in self.cells]
+        return decisive([average, rounds, *responses])
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
+
+    Attributes:
+        plain: as they are.
+        fitted: with the read-out of one's algorithm fitted to the other; None where it has none to fit.
+        read_out: the parameters of the read-out that were found.
+        untrained: the average of each untrained copy of the model.
+        failures: the rounds of the largest difference, worst first.
+    """
+
+    plain: _Agreement
+    fitted: _Agreement | None = None
+    read_out: Mapping[str, float] = field(default_factory=dict)
+    untrained: tuple[float, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a number: average, rounds apart and every response, as the two are and with the read-out fitted."""
+        rows: list[dict[str, Any]] = []
+        for read, agreement in (("", self.plain), (said(self.read_out), self.fitted)):
+            if agreement is not None:
+                control = best_of(self.untrained).number if agreement is self.plain else nan
+                numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
+                rows += [{"name": name, "read-out": read, **of.columns("number")} for name, of in numbers.items()]
+                rows[-2] |= {"untrained": control}
+                rows += [{"name": "response", "read-out": read, **cell.row()} for cell in agreement.cells]
+        return pd.DataFrame(rows)
+
+    @property
+    def measure(self) -> Measure:
+        """By the worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
+        control = best_of(self.untrained)
+        if self.fitted is None or self.fitted.measure().word == "no":
+            return self.plain.measure(control)
+        note = f"{said(self.read_out)}; alike {self.fitted.alike}, as it is {self.plain.alike}"
+        return replace(self.fitted.measure(control), condition="with its read-out fitted", note=note)
+
+
+def _behaves(compared: Compared) -> Behaviour:
+    """How alike the two predict; without a reference, what the closest algorithm explains."""
+    explained, model, reference = compared.parts["algorithm"], compared.model, compared.reference
+    if reference is None:
+        closest = explained.algorithm
+        if closest is None:
+            return Behaviour(_Agreement(explained.explained, NO_NUMBER, ()))
+        found, _ = _agreement(compared, model, closest)
+        plain = _Agreement(explained.explained, found.apart, found.cells)
+        return Behaviour(plain, untrained=_untrained(compared, closest))
+    plain, failures = _agreement(compared, model, reference.model)
+    fitted, searched = None, dict[str, float]()
+    if plain.measure().word != "yes" and (read := _read_out(compared)) is not None:
+        subject, algorithm, searched = read
+        fitted, _ = _agreement(compared, subject, algorithm)
+    worst = tuple(sorted(failures, key=lambda failure: -failure.nats)[:_N_FAILURES])
+    return Behaviour(plain, fitted, searched, _untrained(compared, reference.model), worst)
+
+
+def _agreement(compared: Compared, subject: Participant, other: Any) -> tuple[_Agreement, list[Failure]]:
+    """How far one of the two predicts what the other, or an algorithm, predicts; and the rounds that differ most."""
+    sets, seed = compared.sets, compared.effort.seed
+    edits = edits_of(subject.task, compared.model.samples.test, compared.effort.edits)
+    apart, failures = _differences(predictor(subject.model), predictor(other), sets)
+    own, base = (_memoryless(one, sets) for one in (subject.model, other))
+    alike = _alike(apart, own, base, seed)
+    found = cells(edits, responses(subject.model, edits), responses(other, edits))
+    return _Agreement(alike, _plainly(apart, seed), found), failures
+
+
+def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, float]] | None:
+    """The algorithm of one of the two as the other would read it out: that other one, the algorithm, what was found.
+
+    Asked of the reference's algorithm first.
+    """
+    model, reference = compared.pair
+    for asked, subject in ((reference, model), (model, reference)):
+        if not asked.names_algorithm:
+            continue
+        algorithm = asked.task.explains(asked.model)
+        family = asked.task.rivals().get(algorithm.key)
+        free = None if family is None else read_out(family, algorithm)
+        if free is not None:
+            predict, batches = predictor(subject.model), [pair[0] for pair in compared.sets.values()]
+            found = fit(free, batches, [checked_distributions(predict(batch), batch) for batch in batches])
+            return subject, found.algorithm, dict(found.searched)
+    return None
+
+
+def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
+    """The average agreement of each untrained copy of the model."""
+    base, found = _memoryless(other, compared.sets), []
+    for copy in compared.untrained:
+        predict, kind = predictor(copy.model), copy.task.kind
+
+        def guess(episodes: Any, predict: Predict = predict, kind: Predicted = kind) -> Array:
+            return probable(predict(episodes), kind)
+
+        apart, _ = _differences(guess, predictor(other), compared.sets)
+        found.append(_alike(apart, _memoryless(guess, compared.sets), base, 0).estimate)
+    return tuple(found)
+
+
+def _alike(apart: Mapping[str, Array], own: Mapping[str, Array], base: Mapping[str, Array], seed: int) -> Interval:
+    """1 less the divergence of the two over what their memories are worth, half of either's."""
+    worth = {name: (own[name] + base[name]) / 2 for name in apart}
+    return _pooled_ratio({name: nats.mean(1) for name, nats in apart.items()}, worth, seed).complement
+
+
+def _differences(
+    model: Predict, reference: Predict, sets: Mapping[str, tuple[Any, Any]]
+) -> tuple[dict[str, Array], list[Failure]]:
+    """How far apart two predict in every round that is asked for, by set ``[episode, round]``, and the worst rounds.
+
+    In nats; of a predicted mean, in its own variance.
+    """
+    kind, apart, failures = tasks.get(task_of(sets)).kind, {}, list[Failure]()
+    for name, (_, episodes) in sets.items():
+        p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
+        apart[name], first = by_round(p, q, kind), episodes.n_rounds - p.shape[1]
+        order = np.argsort(-apart[name], axis=None, kind="stable")[:_N_FAILURES]
+        for at in zip(*map(np.ndarray.tolist, np.unravel_index(order, apart[name].shape)), strict=True):
+            mine, theirs = (tuple(d[at].tolist()) for d in (p, q))
+            nats = float(apart[name][at])
+            failures.append(Failure(name, len(episodes), at[0], first + at[1], nats, mine, theirs))
+    return apart, failures
+
+
+ALGORITHM = Question(
+    "algorithm",
+    AlgorithmPart,
+    lambda compared: explain(
+        compared.model.model,
+        compared.model.task,
+        compared.sets,
+        seed=compared.effort.seed,
+        edits=edits_of(compared.model.task, compared.model.samples.test, compared.effort.edits),
+    ),
+)
+BEHAVIOUR = Question(
+    "behaviour",
+    Behaviour,
+    _behaves,
+    lambda compared: compared.parts["behaviour"].measure,
+    *("It predicts the same as {}", "predicts the same", "predicts otherwise"),
+)

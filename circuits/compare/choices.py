@@ -14,21 +14,30 @@ from one family to another, which is asked of the best few.
 That a family explains the choices needs all of these, each by its 95 % interval over episodes:
 
 - in the rounds where it and the best guess without a memory prefer different outcomes, the player does what the family
-  says at least :data:`AGREES` of the time;
+  says at least :data:`_AGREES` of the time;
 - it loses less than that guess, and less than the best family of another group.
 
 Within a group (families that extend one another) the one with fewest parameters is taken of those that may lose no more
-than :data:`WORTH` beyond the best; it is undecided where a larger one may save :data:`UNKNOWN`. Both are shares of what
-a memory is worth to this player, the nats a round that the best family saves over the best guess without one: a player
-who departs from its algorithm in one round of ten halves that worth, and with it every difference between families.
+than :data:`_WORTH` beyond the best; it is undecided where a larger one may save :data:`_UNKNOWN`. Both are shares of
+what a memory is worth to this player, the nats a round that the best family saves over the best guess without one: a
+player who departs from its algorithm in one round of ten halves that worth, and with it every difference between
+families.
 
-That a player *chooses as a machine does* needs that it does what the machine prefers in at least :data:`AGREES` of the
+That a player *chooses as a machine does* needs that it does what the machine prefers in at least :data:`_AGREES` of the
 rounds where the machine and the best guess without a memory prefer different outcomes, that the machine's predictions,
 through a link of their own, lose less than that guess and than an untrained copy's, and that no family saves
-:data:`LEFT` nats a round beyond them. Without an untrained copy it is undecided.
+:data:`_LEFT` nats a round beyond them. Without an untrained copy it is undecided.
 
 What this is NOT: evidence of how a player computes. Noise and another algorithm that nobody thought of look alike: a
 player who departs from every family in one round of five is not named.
+
+:func:`behaviour` takes runs of language models (:mod:`interp.llm`). It asks :func:`explain_choices` for each model,
+condition and regime, and says how often, in the second half, the model says what the most reliable expert says, and the
+opposite of what the least reliable one says. Choices that fit an algorithm do not show that a model holds weights.
+
+Where instances were played more than once, the plays say how much of a player is noise. Who chooses with probability m
+what it prefers in a round agrees with itself with :math:`m^2 + (1 - m)^2`. So where two plays agree in a share r of the
+rounds, no algorithm agrees with the player in more than :math:`(1 + \sqrt{2 r - 1}) / 2` of them: the *ceiling*.
 """
 
 from __future__ import annotations
@@ -43,28 +52,30 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import Distributions, checked_distributions, said, search
+from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, said, search
 from interp import tasks
 from interp.algorithm import Family
 from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
+from interp.llm.runs import LLMRun, episodes_of, grouped
+from interp.machine import Machine
 from interp.measure import AS_WELL, NOT_RUN, Measure, decisive
 from interp.statistics import NO_NUMBER, Interval, ratio_interval
+from interp.tasks.experts.players import player_families
 
-Array = NDArray[np.float64]
 _TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Those that are tried: 0 takes the likeliest outcome, 1 draws from the distribution."""
-AGREES = 0.85
+_AGREES = 0.85
 """Least agreement in telling rounds: between a player that departs in one round of ten (named) and one that departs in
 one of five (not named); ``python -m tests.llm.players`` prints both."""
-WORTH = 0.01
+_WORTH = 0.01
 """Share of the memory's worth that further parameters must save, by the whole interval: .003 to .005 nats a round for
 known players without noise, where one choice among 1,000 is worth .005."""
-UNKNOWN = 0.025
+_UNKNOWN = 0.025
 """Share of the memory's worth that a larger family of the group might save, by its interval, beyond which the name is
 undecided: half of what Weighted Majority (eta .5) saves over follow the leader in the regime that tells them apart
 least (.05 and more without noise, .03 to .04 with one round of ten wrong)."""
-LEFT = 0.02
+_LEFT = 0.02
 """Nats a round that a family might save beyond a machine."""
 _REFINED = 2
 """How many families are refined between the points of their grids, with those that they extend."""
@@ -77,7 +88,7 @@ _ANYTHING = 1e-9
 
 
 @dataclass(frozen=True)
-class Link:
+class _Link:
     """How a distribution becomes choices: lapse rate, temperature, and P(each outcome) where all are alike."""
 
     lapse: float
@@ -86,7 +97,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class ChoiceScore:
+class _ChoiceScore:
     """One family, fitted to choices.
 
     Attributes:
@@ -102,7 +113,7 @@ class ChoiceScore:
     memoryless: bool
     size: int
     searched: Mapping[str, float]
-    link: Link
+    link: _Link
     losses: Array = field(repr=False)
     prefers: NDArray[np.int64] = field(repr=False)
 
@@ -113,13 +124,15 @@ def _needed(key: str, telling: Interval, saved: Mapping[str, Interval]) -> list[
     Where no round tells the two apart, nothing agrees.
     """
     agreement = Interval(0.0, 0.0, 0.0) if isnan(telling.high) else telling
-    agrees = Measure(key, "", agreement, AGREES, unit="share of telling rounds", about="agreement", needs_control=False)
+    agrees = Measure(
+        key, "", agreement, _AGREES, unit="share of telling rounds", about="agreement", needs_control=False
+    )
     saves = replace(agrees, threshold=_ANYTHING, unit="nats a round", is_share=False)
     return [agrees, *(replace(saves, number=nats, about=f"saved beside {name}") for name, nats in saved.items())]
 
 
 @dataclass(frozen=True)
-class Beside:
+class _Beside:
     """Whether a player chooses as a machine does.
 
     Attributes:
@@ -141,7 +154,7 @@ class Beside:
         parts = _needed("beside", self.telling, saved)
         if isnan(self.over_untrained.low):
             parts[-1] = replace(parts[-1], unless={"undecided": f"{NOT_RUN}: give an untrained copy's predictions"})
-        last = replace(parts[1], number=self.left, threshold=LEFT, side="below", about="saved by the best family")
+        last = replace(parts[1], number=self.left, threshold=_LEFT, side="below", about="saved by the best family")
         said = {"yes": "chooses as the machine does", "no": "chooses otherwise than the machine"}
         return decisive([*parts, last], claim="The player chooses as the machine does", **said)
 
@@ -176,8 +189,8 @@ class ChoicePart:
     lead: Interval
     over_floor: Interval
     runner_up: str
-    scores: Mapping[str, ChoiceScore] = field(repr=False)
-    beside: Mapping[str, Beside] = field(default_factory=dict)
+    scores: Mapping[str, _ChoiceScore] = field(repr=False)
+    beside: Mapping[str, _Beside] = field(default_factory=dict)
 
     @property
     def measure(self) -> Measure:
@@ -342,7 +355,7 @@ def _is_tied(p: Array) -> NDArray[np.bool_]:
     return np.ptp(p, axis=-1) < _TIED
 
 
-def _linked(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tuple[float, Link]:
+def _linked(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tuple[float, _Link]:
     """The least loss over links, nats a round, and the link that has it."""
     given, chosen = p[use], choices[use]
     n = given.shape[-1]
@@ -354,7 +367,7 @@ def _linked(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tup
     nats = -np.log(lapses[:, None] / n + (1 - lapses[:, None]) * made).sum(1)
     best = int(nats.argmin())
     least = (nats[best] - np.log(alike[chosen[tied]]).sum()) / len(chosen)
-    return float(least), Link(float(lapses[best]), _TEMPERATURES[best], alike)
+    return float(least), _Link(float(lapses[best]), _TEMPERATURES[best], alike)
 
 
 def _lapses(made: Array, n: int) -> Array:
@@ -372,7 +385,7 @@ def _lapses(made: Array, n: int) -> Array:
     return np.asarray((low + high) / 2)
 
 
-def _losses(p: Array, link: Link, choices: NDArray[np.int64]) -> Array:
+def _losses(p: Array, link: _Link, choices: NDArray[np.int64]) -> Array:
     """Nats of every choice under a link, ``[episode, round]``."""
     n = p.shape[-1]
     q = link.lapse / n + (1 - link.lapse) * _tempered(p, link.temperature)
@@ -380,7 +393,7 @@ def _losses(p: Array, link: Link, choices: NDArray[np.int64]) -> Array:
     return np.asarray(-np.log(np.take_along_axis(q, choices[..., None], -1)[..., 0]))
 
 
-def _preferred(p: Array, link: Link) -> NDArray[np.int64]:
+def _preferred(p: Array, link: _Link) -> NDArray[np.int64]:
     """The likeliest outcome, -1 where several are and the link prefers none."""
     n = p.shape[-1]
     scores = np.where(_is_tied(p)[..., None], link.tied, p)
@@ -412,7 +425,7 @@ def _held_out(game: _Game, fitted: Callable[[NDArray[np.bool_]], Array]) -> tupl
     return (losses * game.known).sum(1), prefers
 
 
-def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> ChoiceScore:
+def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _ChoiceScore:
     """A family's held-out losses; ``kept`` are its parameters in both halves, which are searched when None."""
 
     def fitted(use: NDArray[np.bool_]) -> Array:
@@ -423,24 +436,24 @@ def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> Ch
     link = _linked(game.predicted(family, searched), game.choices, game.known)[1]
     group = family.extends or family.key
     size = sum(len(s.grid) > 1 for s in family.searched)
-    return ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, lost, prefers)
+    return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, lost, prefers)
 
 
-def _constant(game: _Game) -> ChoiceScore:
+def _constant(game: _Game) -> _ChoiceScore:
     """The guess that is the same in every round: outcomes as often as they are chosen."""
     n = int(game.choices.max()) + 1 if game.choices.max() > 0 else 2
     alike = np.full((*game.choices.shape, n), 1 / n)
     lost, prefers = _held_out(game, lambda use: alike)
     link = _linked(alike, game.choices, game.known)[1]
-    return ChoiceScore("constant", "a guess, the same in every round", "constant", True, 0, {}, link, lost, prefers)
+    return _ChoiceScore("constant", "a guess, the same in every round", "constant", True, 0, {}, link, lost, prefers)
 
 
 # One algorithm, then another.
 
 
 def _switched(
-    game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, Family], least: float
-) -> list[ChoiceScore]:
+    game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family], least: float
+) -> list[_ChoiceScore]:
     """The best switch at a round from one simple family to another.
 
     None where there are too few rounds, or where a switch saves no :data:`_SWITCH_SAVES` of ``least``, what one family
@@ -471,7 +484,7 @@ def _switched(
     name = f"{first.name}, then {second.name}"
     size, lost = 3 + len(before) + len(after), (losses * game.known).sum(1)
     group = first.extends or first.key
-    return [ChoiceScore(_SWITCHES, name, group, False, size, searched, link, lost, prefers)]
+    return [_ChoiceScore(_SWITCHES, name, group, False, size, searched, link, lost, prefers)]
 
 
 def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:
@@ -498,11 +511,11 @@ def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_])
 # What it comes to.
 
 
-def _decided(game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, Family], seed: int) -> ChoicePart:
+def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family], seed: int) -> ChoicePart:
     ranked = sorted(scores, key=lambda one: float(one.losses.sum()))
     rounds = game.known.sum(1).astype(float)
 
-    def less(one: ChoiceScore, other: ChoiceScore) -> Interval:
+    def less(one: _ChoiceScore, other: _ChoiceScore) -> Interval:
         """Nats a round by which ``one`` loses less than ``other``."""
         return ratio_interval(other.losses - one.losses, rounds, seed=seed)
 
@@ -537,20 +550,20 @@ def _decided(game: _Game, scores: Sequence[ChoiceScore], families: Mapping[str, 
 
 
 def _simplest(
-    group: Sequence[ChoiceScore], less: Callable[[ChoiceScore, ChoiceScore], Interval], memory: float
-) -> tuple[ChoiceScore, bool]:
+    group: Sequence[_ChoiceScore], less: Callable[[_ChoiceScore, _ChoiceScore], Interval], memory: float
+) -> tuple[_ChoiceScore, bool]:
     """The family that is meant of a ``group``, the best first, and whether no other one of it could be meant as well.
 
     ``less`` gives the nats a round by which one loses less than another, ``memory`` what a memory is worth.
     """
-    alike = [one for one in group if less(group[0], one).low <= WORTH * memory]
+    alike = [one for one in group if less(group[0], one).low <= _WORTH * memory]
     closest = min(alike, key=lambda one: one.size)
     simpler = [less(closest, one).low > 0 for one in group if one.size < closest.size]
-    larger = [less(one, closest).high <= UNKNOWN * memory for one in group if one.size > closest.size]
+    larger = [less(one, closest).high <= _UNKNOWN * memory for one in group if one.size > closest.size]
     return closest, all(simpler + larger)
 
 
-def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, seed: int) -> Beside:
+def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, seed: int) -> _Beside:
     """A player beside a machine with predictions ``trained [episode, asked round, outcome]``, ``blank`` untrained."""
     rounds, floor = game.known.sum(1).astype(float), part.scores[part.floor]
     lost, prefers = _held_out(game, lambda use: trained)
@@ -562,7 +575,7 @@ def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, 
         over_untrained = ratio_interval(_held_out(game, lambda use: blank)[0] - lost, rounds, seed=seed)
     over_floor = ratio_interval(floor.losses - lost, rounds, seed=seed)
     left = ratio_interval(lost - best, rounds, seed=seed)
-    return Beside(telling, over_floor, over_untrained, left)
+    return _Beside(telling, over_floor, over_untrained, left)
 
 
 _CHI2 = 3.841 / 2
@@ -574,7 +587,7 @@ likelihood is a random walk on both sides of the truth, of which P(both maxima <
 departs: .90 at .05, .79 at .1; 20 runs gave .90 and .80."""
 
 
-def _profiles(game: _Game, family: Family, found: ChoiceScore) -> dict[str, Interval]:
+def _profiles(game: _Game, family: Family, found: _ChoiceScore) -> dict[str, Interval]:
     """Profile likelihood intervals of the real parameters, on a fine grid out to the bounds of the search."""
     intervals = {}
     for s in family.searched:
@@ -605,3 +618,141 @@ def _edge(worse: Callable[[float], float], most: float, estimate: float, end: fl
             return low
         held = value
     return end
+
+
+_FEWEST = 8
+"""Instances below which no algorithm is asked for: a bootstrap over fewer says little."""
+
+
+@dataclass(frozen=True)
+class PlayerBehaviour:
+    """What one group of runs (model, condition, regime) plays like.
+
+    Attributes:
+        n: how many runs.
+        found: which algorithm explains the choices; None below :data:`_FEWEST` runs.
+        says_best, opposes_worst: shares in the second half; the best and the worst by :attr:`LLMRun.reliability`.
+        repeated: share of the rounds in which further plays of an instance choose as the one that is scored; NaN where
+            there are none.
+    """
+
+    model: str
+    condition: str
+    regime: str
+    n: int
+    found: ChoicePart | None
+    says_best: float
+    opposes_worst: float
+    repeated: Interval = NO_NUMBER
+
+    def __str__(self) -> str:
+        said = f"{self.model}, {self.condition}, {self.regime}: {self.found or self.answer}"
+        if np.isnan(self.repeated.estimate):
+            return said
+        return f"{said}; repeated plays agree in {self.repeated} of the rounds, an algorithm in at most {self.ceiling}"
+
+    @property
+    def ceiling(self) -> Interval:
+        """The most that any algorithm can agree, by how much repeated plays do."""
+        return Interval(*((1 + max(0.0, 2 * share - 1) ** 0.5) / 2 for share in vars(self.repeated).values()))
+
+    @property
+    def answer(self) -> str:
+        """Which algorithm it is, in a few words."""
+        return self.found.answer if self.found else f"undecided; fewer than {_FEWEST} instances"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row."""
+        row: dict[str, Any] = {"model": self.model, "condition": self.condition, "regime": self.regime, "n": self.n}
+        row |= {"word": "undecided", "plays_like": self.answer}
+        if self.found:
+            found, link = self.found, self.found.scores[self.found.closest].link
+            row |= {"word": found.measure.word, "closest": found.closest, "runner_up": found.runner_up}
+            row |= {"parameters": ", ".join(f"{k} {found.intervals.get(k, v)}" for k, v in found.parameters.items())}
+            row |= {"lapse": link.lapse, "temperature": link.temperature}
+            for name in ("nats", "floor_nats", "lead", "agreement", "telling"):
+                row |= getattr(found, name).columns(name)
+        if not np.isnan(self.repeated.estimate):
+            row |= self.repeated.columns("repeated") | self.ceiling.columns("ceiling")
+        return pd.DataFrame([row | {"says_best": self.says_best, "opposes_worst": self.opposes_worst}])
+
+    def machines(self) -> pd.DataFrame:
+        """One row for each machine that the player was held against."""
+        rows = []
+        for name, one in (self.found.beside if self.found else {}).items():
+            row: dict[str, Any] = {"model": self.model, "condition": self.condition, "regime": self.regime}
+            row |= {"n": self.n, "machine": name, "word": one.measure.word}
+            for part in ("telling", "over_floor", "over_untrained", "left"):
+                row |= getattr(one, part).columns(part)
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def families(self) -> pd.DataFrame:
+        """One row for each family, the best first; empty where none was asked."""
+        whose = {"model": self.model, "condition": self.condition, "regime": self.regime}
+        return self.found.to_frame().assign(**whose) if self.found else pd.DataFrame()
+
+
+@checked
+def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()) -> list[PlayerBehaviour]:
+    """One :class:`PlayerBehaviour` for each (model, condition, regime) in ``runs`` that has a prediction.
+
+    Args:
+        machines: models of expert advice; does the player choose as each of them does?
+    """
+    require(bool(runs), "no runs to analyse")
+    groups = grouped(run for run in runs if run.rounds and not run.missing.all())
+    for machine in machines:
+        task = machine.layout.task
+        require(task == "experts", f"{machine.name!r} is a model of {task}; runs of language models are of experts")
+    return [_behaviour(members, seed, machines) for members in groups.values()]
+
+
+def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]:
+    """What ``interp llm score`` writes of them: ``behaviour`` (a row a group) and ``families`` (a row a family)."""
+    if not acts:
+        return {}
+    tables = {"behaviour": [one.to_frame() for one in acts], "families": [one.families() for one in acts]}
+    tables |= {"machines": [one.machines() for one in acts]}
+    return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+
+
+def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]) -> PlayerBehaviour:
+    model, condition, regime = members[0].group
+    episodes = episodes_of(members, regime)
+    choices = np.full((len(episodes), episodes.n_rounds), np.nan)
+    for row, run in enumerate(sorted(members, key=lambda run: run.index)):
+        choices[row, : run.rounds] = run.predictions
+    found = None
+    if len(members) >= _FEWEST:
+        beside = {one.name: (predictor(one)(episodes), predictor(one.fresh(seed))(episodes)) for one in machines}
+        families = player_families(episodes.n_experts)
+        found = explain_choices(episodes, choices, families=families, beside=beside, seed=seed)
+    best, worst = (float(np.mean(shares)) for shares in zip(*map(_second_half, members), strict=True))
+    return PlayerBehaviour(model, condition, regime, len(members), found, best, worst, _repeated(members, seed))
+
+
+def _repeated(members: Sequence[LLMRun], seed: int) -> Interval:
+    """How often further plays of an instance choose as the one that is scored, over instances."""
+    rounds = []
+    for run in members:
+        plays = [np.stack([run.predictions[: len(other)], other[: run.rounds]]) for other in run.again]
+        both = np.concatenate([*plays, np.empty((2, 0))], axis=1)
+        known = ~np.isnan(both).any(0)
+        rounds.append(((both[0] == both[1]).sum(), known.sum()))
+    alike, counted = np.array(rounds, float).T
+    return ratio_interval(alike, counted, seed=seed)
+
+
+def _second_half(run: LLMRun) -> tuple[float, float]:
+    """How often the model says what the best expert says, and the opposite of what the worst one says."""
+    late = slice(run.rounds // 2, run.rounds)
+    said = run.predictions[late]
+    if run.rounds < 2 or np.isnan(said).all():
+        return float("nan"), float("nan")
+    best, worst = (run.advice[late, int(expert)] for expert in (run.reliability.argmax(), run.reliability.argmin()))
+
+    def agreeing(words: NDArray[np.int64]) -> float:
+        return float(np.nanmean(1 - np.abs(said - words)))
+
+    return agreeing(best), agreeing(1 - worst)

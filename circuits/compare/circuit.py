@@ -1,20 +1,13 @@
-"""Do two models compute by the same circuit? Mediated shares by path, heads matched by role, attention look-alikes.
+r"""Do two models compute by the same circuit? Mediated shares by path, and heads matched by role.
 
-Four things are measured in both models on the same episodes, each beside untrained models of both shapes:
+Both are measured in both models on the same episodes, beside untrained models of both shapes:
 
-* **roles**: how well the heads of one can be matched to heads of the other (:mod:`circuits.compare.roles`): by what
-  they read at every position and what that is worth, and by which head reads what which other wrote; beside the best
-  match that an untrained copy of the model makes with the reference;
+* **roles**: how well the heads of one can be matched to heads of the other, by what they read at every position and
+  what that is worth, and by which head reads what which other wrote; beside the best match that an untrained copy of
+  the model makes with the reference;
 * **paths**: which share of an effect passes through attention patterns (:mod:`interp.interventions.mediation`): of the
   latents on the prediction, through the patterns where it is read; and of each input that the task says to act on the
-  state, on the state that is left, through the patterns where the update is read;
-* **edges**: those that each model needs for its prediction. The edges of a round
-  (:class:`interp.interventions.edge_graph.EdgeGraph`) are scored by EAP-IG between a run and one with the task's
-  default corruption; the fewest best-scored ones whose faithfulness is within :data:`_TOLERANCE` of 1 are *needed*. An
-  edge is shared where its two ends, and the port, are matched by role and both models need it; beside it stands the
-  same count under random matchings of heads;
-* **look-alikes**: heads whose attention follows the algorithm's state, with what they carry
-  (:mod:`circuits.compare.roles`).
+  state, on the state that is left, through the patterns where the update is read.
 
 The claim is decided by the roles: it is true where heads do alike things in alike places and hand them on alike, clear
 of untrained copies of the model, and no path differs by much; it is false where either is unlike. A path alone makes
@@ -22,36 +15,419 @@ nothing false: which share passes through patterns is no sign of training. Of 60
 ``wma-learned`` it is -.26 to .93 (latents to prediction), of the handwired machine -.08 to 1.08, so that trained models
 lie among them (.29 and 1), and no few copies could tell.
 
-What this is NOT: proof of equal circuits. Different circuits can share these numbers; nor are the needed edges the only
-ones that do, or a shared edge evidence that it carries the same thing in both. Heads are matched one to one: a model
-that does with two heads what the other does with one is not the same in this.
+The profile of a head says, for each of two outcomes, for every kind of position that it writes at (p_1, p_2, ... are
+one kind, "p?" is one of its own) and for every position that it can attend to,
+
+    lost(head, kind) x read(head, kind, key position)
+
+* lost: the share of the outcome that goes with the head's output at that kind of position, which is ablated, set to its
+  mean over episodes and rounds: squared change over the outcome's own variance, at most 1. The outcome is the
+  prediction, or the step of the carried state (decoded from the latents; the latents themselves where nothing is
+  carried);
+* read: the share of the variance of the head's output there that comes from that key position: of pattern x value,
+  written to the residual stream. It is attention mass that counts only what varies: a sink, or attention to tokens that
+  always say the same, moves nothing from one place to another. A key with the query's own number (e_2 from p_2) counts
+  as one of its kind's own: so a head that binds each vote to its expert is told from one that reads all experts.
+
+Profiles of a model add up to 1. Its mean instead of zero is what a head is set to, because a constant output is wiring,
+which other models have in their biases. The similarity of two models is the weighted Jaccard index of their profiles,
+the sum of minima over the sum of maxima, under the best one-to-one matching of heads (Hungarian assignment): 1 for a
+model in another basis, with heads in another order, or with heads that do nothing; numbers of layers and heads may
+differ. Read it beside untrained models: heads that attend to everything alike match each other well.
+
+*Composition* says which head reads what which other head wrote. An earlier head is ablated at all positions, and how
+much a later one's output changes is a share of that output's variance, at most 1, weighed by what is lost without the
+later one there. For each outcome these shares add up to one half; the weighted Jaccard index of two models is taken
+under the matching of heads above. Profiles alone cannot tell two constructions that read the same places in another
+order.
+
+What this is NOT: proof of equal circuits. Different circuits can share these numbers, which say nothing of what is done
+with what is read. Heads are matched one to one: a model that does with two heads what the other does with one is not
+the same in this. An effect through MLPs between two heads counts as handed on by the first; what MLPs do by themselves
+is not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isnan, nan
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+import torch
+from jaxtyping import Float
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
+from circuits.compare.fitting import Array
 from circuits.compare.question import Compared, Effort, Participant, Question
-from circuits.compare.roles import HAND_ON, READ, Look, Matched, Role, looks, match, profile, transformer
-from circuits.registry import differentiable
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder
 from interp.display import lacks
-from interp.errors import InputError
-from interp.interventions.ablation import CircuitScorer, smallest
-from interp.interventions.attribution import attribute
-from interp.interventions.experiment import Outcome
+from interp.errors import require
+from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import MediationResult, Split, mediate, paths
-from interp.interventions.pairs import corruption, prepare
-from interp.machine import Machine
+from interp.interventions.sites import Site, tile
+from interp.machine import Machine, runs_from
 from interp.measure import NOTHING, SPANS, UNTRAINED, Measure, best_of, decisive
-from interp.statistics import Interval
+from interp.model.layout import RoundLayout
+from interp.model.transformer import HookedLatentTransformer
+from interp.statistics import NO_NUMBER, Interval, resample_weights
+
+_Decode = Callable[[Tensor], Tensor]
+_READ, _HAND_ON, _OUTCOMES = "read alike", "hand on alike", ("prediction", "update")
+"""In words what of heads is alike, and the outcomes by which they are judged."""
+_N_RESAMPLES = 200
+"""Draws of the bootstrap; the heads are matched anew in each."""
+_NOTHING = 1e-12
+"""Smaller variances count as none."""
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """What the heads of a model read where, what that is worth, and which head reads what which other head wrote.
+
+    Sums over rounds, per episode. A kind of position is a label without its number: "p" is p_1, p_2, ...
+
+    Attributes:
+        heads: "layer.head", counted from 0, with the head's name where it has one.
+        lost: squared change of the outcome without the head at a kind of position, ``[head, side, kind, episode]``;
+            sides are the prediction and the update.
+        variance: squared deviation of the outcome, ``[side, episode]``.
+        read: squared deviation of what the head moves to a kind of position from every key, ``[head, kind, key,
+            episode]``: keys are positions and, after them, a kind's position with the query's own number.
+        changed: squared change of what a later head writes at a kind of position without an earlier head, ``[earlier,
+            later, kind, episode]``.
+        spread: squared deviation of what a head writes at a kind of position, ``[head, kind, episode]``.
+    """
+
+    heads: tuple[str, ...]
+    labels: tuple[str, ...]
+    lost: Float[np.ndarray, "head 2 kind episode"]
+    variance: Float[np.ndarray, "2 episode"]
+    read: Float[np.ndarray, "head kind key episode"]
+    changed: Float[np.ndarray, "head head kind episode"]
+    spread: Float[np.ndarray, "head kind episode"]
+
+    def effects(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 kind"]:
+        """The share of each outcome that is lost without each head at a kind of position, at most 1."""
+        lost, variance = (np.moveaxis(x @ weights.T, -1, 0) for x in (self.lost, self.variance))
+        return np.minimum(_over(lost, variance[:, None, :, None]), 1.0)
+
+    def of(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 entry"]:
+        """The profiles under weights of episodes: half of the whole for each side, nothing for one without effect."""
+        read = np.moveaxis(self.read @ weights.T, -1, 0)
+        shares = _over(read, read.sum(-1, keepdims=True))
+        return (self._worth(weights)[..., None] * shares[:, :, None]).reshape(*shares.shape[:2], 2, -1)
+
+    def composed(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample 2 head head"]:
+        """How much of what a head writes hangs on an earlier head, ``[.., earlier, later]``, by what that is worth.
+
+        Half of the whole for each side, nothing for one where heads hang on no other.
+        """
+        changed, spread = (np.moveaxis(x @ weights.T, -1, 0) for x in (self.changed, self.spread))
+        share = np.minimum(_over(changed, spread[:, None]), 1.0)
+        entries = np.einsum("rijk,rjsk->rsij", share, self._worth(weights))
+        return _over(entries, 2 * entries.sum((2, 3), keepdims=True))
+
+    def _worth(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2 kind"]:
+        """The shares that are lost, as parts of their sum: half of the whole for each side."""
+        effects = self.effects(weights)
+        return _over(effects, 2 * effects.sum((1, 3), keepdims=True))
+
+
+@dataclass(frozen=True)
+class _Role:
+    """A pair of matched heads: their shares of their models' profiles, and the weighted Jaccard index of the two."""
+
+    head: str
+    reference: str
+    weight: float
+    reference_weight: float
+    similarity: float
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """Two models' heads matched by role.
+
+    Attributes:
+        alike: the weighted Jaccard index of what matched heads read, and where.
+        composed: that of which head reads what which other wrote, under the same matching; NaN where no head of either
+            hangs on another.
+        roles: the pairs of heads, weightiest first.
+        by_outcome: both indices for each outcome alone, by what they are in words; without those of outcomes on which
+            no head of either acts.
+    """
+
+    alike: Interval
+    composed: Interval
+    roles: tuple[_Role, ...]
+    by_outcome: dict[str, Interval]
+
+
+def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _Profile:
+    """The profile of a model on the test episodes.
+
+    ``decode`` reads the carried state from the latents; None stands for the latents themselves.
+    """
+    run, model = subject.run(subject.samples.test), cast(HookedLatentTransformer, subject.model)
+    config, names = model.config, model.config.head_names
+    round_ = _Round.of(model, run.layout, Rows.of(run, _rounds(effort)), decode)
+    places, layers, n_heads = list(_kinds(run.layout).values()), range(config.n_layers), config.n_heads
+    heads = [(layer, head) for layer in layers for head in range(n_heads)]
+
+    def by_episode(x: Tensor) -> Array:
+        return np.asarray(x.double().unflatten(-1, (run.n_episodes, -1)).sum(-1).numpy(force=True))
+
+    plain = round_.plain()
+    lost = np.zeros((len(heads), 2, len(places), run.n_episodes))
+    changed = np.zeros((len(heads), len(heads), len(places), run.n_episodes))
+    for layer in layers:
+        own = slice(layer * n_heads, (layer + 1) * n_heads)
+        for kind, at in enumerate(places):
+            for side, outcome in enumerate(round_.without(layer, at)):
+                if outcome is not None:
+                    moved = (outcome.unflatten(0, (n_heads, -1)) - plain[side]).pow(2).sum(-1)
+                    lost[own, side, kind] = by_episode(moved)
+        for later, difference in round_.changes(layer).items():
+            for kind, at in enumerate(places):
+                several = by_episode(difference[:, :, at].sum(2).unflatten(0, (n_heads, -1)).transpose(1, 2))
+                changed[own, later * n_heads : (later + 1) * n_heads, kind] = several
+    spread = [by_episode(torch.stack([round_.spread(layer)[:, at].sum(1).T for at in places], 1)) for layer in layers]
+    read = [[by_episode(round_.moved(*head, at, places)) for at in places] for head in heads]
+    return _Profile(
+        tuple(f"{layer}.{head}" + (f" {names[layer][head]}" if names else "") for layer, head in heads),
+        run.layout.labels,
+        lost,
+        np.stack([by_episode((x - x.mean(0)).pow(2).sum(1)) for x in (plain[0], plain[1] - round_.state())]),
+        np.array(read),
+        changed,
+        np.concatenate(spread),
+    )
+
+
+def _rounds(effort: Effort) -> list[int]:
+    """Rounds in which heads are ablated: every second of those that are looked at, even and odd ones in turn.
+
+    A machine that does in one round what it does not in the next is seen doing both.
+
+    >>> Effort().at, _rounds(Effort())
+    ([5, 8, 11, 14, 16, 19, 22, 25], [5, 10, 15, 22])
+    """
+    return [t - (t - effort.at[0] - i) % 2 for i, t in enumerate(effort.at[::2])]
+
+
+def _kinds(layout: RoundLayout) -> dict[str, list[int]]:
+    """Positions by their labels without numbers, in order: what a round says several of is one kind."""
+    found: dict[str, list[int]] = {}
+    for i, label in enumerate(layout.labels):
+        found.setdefault(_kind(label)[0], []).append(i)
+    return found
+
+
+def _kind(label: str) -> tuple[str, str]:
+    """A label's text and number, "" where it has none."""
+    prefix, _, number = label.rpartition("_")
+    return (prefix, number) if prefix and number.isdigit() else (label, "")
+
+
+def _match(one: _Profile, other: _Profile, seed: int = 0) -> _Matched:
+    """The similarities of two models, with intervals over episodes, and the heads that were matched.
+
+    The profiles must be over the same positions, of the same episodes.
+    """
+    require(
+        one.labels == other.labels and one.lost.shape[-1] == other.lost.shape[-1],
+        f"profiles must be of the same episodes, got positions {one.labels} and {other.labels}",
+    )
+    weights = resample_weights(one.lost.shape[-1], _N_RESAMPLES, seed, plain_first=True)
+    mine, theirs = one.of(weights), other.of(weights)
+    handed, taken = one.composed(weights), other.composed(weights)
+    matched = [_matched(a, b) for a, b in zip(mine, theirs, strict=True)]
+    # Sums of minima and of both, by outcome: of what matched heads read, and of what they hand on.
+    read = [
+        (common.sum(0), a.sum((0, 2)) + b.sum((0, 2)))
+        for (_, _, common), a, b in zip(matched, mine, theirs, strict=True)
+    ]
+    hung = [
+        (np.minimum(a[:, i][:, :, i], b[:, j][:, :, j]).sum((1, 2)), a.sum((1, 2)) + b.sum((1, 2)))
+        for (i, j, _), a, b in zip(matched, handed, taken, strict=True)
+    ]
+    roles = [
+        _Role(one.heads[i], other.heads[j], float(w), float(v), _jaccard(common.sum(), w + v))
+        for i, j, common in zip(*matched[0], strict=True)
+        for w, v in [(mine[0, i].sum(), theirs[0, j].sum())]
+    ]
+    roles.sort(key=lambda role: -role.weight - role.reference_weight)
+    by_outcome = {
+        f"{name} for the {outcome}": _alike(sums, [side])
+        for name, sums in ((_READ, read), (_HAND_ON, hung))
+        for side, outcome in enumerate(_OUTCOMES)
+        if sums[0][1][side] > 0
+    }
+    composed = _alike(hung) if hung[0][1].any() else NO_NUMBER
+    return _Matched(_alike(read), composed, tuple(roles), by_outcome)
+
+
+def _matched(one: Array, other: Array) -> tuple[Array, Array, Array]:
+    """Indices of the heads of the two that are matched, and the sum of minima of each pair by outcome."""
+    common = np.minimum(one[:, None], other[None]).sum(-1)
+    i, j = linear_sum_assignment(-common.sum(-1))
+    return i, j, common[i, j]
+
+
+def _alike(sums: Sequence[tuple[Array, Array]], sides: Sequence[int] = (0, 1)) -> Interval:
+    """The weighted Jaccard index of some outcomes, from sums of minima and of both: of all data, then of resamples."""
+    samples = [_jaccard(minima[list(sides)].sum(), both[list(sides)].sum()) for minima, both in sums]
+    return Interval.of_samples(samples[1:], samples[0])
+
+
+def _jaccard(minima: float, both: float) -> float:
+    """Sum of minima over sum of maxima, the latter being what both add up to less the former."""
+    return float(minima / (both - minima)) if both > minima else float(both > 0)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Rounds that were run once: what is left of them without a head takes the later layers and positions alone."""
+
+    model: HookedLatentTransformer
+    layout: RoundLayout
+    rows: Rows
+    decode: _Decode | None
+    kept: dict[tuple[str, int], Tensor]  # whole activations by component and layer
+    factors: list[Float[Tensor, "head d_head d_head"]]  # of each layer
+
+    @classmethod
+    def of(cls, model: HookedLatentTransformer, layout: RoundLayout, rows: Rows, decode: _Decode | None) -> _Round:
+        stream = "resid_mid" if "resid_mid" in model.points else "resid_post"
+        names, layers = {"resid_post", stream, "k", "v", "pattern", "z"}, range(model.config.n_layers)
+        watched = {(kind, layer): Site(kind, layer) for kind in sorted(names) for layer in layers}
+        _, kept = passed(model, rows, layout, watched=list(watched.values()))
+        # Square matrices that give what each head writes its length in the residual stream.
+        written = [model.blocks[i].attn.W_O.detach().double().transpose(1, 2) for i in layers]
+        factors = [torch.linalg.qr(out)[1].transpose(1, 2) for out in written]
+        return cls(model, layout, rows, decode, {key: kept[site] for key, site in watched.items()}, factors)
+
+    def plain(self) -> list[Float[Tensor, "row value"]]:
+        """The prediction, and the state that is left."""
+        last, ends = self.model.config.n_layers - 1, (self.layout.predict_position, self.layout.update_position)
+        with torch.no_grad():
+            return [self._read(self.kept["resid_post", last][:, end], side) for side, end in enumerate(ends)]
+
+    def without(self, layer: int, at: Sequence[int]) -> Iterator[Float[Tensor, "headxrow value"] | None]:
+        """The prediction and the state that is left, less each head of a layer at some positions.
+
+        None where these positions cannot act on it.
+        """
+        n_layers, n_heads, first = self.model.config.n_layers, self.model.config.n_heads, at[0]
+        ends = self.layout.predict_position, self.layout.update_position
+        is_last = layer == n_layers - 1
+        acts = [end in at if is_last else first <= end for end in ends]
+        if not any(acts):
+            yield from (None, None)
+            return
+        with torch.no_grad():
+            resid = self._written(layer, at)[:, first:]
+            if not is_last:
+                known = ((self.kept[kind, later][:, :first] for kind in "kv") for later in range(layer + 1, n_layers))
+                past = (KeyValues(*(tile(x, n_heads) for x in several)) for several in known)
+                resid = self.model.run_from(resid, layer + 1, past=past)
+            for side, end in enumerate(ends):
+                yield self._read(resid[:, end - first], side) if acts[side] else None
+
+    def changes(self, layer: int) -> dict[int, Float[Tensor, "headxrow later position"]]:
+        """Squared changes of what the heads of each later layer write, less each head of a layer at all positions."""
+        n_layers, n_heads = self.model.config.n_layers, self.model.config.n_heads
+        found: dict[int, Tensor] = {}
+
+        def note(z: Tensor, hook: Any, later: int) -> None:
+            difference = z.unflatten(0, (n_heads, -1)) - self.kept["z", later]
+            found[later] = self._size(difference, later).flatten(0, 1).transpose(1, 2)
+
+        if layer + 1 == n_layers:
+            return found
+        later = range(layer + 1, n_layers)
+        hooks = [(f"blocks.{i}.attn.hook_z", partial(note, later=i)) for i in later]
+        with torch.no_grad(), self.model.hooks(fwd_hooks=hooks):
+            self.model.run_from(self._written(layer, range(self.layout.n_positions)), layer + 1)
+        return found
+
+    def spread(self, layer: int) -> Float[Tensor, "row position head"]:
+        """Squared deviation of what the heads of a layer write from their means over rows."""
+        z = self.kept["z", layer]
+        return self._size(z - z.mean(0), layer)
+
+    def _size(self, z: Float[Tensor, "*row pos head d_head"], layer: int) -> Float[Tensor, "*row pos head"]:
+        """The squared length of what heads write to the residual stream."""
+        written = torch.einsum("...hd,hde->...he", z.double(), self.factors[layer])
+        return written.pow(2).sum(-1)
+
+    def _written(self, layer: int, at: Sequence[int]) -> Float[Tensor, "headxrow pos d_model"]:
+        """The residual stream after a layer, less each of its heads at some positions: the head's mean stands there."""
+        block, at = self.model.blocks[layer], list(at)
+        z, after = self.kept["z", layer][:, at], self.kept["resid_post", layer]
+        lost = torch.einsum("rphd,hde->hrpe", z.mean(0) - z, block.attn.W_O.detach())
+        n_heads = lost.shape[0]
+        resid = tile(after, n_heads)
+        if block.mlp is None:
+            resid[:, at] = resid[:, at] + lost.flatten(0, 1)
+            return resid
+        mid = tile(self.kept["resid_mid", layer][:, at], n_heads) + lost.flatten(0, 1)
+        resid[:, at] = mid + block.mlp(block.ln2(mid))
+        return resid
+
+    def _read(self, resid: Float[Tensor, "row d_model"], side: int) -> Float[Tensor, "row value"]:
+        """The prediction (side 0), or the state that is left (side 1), from the residual stream where it is read."""
+        read, n_positions = self.model.ln_final(resid), self.layout.n_positions
+        if side == 0:
+            prediction = self.model.read_prediction(self.model.unembed(read), n_positions)
+            return self.layout.distribution(prediction).double()
+        # As many rows at a time as there are: a hook that draws noise for them draws the same.
+        updates = [self.model.update(part, n_positions) for part in read.split(len(self.rows.latents))]
+        written = (self.model.write(self.rows.latents, update, self.rows.fed.slots) for update in updates)
+        return torch.cat([self.state(latents) for latents in written])
+
+    def state(self, latents: Tensor | None = None) -> Float[Tensor, "row value"]:
+        """What the slot that is written to holds of the carried state, in these latents or in those that are read."""
+        latents = self.rows.latents if latents is None else latents
+        if self.decode is None:
+            return latents.flatten(1).double()
+        return self.layout.written(self.decode(latents), self.rows.fed.slots).flatten(1).double()
+
+    def moved(
+        self, layer: int, head: int, at: Sequence[int], places: Sequence[Sequence[int]]
+    ) -> Float[Tensor, "key row"]:
+        """Squared deviation of what a head moves to positions from every key, in the residual stream.
+
+        After the positions come the kinds of positions (``places``): keys with the query's own number.
+        """
+        labels = [_kind(label) for label in self.layout.labels]
+        n, pattern = len(labels), self.kept["pattern", layer][:, head]
+        values = self.kept["v", layer][:, :, head].double() @ self.factors[layer][head]
+        found = values.new_zeros(n + len(places), len(values))
+        for query in at:
+            part = pattern[:, query, : query + 1, None] * values[:, : query + 1]
+            sizes = (part - part.mean(0)).pow(2).sum(-1).T
+            own = labels[query][1]
+            columns = [
+                n + kind if own and own == labels[key][1] else key
+                for key in range(query + 1)
+                for kind in [next(i for i, several in enumerate(places) if key in several)]
+            ]
+            found.index_add_(0, torch.tensor(columns, device=found.device), sizes)
+        return found
+
+
+def _over(parts: Array, whole: Array) -> Array:
+    """Parts over their whole; 0 where that is nothing."""
+    return np.asarray(np.where(whole > _NOTHING, parts / np.where(whole > _NOTHING, whole, 1.0), 0.0))
+
 
 _SHARE = 0.25
 """Difference of a mediated share up to which paths agree: 0 between handwired R and P; .64, .82 to ``wma-learned``."""
@@ -60,16 +436,12 @@ _ROLES = 0.5
 or noisy, bounds of what is read alike begin at .80, and handed on at 1; to a memory of 5 rounds at .62 and 1. To R
 those of P end at .85 and .01, of ``wma-learned`` at .29 and .004; to its other seeds at .31 and .36, to untrained ones
 at .16 and .40. A head in two halves is undecided: .6 of what is handed on, a third for its outcome."""
-_TOLERANCE = 0.1
-"""How far from 1 the faithfulness of the edges that are needed may be."""
-_N_EPISODES, _N_RANDOM = 16, 200
-"""Episodes that edges are scored on; random matchings of heads."""
 _CONTROL_ROUNDS = 3
 """Paths in untrained models are measured in every so-many-th round only, as they need no interval of their own."""
 
 
 @dataclass(frozen=True)
-class Path:
+class _Path:
     """The share of one effect that passes through the attention patterns at one position, in both models.
 
     Attributes:
@@ -92,52 +464,23 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Needed:
-    """The edges that one model needs for its prediction: ``n`` of ``of``, as (source, destination).
-
-    ``reason`` says why they could not be found; "" where they were.
-    """
-
-    model: str
-    n: int
-    of: int
-    edges: tuple[tuple[str, str], ...] = ()
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Shared:
-    """How many edges both models need, under the matching of their heads and under random matchings."""
-
-    n: int
-    random_mean: float
-    random_most: int
-
-
-@dataclass(frozen=True)
 class CircuitPart:
     """How two models compute.
 
     Attributes:
         matched: the heads of the two, matched by role; ``untrained``: those of every untrained copy of the model with
             the reference.
-        needed: the edges that each of the two needs, the model first; ``shared``: those that both need, None where
-            those of one are not known.
-        looks: of each head of the two, what its attention follows, the model first.
     """
 
     model: str
     reference: str
-    paths: tuple[Path, ...]
-    matched: Matched
-    untrained: tuple[Matched, ...]
-    needed: tuple[Needed, Needed]
-    shared: Shared | None
-    looks: tuple[tuple[Look, ...], ...]
+    paths: tuple[_Path, ...]
+    matched: _Matched
+    untrained: tuple[_Matched, ...]
 
     def alike(self) -> list[tuple[str, Interval, list[float]]]:
         """In words what of the heads is alike, how alike it is, and in every untrained copy."""
-        found = {READ: "alike", HAND_ON: "composed"}
+        found = {_READ: "alike", _HAND_ON: "composed"}
         rows = [
             (words, getattr(self.matched, name), [getattr(one, name).estimate for one in self.untrained])
             for words, name in found.items()
@@ -174,7 +517,7 @@ class CircuitPart:
         return f"{SPANS}: {share}: difference {gap}" if gap.high > _SHARE else ""
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a measurement: shares of paths, similarities, each pair of heads, each head's R2 and share."""
+        """One row a measurement: shares of paths, similarities, each pair of heads."""
         rows: list[dict[str, Any]] = []
         for path in self.paths:
             row: dict[str, Any] = {"name": "mediated share", "what": f"{path.cause} -> {path.outcome}", "at": path.at}
@@ -190,23 +533,11 @@ class CircuitPart:
         for role in self.matched.roles:
             row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "number": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})
-        for of in self.needed:
-            rows.append({"name": "edges needed", "model": of.model, "what": of.reason or f"of {of.of}", "number": of.n})
-        if self.shared is not None:
-            null = {"untrained low": self.shared.random_mean, "untrained high": self.shared.random_most}
-            what = "under the matching of heads; for untrained read random matchings: mean, most"
-            rows.append({"name": "edges shared", "what": what, "number": self.shared.n, **null})
-        for name, found in zip((self.model, self.reference), self.looks, strict=True):
-            for look in found:
-                row = {"model": name, "what": f"{look.head}: {look.variable} at {look.positions}"}
-                follows = look.r2.columns("number") | {"look-alike": look.is_look_alike}
-                rows.append({"name": "attention R2", **row, **follows})
-                rows.append({"name": "attention carries", **row, **look.carried.columns("number")})
         return pd.DataFrame(rows)
 
 
-def circuits(compared: Compared) -> CircuitPart:
-    """Paths, roles, edges and look-alikes of two models, beside fresh models of both shapes with the same samples."""
+def _circuits(compared: Compared) -> CircuitPart:
+    """Paths and roles of two models, beside fresh models of both shapes with the same samples."""
     (subject, reference), effort = compared.pair, compared.effort
     fresh = compared.untrained, compared.reference_untrained
     task = reference.task
@@ -215,9 +546,9 @@ def circuits(compared: Compared) -> CircuitPart:
     state = _state(reference, algorithm)
     every = (subject, reference, *fresh[0])
     decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
-    profiles = [profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
-    matched = match(profiles[0], profiles[1], effort.seed)
-    null = [match(other, profiles[1], effort.seed) for other in profiles[2:]]
+    profiles = [_profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
+    matched = _match(profiles[0], profiles[1], effort.seed)
+    null = [_match(other, profiles[1], effort.seed) for other in profiles[2:]]
     claimed, own = ([] if algorithm is None else s.causes(algorithm) for s in (reference, subject))
     inputs = [list(cause) for cause in own if cause in claimed]
     measured = [_mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)]
@@ -229,11 +560,8 @@ def circuits(compared: Compared) -> CircuitPart:
         mine, theirs = (m[i] for m in measured)
         shares = mine.blocked(), mine.carried(), theirs.blocked(), theirs.carried()
         blocked = (tuple(m[i].blocked().estimate for m in several) for several in controls)
-        found.append(Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], *shares, *blocked))
-    edges = needed(subject, effort), needed(reference, effort)
-    seen = tuple(tuple(looks(s, algorithm, m[0], effort)) for s, m in zip(compared.pair, measured, strict=True))
-    both, names = shared(*edges, matched.roles, profiles[1].heads, effort.seed), (subject.name, reference.name)
-    return CircuitPart(*names, tuple(found), matched, tuple(null), edges, both, seen)
+        found.append(_Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], *shares, *blocked))
+    return CircuitPart(subject.name, reference.name, tuple(found), matched, tuple(null))
 
 
 def _state(subject: Participant, algorithm: Algorithm | None) -> str:
@@ -249,71 +577,26 @@ def _mediated(
 ) -> list[MediationResult]:
     """Latents to prediction, then each input to the state that is left, all through patterns.
 
-    The first by head, too, but for untrained models, which are looked at in fewer rounds.
+    Untrained models are looked at in fewer rounds.
     """
-    test, other, model = subject.samples.test, subject.samples.other, subject.model
-    run = subject.run(test)
+    model, run = subject.model, subject.run(subject.samples.test)
     layout = run.layout
     read, written = (
         paths(model, "pattern", layout.labels[i]) for i in (layout.predict_position, layout.update_position)
     )
     at = effort.at[::_CONTROL_ROUNDS] if fresh else effort.at
-    joint = Split(each=False, n_random=0, seed=effort.seed)
-    pair = (model, run, subject.run(other))
-    found = [mediate(*pair, "latent", read, rounds=at, split=joint if fresh else replace(joint, each=True))]
-    left = Outcome("latents" if decode is None else "state", decode)
-    return found + [mediate(*pair, cause, written, outcome=left, rounds=at, split=joint) for cause in inputs]
+    split, left = (
+        Split(each=False, n_random=0, seed=effort.seed),
+        Outcome("latents" if decode is None else "state", decode),
+    )
+    through = partial(mediate, model, run, subject.run(subject.samples.other), rounds=at, split=split)
+    return [through("latent", read), *(through(cause, written, outcome=left) for cause in inputs)]
 
 
 def _range(values: Sequence[float], prefix: str = "") -> dict[str, float]:
     """The smallest and the largest of the untrained as columns; a control without a number is neither."""
     known = [value for value in values if np.isfinite(value)] or [nan]
     return {f"{prefix}untrained low": min(known), f"{prefix}untrained high": max(known)}
-
-
-def needed(subject: Participant, effort: Effort) -> Needed:
-    """The fewest best-scored edges that do what the whole model does, at the last round that is looked at."""
-    task, t = subject.task, effort.at[-1]
-    try:
-        model = differentiable(transformer(subject)).eval()
-        sizes = task.sizes_of(subject.run(subject.samples.test).layout)
-        options = {**task.data.sample_options(model), **sizes}
-        clean, corrupted = corruption(model).build(
-            task.sample(_N_EPISODES, t + 1, seed=3 * effort.seed + 1003, **options), round=t
-        )
-        scorer = CircuitScorer(prepare(model, clean, corrupted, t))
-        keep = smallest(scorer, attribute(scorer.pair, scorer.measure).edges, _TOLERANCE)
-    except InputError as error:
-        return Needed(subject.name, 0, 0, reason=str(error))
-    graph = scorer.graph
-    edges = tuple((graph.sources[s], graph.destinations[d]) for s, d in graph.edges if keep[s, d])
-    return Needed(subject.name, len(edges), len(graph.edges), edges)
-
-
-def shared(mine: Needed, theirs: Needed, roles: Sequence[Role], heads: Sequence[str], seed: int) -> Shared | None:
-    """How many edges both need; None where those of one are not known.
-
-    Random matchings draw from ``heads``, those of the reference.
-    """
-    if mine.reason or theirs.reason:
-        return None
-    other = frozenset(theirs.edges)
-    # The number of a head that is named "1.0 2.1 fetch z" is "1.0".
-    matched = {role.head.split()[0]: role.reference.split()[0] for role in roles}
-    rng, known = np.random.default_rng([seed, 11]), [head.split()[0] for head in heads]
-    counts = [_common(mine, other, dict(zip(matched, rng.permutation(known), strict=False))) for _ in range(_N_RANDOM)]
-    return Shared(_common(mine, other, matched), float(np.mean(counts)), max(counts))
-
-
-def _common(mine: Needed, other: frozenset[tuple[str, str]], matched: Mapping[str, str]) -> int:
-    def renamed(end: str) -> str | None:
-        if end[0].isdigit():
-            layer, head, *port = end.split(".")
-            of = matched.get(f"{layer}.{head}")
-            return None if of is None else ".".join([of, *port])
-        return end
-
-    return sum((renamed(s), renamed(d)) in other for s, d in mine.edges)
 
 
 def _apart(a: Interval, b: Interval) -> Interval:
@@ -329,13 +612,13 @@ def _apart(a: Interval, b: Interval) -> Interval:
 def _lacks(machine: Machine) -> str:
     """Heads are compared by what they write to a residual stream, from which the rest of the round is run."""
     other = f"not applicable: {machine.name} has attention, but no residual stream that it can be run on from"
-    return lacks(machine, "pattern") or ("" if hasattr(machine, "run_from") else other)
+    return lacks(machine, "pattern") or ("" if runs_from(machine) else other)
 
 
 CIRCUIT = Question(
     "circuit",
     CircuitPart,
-    circuits,
+    _circuits,
     lambda compared: compared.parts["circuit"].measure,
     "Its heads have the same roles as those of {}",
     "has heads of the same roles",

@@ -1,9 +1,9 @@
 """Maps that never saw the episodes they are scored on, and scores whose intervals count the luck of the fit.
 
-A comparison's known and test episodes are one pool, cut into :data:`N_FOLDS` folds: episode i is in fold i modulo
-their number. What an episode holds is mapped, or decoded, by a fit to the other folds, so that every episode serves for
-both. A score is ``1 - q`` with ``q = sum missed / sum asked`` over episodes. Its interval is that of log q by the delta
-method over episodes, with the quantile of Student's t:
+A comparison's known and test episodes are one pool, cut into :data:`~interp.decoder.N_FOLDS` folds: episode i is in
+fold i modulo their number. What an episode holds is mapped, or decoded, by a fit to the other folds, so that every
+episode serves for both. A score is ``1 - q`` with ``q = sum missed / sum asked`` over episodes. Its interval is that of
+log q by the delta method over episodes, with the quantile of Student's t:
 
     q exp(+-h),   h = a . t(n - 1) . sd(z) / sqrt(n),   z = n (missed / sum missed - asked / sum asked)
 
@@ -30,23 +30,16 @@ from torch import Tensor
 from circuits.compare.question import Participant, Samples
 from interp import refit
 from interp.algorithm import Algorithm
-from interp.decoder import RIDGE, Decoder
+from interp.decoder import N_FOLDS, RIDGE, Decoder
 from interp.interventions.moves import Writer
 from interp.model.run import Rollout
 from interp.session import once
 from interp.statistics import NO_NUMBER, Interval
 
-N_FOLDS = 5
-"""As many as probes are fitted in (:mod:`interp.refit`)."""
 _ALLOWANCE = sqrt(2)
 """Widens intervals as though the luck of the fit were as large as that of the episodes scored. It covers .95 to 1 of 60
 small comparisons of ``wma-learned``, nominally .95, by number; sqrt(1.25), which was enough at quick effort, .83 to .98
 of those at full effort."""
-
-
-def folds(n_episodes: int) -> NDArray[np.int64]:
-    """The fold of every episode of a pool."""
-    return np.arange(n_episodes) % N_FOLDS
 
 
 def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
@@ -77,11 +70,6 @@ def pooled(subject: Participant) -> Rollout:
     return once("pooled", known, test, make=joined)
 
 
-def chosen(run: Rollout, episodes: Any) -> Rollout:
-    """Some episodes of a rollout: a slice, or a mask."""
-    return run.select(episodes)
-
-
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
     """The algorithm's variables on the known and then the test episodes, ``[episode, round, ...]``."""
     known, test = algorithm.run(samples.known), algorithm.run(samples.test)
@@ -103,7 +91,7 @@ class CrossFitted(Decoder):
     @classmethod
     def of(cls, fits: list[Decoder], n_episodes: int) -> CrossFitted:
         """For the whole pool."""
-        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple(folds(n_episodes).tolist()))
+        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple((np.arange(n_episodes) % N_FOLDS).tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
         """For some episodes of the pool."""
@@ -129,7 +117,7 @@ def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -
 
     def fitted() -> CrossFitted:
         latents, values = pooled(subject).latents[:, :-1], pooled_values(algorithm, subject.samples)[variable]
-        fold = folds(len(latents))
+        fold = np.arange(len(latents)) % N_FOLDS
         others = [torch.from_numpy(fold != k) for k in range(N_FOLDS)]
         fits = [Decoder.fit(latents[rows], values[rows.numpy()], ridge=RIDGE) for rows in others]
         return CrossFitted.of(fits, len(latents))
@@ -142,12 +130,12 @@ def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, 
 
     def fitted() -> Writer:
         run, values = pooled(subject), pooled_values(algorithm, subject.samples)
-        fold = folds(run.n_episodes)
+        fold = np.arange(run.n_episodes) % N_FOLDS
         writers = []
         for k in range(N_FOLDS):
             others = fold != k
             held = {key: values[key][others] for key in keys}
-            writers.append(Writer.fit(subject.model, chosen(run, torch.from_numpy(others)), held, keys, ridge=RIDGE))
+            writers.append(Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE))
         return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], run.n_episodes))
 
     return once(("crossed writer", keys), subject.model, algorithm, subject.samples.known, make=fitted)

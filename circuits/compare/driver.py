@@ -18,15 +18,13 @@ from typing import Any
 import pandas as pd
 import torch
 
-from circuits.compare.algorithm import ALGORITHM
-from circuits.compare.behaviour import BEHAVIOUR, Failure
+from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR, Failure
 from circuits.compare.circuit import CIRCUIT
-from circuits.compare.effects import EFFECTS
+from circuits.compare.effects import EFFECTS, WHERE
 from circuits.compare.question import FULL, Compared, Effort, Participant, Samples, shared_sizes
 from circuits.compare.response import RESPONSE
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
-from circuits.compare.where import WHERE
 from circuits.registry import RECORDS, handwired
 from interp import tasks
 from interp.checks import checked

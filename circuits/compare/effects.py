@@ -1,4 +1,4 @@
-"""What does moving one variable do? Graded moves, under the algorithm that explains the model and under its rivals.
+"""What does moving one variable do, where do models hold the algorithm's variables, and where do effects travel?
 
 In the latents, every carried variable that they hold is moved alone (:mod:`interp.interventions.moves`): all of its
 elements to their values in other episodes, one element alone, or, where it does not differ between episodes (the
@@ -9,6 +9,19 @@ interval, and its controls: a move as far in an orthogonal direction, and the sa
 A rival may hold the same numbers in other variables: log-weights are counts times a gain. Where its state is a linear
 map of the moved state on these episodes (R2 of at least .99), the change of its state is that map of the change. Where
 it is not, the rival has no score for this move.
+
+Of two models, what each holds where, and where effects travel, stand side by side:
+
+* **sites**: what each model is claimed to hold where (a handwired circuit's ground truth; for others the places that
+  the task names, whole activations), tested by graded interchange: for every variable and outcome the site that scores
+  best, with the same site of an untrained model, and the best of all sites that such a model has. The carried state is
+  one row, whatever statistic each model's algorithm calls it by.
+* **maps**: the share of an effect that each activation of the residual stream carries by itself, layer by position:
+  of the latents on the prediction, and of each input of the round on the state that it leaves. Both models' maps have
+  one scale (1 is the whole effect), so they show where a cause arrives, and in which layer two of them meet. Of a
+  machine without layers the map is of its own points.
+
+What this is NOT: a proof that the best claimed site is the best there is.
 """
 
 from __future__ import annotations
@@ -21,16 +34,20 @@ import numpy as np
 import pandas as pd
 import torch
 
-from circuits.compare.crossfit import chosen, crossed_decoder, scored
+from circuits.compare.crossfit import crossed_decoder, scored
 from circuits.compare.fitting import Array
-from circuits.compare.question import Effort, Participant, Question
+from circuits.compare.question import Compared, Effort, Participant, Question
+from circuits.compiler import wired
+from circuits.registry import from_origin
 from interp.algorithm import NEXT, Algorithm
 from interp.decoder import Affine
 from interp.display import lacks
 from interp.interventions.experiment import Outcome
-from interp.interventions.interchange import Claim, InterchangeResult, interchange, score_difference
+from interp.interventions.interchange import Claim, interchange
+from interp.interventions.mediation import EffectMap, effect_map
 from interp.interventions.moves import Writer, move
 from interp.interventions.sites import Place
+from interp.machine import Machine
 from interp.measure import best_of
 from interp.statistics import NO_NUMBER, Interval
 
@@ -39,7 +56,7 @@ _SAME_STATE = 0.99
 
 
 @dataclass(frozen=True)
-class Effect:
+class _Effect:
     """One move, under one algorithm.
 
     Attributes:
@@ -68,7 +85,7 @@ class Effect:
 class EffectsPart:
     """Every move under every algorithm; ``missing`` says which moves the model's kind does not allow."""
 
-    effects: tuple[Effect, ...]
+    effects: tuple[_Effect, ...]
     missing: str = ""
 
     def to_frame(self) -> pd.DataFrame:
@@ -105,7 +122,7 @@ def effects(
 
 def _in_latents(
     subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
-) -> list[Effect]:
+) -> list[_Effect]:
     test, own = subject.samples.test, next(iter(algorithms.values()))
     writer, found = subject.writer(own), []
 
@@ -176,9 +193,13 @@ def _stated(
 
 def _at_inputs(
     subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
-) -> list[Effect]:
+) -> list[_Effect]:
     """Inputs of the round from other episodes, where the task's claims say that they stand."""
-    algorithms = {key: _carrying(algorithm) for key, algorithm in algorithms.items()}
+    # What a round writes is the carried state, also where an algorithm names something that is computed from it.
+    algorithms = {
+        key: replace(a, memory=a.state[0], written=NEXT + a.state[0]) if a.state and a.memory not in a.state else a
+        for key, a in algorithms.items()
+    }
     first, found = next(iter(algorithms)), []
     own, width = algorithms[first], subject.run(subject.samples.test).latents.shape[-1]
     for claim in subject.claims(own):
@@ -186,10 +207,10 @@ def _at_inputs(
         usable = {key: a for key, a in algorithms.items() if claim.variable in a.keys and (a.written or not of_state)}
         if first not in usable:
             continue
-        results = {key: interchanged(subject, a, claim, claim.places, effort) for key, a in usable.items()}
+        results = {key: _interchanged(subject, a, claim, claim.places, effort) for key, a in usable.items()}
         apart = [p for p in (place.placebo(width, effort.seed) for place in claim.places) if p]
-        placebo = [interchanged(subject, own, claim, apart, effort)] if apart else []
-        fresh = [interchanged(u, own, claim, claim.places, effort) for u in untrained]
+        placebo = [_interchanged(subject, own, claim, apart, effort)] if apart else []
+        fresh = [_interchanged(u, own, claim, claim.places, effort) for u in untrained]
         where = (claim.variable, "input", " + ".join(str(place.site) for place in claim.places), claim.outcome)
         for effect in _graded(results, first, where, effort, placebo, fresh):
             key = effect.algorithm
@@ -206,7 +227,7 @@ def _of_pool(
     before = np.roll(np.arange(len(known)), 1)
     decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
     of_known = interchange(
-        *(s.model, run, chosen(run, before), algorithm, claim.variable, claim.places),
+        *(s.model, run, run.select(before), algorithm, claim.variable, claim.places),
         outcome=Outcome("state", decode),
         rounds=effort.at,
     )
@@ -214,14 +235,7 @@ def _of_pool(
     return scored(*(np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted)))
 
 
-def _carrying(algorithm: Algorithm) -> Algorithm:
-    """The algorithm, with its carried state as what a round writes, where it names something computed from it."""
-    if not algorithm.state or algorithm.memory in algorithm.state:
-        return algorithm
-    return replace(algorithm, memory=algorithm.state[0], written=NEXT + algorithm.state[0])
-
-
-def interchanged(
+def _interchanged(
     s: Participant, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort, *, exact: bool = False
 ) -> InterchangeResult:
     """A claim's variable set to that of other episodes at ``places``.
@@ -246,7 +260,7 @@ def _graded(
     effort: Effort,
     placebo: Sequence[InterchangeResult],
     untrained: Sequence[InterchangeResult],
-) -> list[Effect]:
+) -> list[_Effect]:
     """An effect under each algorithm; that of ``own`` beside its difference from the best rival's.
 
     A rival whose state has another size, such as the rounds that a window holds, has no difference that can be paired.
@@ -263,7 +277,7 @@ def _graded(
     for key, result in results.items():
         score, slope = result.score(effort.seed), result.slope(effort.seed)
         less = difference if key == own else NO_NUMBER
-        found.append(Effect(variable, what, where, outcome, key, score, slope, less, **beside))
+        found.append(_Effect(variable, what, where, outcome, key, score, slope, less, **beside))
     return found
 
 
@@ -271,8 +285,132 @@ def _flat(x: np.ndarray) -> Array:
     return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)
 
 
+_STATE = "carried state"
+"""What the variable that is carried from round to round is called in both models."""
+_MAP_ROUNDS = 3
+"""Every so-many-th of the rounds is enough for a map."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The site that holds one variable best, in one model.
+
+    Attributes:
+        variable, outcome: what is swapped, and what it shows in: "prediction" or "state".
+        n_sites: how many were tried.
+        score: graded interchange at this site.
+        untrained: the same site in an untrained model of this shape, and the best of all its sites; NaN where the
+            model's own claims are subspaces of its weights, which an untrained model does not have.
+    """
+
+    variable: str
+    outcome: str
+    model: str
+    where: str
+    n_sites: int
+    score: Interval
+    untrained: float
+    untrained_best: float
+
+
+@dataclass(frozen=True)
+class WherePart:
+    """Sites and maps of two models.
+
+    Attributes:
+        maps: (model, where its effects travel), first all of one, then all of the other, causes in the same order.
+        missing: a sentence for each model that has no maps.
+    """
+
+    held: tuple[_Held, ...]
+    maps: tuple[tuple[str, EffectMap], ...]
+    missing: tuple[str, ...] = ()
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a variable and a model; then one a cell of every map."""
+        rows: list[dict[str, Any]] = []
+        for h in self.held:
+            said = {key: getattr(h, key) for key in ("variable", "outcome", "model", "where")}
+            fresh = {"untrained": h.untrained, "untrained, its best site": h.untrained_best}
+            rows.append({"name": "held", **said, "sites tried": h.n_sites, **h.score.columns("number"), **fresh})
+        for model, m in self.maps:
+            what = {"name": "effect carried", "variable": " + ".join(m.cause), "outcome": m.outcome, "model": model}
+            rows += [
+                {**what, "where": f"{point}@{label}" if label else point, "number": share}
+                for point, shares in zip(m.points, m.shares, strict=True)
+                for label, share in zip(m.positions, shares, strict=True)
+                if np.isfinite(share)
+            ]
+        rows += [{"name": "effect carried", "where": reason} for reason in self.missing]
+        return pd.DataFrame(rows)
+
+
+def _located(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
+    """Sites and maps of two models, by the algorithm of each; of the fresh models of each shape the first is taken."""
+    held: list[_Held] = []
+    maps: list[tuple[str, EffectMap]] = []
+    # The latents, which act on the prediction, and the inputs of both models that act on the state.
+    mine, theirs = (set(s.causes(a)) for s, a in zip(compared.pair, algorithms, strict=True))
+    causes = {("latent",): "prediction", **dict.fromkeys(sorted(mine & theirs), "state")}
+    effort, untrained = compared.effort, (compared.untrained, compared.reference_untrained)
+    for s, algorithm, fresh in zip(compared.pair, algorithms, untrained, strict=True):
+        held += _held(s, algorithm, fresh[:1], effort)
+        if not _unmapped(s.model):
+            maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
+    missing = tuple(filter(None, (_unmapped(s.model) for s in compared.pair)))
+    return WherePart(tuple(held), tuple(maps), missing)
+
+
+def _unmapped(machine: Machine) -> str:
+    """A sentence where there is nothing that an effect could be mapped on."""
+    return f"not applicable: {machine.name} has no points but what it carries" if len(machine.points) == 1 else ""
+
+
+def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], effort: Effort) -> list[_Held]:
+    """The best site of every variable that this model is claimed to hold."""
+    claims: dict[tuple[str, str], list[Claim]] = {}
+    # The ground truth of a circuit that can be built by name; else what the task says.
+    is_built = "circuit" in s.model.origin and not s.model.origin.get("edits")
+    for claim in wired(from_origin(s.model.origin)) if is_built else s.claims():
+        if not claim.control and claim.variable in algorithm.keys:
+            claims.setdefault((claim.variable, claim.outcome), []).append(claim)
+    found = []
+    for (variable, outcome), several in claims.items():
+        scores, *controls = [
+            [_interchanged(u, algorithm, c, c.places, effort, exact=True).score(effort.seed) for c in several]
+            for u in (s, *(() if s.model.is_handwired else fresh))
+        ]
+        best = max(range(len(several)), key=lambda i: scores[i].estimate)
+        found.append(
+            _Held(
+                _STATE if variable == algorithm.memory else variable,
+                outcome,
+                s.name,
+                " + ".join(map(str, several[best].places)),
+                len(several),
+                scores[best],
+                max((c[best].estimate for c in controls), default=float("nan")),
+                max((score.estimate for c in controls for score in c), default=float("nan")),
+            )
+        )
+    return found
+
+
+def _map(s: Participant, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:
+    test, other, rounds = s.samples.test, s.samples.other, effort.at[::_MAP_ROUNDS]
+    fitted = outcome == "state" and not s.model.is_handwired
+    decode = s.decoder(algorithm, algorithm.memory) if fitted else None
+    return effect_map(s.model, test, other, list(cause), outcome=Outcome(outcome, decode), rounds=rounds)
+
+
 EFFECTS = Question(
     "effects",
     EffectsPart,
     lambda compared: effects(compared.model, compared.candidates, compared.untrained, compared.effort),
+)
+WHERE = Question(
+    "where",
+    WherePart,
+    lambda compared: _located(compared, [s.task.explains(s.model) for s in compared.pair]),
+    of_two=True,
 )

@@ -39,6 +39,8 @@ Of a real number: its mean, or mean and log variance, along the last axis, as ``
 _STEPS_PER_PARAMETER, _STARTS = 30, 2
 """Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined, and
 how many of the others when the real parameters are known better."""
+_LARGE = 1e2
+"""The bounds of real numbers that an untrained copy is taken to predict; log variances among them."""
 _ROUNDING = 1e-14
 """A divergence below this is rounding, and counts as 0."""
 
@@ -66,6 +68,18 @@ def predictor(subject: Any) -> Predict:
     if callable(subject):
         return subject
     raise InputError(f"expected a model, an Algorithm or a function of episodes, got {type(subject).__name__}")
+
+
+def probable(predictions: Any, kind: Predicted = "classes") -> Array:
+    """Predictions as probabilities: an untrained copy of a handwired model may give others. Even where none is left.
+
+    Of real numbers what is within :data:`_LARGE`.
+    """
+    given = np.nan_to_num(np.asarray(predictions, np.float64))
+    if kind != "classes":
+        return np.clip(given, -_LARGE, _LARGE)
+    kept = np.clip(given, 0.0, 1.0) + np.finfo(float).tiny
+    return np.asarray(kept / kept.sum(-1, keepdims=True))
 
 
 def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
@@ -208,7 +222,7 @@ class Distributions:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class _Fitted:
     """The member of a family that predicts most like the subject.
 
     Attributes:
@@ -221,7 +235,7 @@ class Fitted:
     divergence: float
 
 
-def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> Fitted:
+def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> _Fitted:
     """Fit a family to predictions, ``[episode, asked round, outcome]`` of each batch; batches count alike."""
     first, kind = family.make(**{s.name: s.grid[0] for s in family.searched}), tasks.of(batches[0]).kind
     alike: dict[Any, list[int]] = {}
@@ -239,7 +253,7 @@ def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) ->
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
     least, best = search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
-    return Fitted(family.make(**best), best, least)
+    return _Fitted(family.make(**best), best, least)
 
 
 def search(
@@ -286,7 +300,10 @@ def _refined(
 
     def at(steps: Array) -> tuple[float, ...]:
         places = dict(zip(moved, steps, strict=True))
-        return tuple(_between(s.grid, places[i]) if i in places else point[i] for i, s in enumerate(searched))
+        return tuple(
+            float(np.interp(places[i], np.arange(len(s.grid)), s.grid)) if i in places else point[i]
+            for i, s in enumerate(searched)
+        )
 
     # A simplex that was flattened against a bound finds nothing more: a fresh, smaller one starts where it ended.
     for size in (0.5, 0.25) if moved else ():
@@ -299,10 +316,6 @@ def _refined(
         )
         best, least = result.x, float(result.fun)
     return (least, at(best)) if moved else (loss(point), point)
-
-
-def _between(grid: tuple[float, ...], step: float) -> float:
-    return float(np.interp(step, np.arange(len(grid)), grid))
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:

@@ -68,7 +68,7 @@ class Effort:
             f"intervals over episodes need at least 8 of them, got known={self.known} and test={self.test}",
         )
         require(
-            self.horizon >= 1 and self.starts >= 1 and self.horizon + self.starts < self.rounds,
+            self.horizon >= 1 and self.starts >= 1 and self.horizon + self.starts <= self.rounds - self.rounds // 6,
             f"{self.rounds} rounds are too few for {self.starts} starts and {self.horizon} rounds on from each",
         )
         require(self.scored >= 2, f"intervals over episodes need at least 2 of a set, got scored={self.scored}")
@@ -85,25 +85,20 @@ class Effort:
         (6, 2, 3)
         """
         horizon = max(1, min(self.horizon, rounds // 3))
-        starts = max(1, min(self.starts, rounds - horizon - 1))
+        starts = max(1, min(self.starts, rounds - rounds // 6 - horizon))
         return replace(self, rounds=rounds, horizon=horizon, starts=starts)
 
     @property
     def at(self) -> list[int]:
-        """The rounds that latents are put in at, evenly spaced; not the first ones, which hold next to nothing."""
-        first, last = self.rounds // 6, self.rounds - self.horizon
-        return [first + round((last - first) * i / max(self.starts - 1, 1)) for i in range(self.starts)]
+        """The rounds that latents are put in at, evenly spaced; not the first ones, which hold next to nothing.
 
-    @checked
-    def before(self, on: int) -> list[int]:
-        """The same rounds, the last ones earlier where the state ``on`` rounds later would lie after the last round.
+        The state ``horizon`` rounds after the last of them is one before a round, as all that decoders are fitted on.
 
-        Decoders are fitted on the states before each round, which the state after the last one is not among.
-
-        >>> Effort().at[-2:], Effort().before(5)[-2:], Effort().before(1)[-2:]
-        ([22, 25], [22, 24], [22, 25])
+        >>> Effort().at
+        [5, 8, 10, 13, 16, 19, 21, 24]
         """
-        return [min(t, self.rounds - 1 - on) for t in self.at]
+        first, last = self.rounds // 6, self.rounds - 1 - self.horizon
+        return [first + round((last - first) * i / max(self.starts - 1, 1)) for i in range(self.starts)]
 
 
 FULL = Effort()
@@ -150,6 +145,11 @@ class Participant:
     def task(self) -> Task:
         """The record of the model's task."""
         return tasks.of(self.model)
+
+    @property
+    def names_algorithm(self) -> bool:
+        """Whether the machine says which algorithm it computes, as handwired ones do."""
+        return self.model.is_handwired or isinstance(getattr(self.model, "algorithm", None), Algorithm)
 
     def run(self, episodes: Any) -> Rollout:
         """The model's rollout of one of the three batches."""

@@ -8,7 +8,7 @@ no history) in one round of one episode, and the change of the prediction in tha
     alike = 1 - sum |a - b|^2 / (sum |a|^2 + sum |b|^2 + n f^2)
 
 over a cell of responses a and b: one input at one *lag* (rounds since the change), or all inputs changed in one
-*round*. f (:data:`NOTICED`) is a change of a probability too small to count, so that cells in which nobody responds are
+*round*. f (:data:`_NOTICED`) is a change of a probability too small to count, so that cells without responses are
 alike. It is symmetric; 1 is the same response, 0 none, or an unrelated one, 2 g / (1 + g^2) one that is g times as
 large, and below 0 is the opposite. The cell that is least alike decides: a machine that ignores one input, one lag or
 one round is not the same, however rarely that matters.
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,21 +31,21 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
 
 from circuits.compare.fitting import Array, distributions, predictor
 from circuits.compare.question import Compared, Participant, Question
 from interp import tasks
 from interp.algorithm import Algorithm
+from interp.interventions.experiment import Edit, Experiment, run
 from interp.interventions.moves import Writer
 from interp.machine import Machine
 from interp.model.layout import EncodedRounds
-from interp.model.rollout import rollout, run_round
+from interp.model.rollout import rollout
 from interp.session import once
-from interp.statistics import Interval, resample_weights
+from interp.statistics import NO_NUMBER, Interval, ratio_interval, resample_weights
 from interp.task import Task
 
-NOTICED = 0.03
+_NOTICED = 0.03
 """Root mean squared change of a probability below which no response counts; of real numbers, of all their changes."""
 _LAGS = (0, 1, 2, 3, 5, 9, 17)
 """Lags are taken together from each of these to the next."""
@@ -58,8 +57,6 @@ _JITTER = 0.01
 """Noise, as a share of the size of latents, that no prediction should hang on; moves by fitted decoders have it."""
 _SHAKES = 3
 """How often it is drawn."""
-_BATCH = 1024
-"""Rounds that are run at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,25 +118,18 @@ def responses(subject: Any, edits: Edits) -> Float[np.ndarray, "edit round outco
 
 
 def _of_machine(model: Machine, edits: Edits) -> Array:
-    run = rollout(model.eval(), edits.episodes)
-    clean = distributions(run.layout, run.predictions)
-    made: list[Array] = []
-    with torch.no_grad():
-        for t in range(edits.episodes.n_rounds - 1):
-            parts = [(rows, changed) for _, at, rows, changed in edits.parts if at == t]
-            index = np.concatenate([rows for rows, _ in parts])
-            fed = [model.prepare(run.layout.encode(changed.select(rows))).at(t) for rows, changed in parts]
-            done = run_round(model, EncodedRounds.joined(fed), run.latents[index, t], run.layout, run.commit, ())
-            predictions = [done.prediction]
-            for u in range(t + 1, run.n_rounds):
-                later = run.fed.each(partial(_at, index, u))
-                done = run_round(model, later, done.latents, run.layout, run.commit, ())
-                predictions.append(done.prediction)
-            after = distributions(run.layout, torch.stack(predictions, 1))
-            change = np.zeros((len(index), *clean.shape[1:]))
-            change[:, t:] = after - clean[index, t:]
-            made.append(change)
-    return np.concatenate(made)
+    base = rollout(model.eval(), edits.episodes)
+    _, at, episode = edits.of_each.T
+    change: list[Array] = []
+    for t in range(base.n_rounds - 1):
+        changed = [batch.select(rows) for _, u, rows, batch in edits.parts if u == t]
+        fed = EncodedRounds.joined([model.prepare(base.layout.encode(batch)) for batch in changed])
+        on: dict[str, Any] = {"horizon": base.n_rounds - 1 - t, "reads": "each", "update": False}
+        found = run(Experiment(model, base.select(episode[at == t]), {"input": [Edit(None, fed)]}, [t], **on)).effects[
+            0
+        ]
+        change.append(np.pad(found.numpy(force=True), ((0, 0), (t, 0), (0, 0))))
+    return np.concatenate(change)
 
 
 def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
@@ -149,39 +139,30 @@ def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits:
     are moved in each of these rounds, and that round is run once. Where the moved latents stand on a tie, so that the
     prediction hangs on rounding (:data:`_JITTER`), nothing can be said: NaN.
     """
-    model, run = subject.model, rollout(subject.model.eval(), edits.episodes)
-    clean, values = distributions(run.layout, run.predictions), algorithm.run(edits.episodes)
-    changes: list[dict[str, Array]] = []
+    model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
+    values, changes = algorithm.run(edits.episodes), []
     for _, _, rows, changed in edits.parts:
         theirs = algorithm.run(changed.select(rows))
         changes.append({key: np.asarray(theirs[key] - values[key][rows], np.float64) for key in writer.shapes})
     change = {key: np.concatenate([part[key] for part in changes]) for key in writer.shapes}
-    told = edits.of_each
-    edit, at = np.nonzero(np.isin(np.arange(run.n_rounds) - told[:, 1:2], _LAGS[1:]))
-    episode = told[edit, 2]
-    result, generator = np.full((len(told), *clean.shape[1:]), np.nan), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for part in np.array_split(np.arange(len(edit)), max(1, len(edit) // _BATCH)):
-            rows, rounds = episode[part], at[part]
-            moves = {key: value[edit[part], rounds][:, None] for key, value in change.items()}
-            latents = run.latents[rows, rounds] + writer.step(moves, (len(part), 1))[:, 0].to(run.latents)
-            fed = run.fed.each(partial(_at, rows, rounds))
-            size = _JITTER * latents.square().mean().sqrt()
-            tried = [latents]
-            for _ in range(_SHAKES):
-                noise = torch.randn(latents.shape, generator=generator, dtype=torch.float64)
-                tried.append(latents + size * noise.to(latents))
-            moved, *shaken = (
-                distributions(run.layout, run_round(model, fed, x, run.layout, run.commit, ()).prediction)
-                for x in tried
-            )
-            tied = np.max([np.abs(x - moved).max(-1, keepdims=True) for x in shaken], 0) > NOTICED
-            result[edit[part], rounds] = np.where(tied, np.nan, moved - clean[rows, rounds])
+    _, at, episode = edits.of_each.T
+    result = np.full((len(at), *distributions(base.layout, base.predictions).shape[1:]), np.nan)
+    generator = torch.Generator().manual_seed(0)
+    for t in range(base.n_rounds):
+        edit = np.flatnonzero(np.isin(t - at, _LAGS[1:]))
+        if not edit.size:
+            continue
+        own = base.select(episode[edit])
+        step = writer.step({key: value[edit, t : t + 1] for key, value in change.items()}, (len(edit), 1))
+        latents = own.latents[:, t : t + 1] + step.to(own.latents)
+        size = _JITTER * latents.square().mean().sqrt()
+        shakes = [torch.randn(latents.shape, generator=generator, dtype=torch.float64) for _ in range(_SHAKES)]
+        tried = {str(i): latents + size * shake.to(latents) for i, shake in enumerate([0 * shakes[0], *shakes])}
+        edits_here = {name: [Edit.of("latent", moved, model)] for name, moved in tried.items()}
+        moved, *shaken = run(Experiment(model, own, edits_here, [t], update=False)).effects[:, :, 0].numpy(force=True)
+        tied = np.max([np.abs(x - moved).max(-1, keepdims=True) for x in shaken], 0) > _NOTICED
+        result[edit, t] = np.where(tied, np.nan, moved)
     return result
-
-
-def _at(rows: Any, rounds: Any, part: Tensor) -> Tensor:
-    return part[rows, rounds]
 
 
 @dataclass(frozen=True)
@@ -223,7 +204,7 @@ def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tupl
     asked &= (lag >= 0) & (np.arange(n_rounds) >= tasks.of(edits.episodes).data.first_asked)
     sums = [np.where(asked, part.sum(-1), 0.0) for part in (ours * theirs, ours**2, theirs**2)]
     unit = 1.0 if tasks.of(edits.episodes).kind == "classes" else (sums[1] + sums[2]).sum() / (2 * asked.sum())
-    notices = NOTICED**2 * unit
+    notices = _NOTICED**2 * unit
     weights = resample_weights(n, seed=0, plain_first=True)
     found = []
     for what, when, mask in _cells_of(edits, lag):
@@ -264,11 +245,13 @@ class ResponsePart:
         algorithm: whose update; "" where none carries a state, or where no input can be changed.
         cells: the response against the effect of the move, the least alike first.
         untrained: the least alike cell of an untrained copy; NaN without one.
+        arrives: how large the response one round later is, as a share of the move's: less than 1 where an update waits.
     """
 
     algorithm: str = ""
     cells: tuple[Cell, ...] = ()
     untrained: float = float("nan")
+    arrives: Interval = NO_NUMBER
 
     def to_frame(self) -> pd.DataFrame:
         """One row a cell."""
@@ -283,12 +266,17 @@ def _through_state(compared: Compared) -> ResponsePart:
         return ResponsePart()
     writer = subject.writer(algorithm)
 
-    def found(of: Participant, moves: Writer) -> tuple[Cell, ...]:
-        return cells(edits, responses(of.model, edits), _mediated(of, algorithm, moves, edits), _THERE)
+    def pair(of: Participant, moves: Writer) -> tuple[Array, Array]:
+        return responses(of.model, edits), _mediated(of, algorithm, moves, edits)
 
-    fresh = [found(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
-    worst = min((cell.alike.estimate for some in fresh for cell in some), default=float("nan"))
-    return ResponsePart(algorithm.key, found(subject, writer), worst)
+    fresh = [pair(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
+    worst = min((cell.alike.estimate for two in fresh for cell in cells(edits, *two, _THERE)), default=float("nan"))
+    response, move = pair(subject, writer)
+    kind, t, episode = edits.of_each.T
+    ours, theirs = (x[np.arange(len(kind)), t + 1] for x in (response, move))
+    known, n = ~np.isnan(ours + theirs).any(-1), len(edits.episodes)
+    sums = (np.bincount(episode[known], (x * theirs).sum(-1)[known], n) for x in (ours, theirs))
+    return ResponsePart(algorithm.key, cells(edits, response, move, _THERE), worst, ratio_interval(*sums))
 
 
 RESPONSE = Question("response", ResponsePart, _through_state)

@@ -13,6 +13,11 @@ where the circuit writes; others go without where that adds .01 to the score, an
 memory is worth, JS(cut, own) in nats, stands beside the score: a memory that is worth nothing gives every map the score
 1.
 
+A mean over starts would hide where a state is lost: starts are cut into up to :data:`_BANDS` bands, and the score is
+that of the worst one. Where a target with an exact readout of its state all but says which outcome it is
+(a hard choice), its predictions show little of what it carries: the distances are then those of the carried values
+after the rounds run on, squared.
+
 Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
 it can be *supplied* beside the latents: with the "round", the map has an offset of its own at every round.
 
@@ -32,12 +37,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
+from circuits.compare.crossfit import pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Effort, Participant, Question
-from interp.decoder import RIDGE, Affine, is_wide, penalised
+from interp.algorithm import Predicted
+from interp.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
 from interp.measure import NOTHING, UNTRAINED, Measure, best_of
@@ -49,6 +56,10 @@ _STITCHED = 0.95
 """Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
 _WORTH = 0.01
 """Nats a round that both memories must be worth: a memory that is worth nothing is replaced by any map without loss."""
+_BANDS = 3
+"""Starts are judged in at most so many bands; those in which the memory is worth nothing yet are left out."""
+_HARD, _CERTAIN = 0.9, 0.99
+"""A read-out is hard where so large a share of its predictions gives one outcome such a probability."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,8 @@ class Stitching:
     Attributes:
         supplied: what was given beside the latents: () or ("round",).
         control: "" for the models themselves, "shuffled", or :data:`~interp.measure.UNTRAINED`.
+        score: of the worst band of starts, which are the rounds from ``band[0]`` to ``band[1]``.
+        seen: what is compared: "predictions", or "carried values" of a target that all but says which outcome it is.
     """
 
     source: str
@@ -65,6 +78,8 @@ class Stitching:
     supplied: tuple[str, ...]
     control: str
     score: Interval
+    band: tuple[int, int] = (0, 0)
+    seen: str = "predictions"
 
 
 @dataclass(frozen=True)
@@ -128,7 +143,8 @@ class StatePart:
             _STITCHED,
             unit="share of the memory's worth",
             controls={UNTRAINED: best_of(self.untrained)},
-            about=f"stitched {worst.source} -> {worst.target}",
+            about=f"stitched {worst.source} -> {worst.target}, by {worst.seen}, rounds "
+            + "{} to {}".format(*worst.band),
             condition="given the round number" if helped else "",
             unless={"yes": f"{NOTHING}: a memory is worth less than {_WORTH} nats a round"} if little else {},
             note=f"the round is given to {' and '.join(helped)}" if helped else "",
@@ -139,7 +155,8 @@ class StatePart:
         rows: list[dict[str, Any]] = []
         for s in self.stitchings:
             ends = {"source": s.source, "target": s.target, "supplied": " + ".join(s.supplied)}
-            rows.append({"name": "stitching", **ends, "control": s.control, **s.score.columns("number")})
+            place = {"control": s.control, "seen": s.seen, "rounds": "{} to {}".format(*s.band)}
+            rows.append({"name": "stitching", **ends, **place, **s.score.columns("number")})
         for name, worth in self.worth.items():
             rows.append({"name": "worth of memory, nats", "target": name, **worth.columns("number")})
         return pd.DataFrame(rows)
@@ -151,14 +168,16 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
     everything, test = slice(None), slice(len(model.samples.known), None)
     for source, target in ((model, reference), (reference, model)):
         own, cut = _own(target, effort), _cut(target, effort, everything)
-        scale = np.var(own) if target.task.kind == "mean" else 1.0  # a mean has units: a share of its variance
+        scale = np.var(own) if _kind(target) == "mean" else 1.0  # a mean has units: a share of its variance
         worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut))).complement
+        band = partial(
+            _worst, effort, "carried values" if _is_hard(target) else "predictions", cut.mean(0) >= scale * _WORTH
+        )
         ridge = _penalty(source, target, own, cut, effort)
         for supplied, control, episodes in (((), "", everything), (_HELP, "", everything), (_HELP, "shuffled", test)):
             mapped = _stitched(source, target, effort, supplied, ridge, shuffled=bool(control))
             missed = _missed(target, mapped[episodes], own, effort, episodes)
-            score = scored(missed.sum(1), cut[episodes].sum(1))
-            found.append(Stitching(source.name, target.name, supplied, control, score))
+            found.append(Stitching(source.name, target.name, supplied, control, *band(missed, cut[episodes])))
             if supplied and not control:
                 ways.append(_trajectory(source, target, mapped, effort))
         for i, copy in enumerate(untrained):
@@ -167,8 +186,7 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
             without = cut[test] if taker is target else _cut(copy, effort, test)
             missed = _missed(taker, mapped, _own(taker, effort), effort, test)
             names = [f"{one.name} {i}" if one is copy else one.name for one in (giver, taker)]
-            score = scored(missed.sum(1), without.sum(1))
-            found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, score))
+            found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, *band(missed, without)))
     return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))
 
 
@@ -195,10 +213,30 @@ def _penalty(source: Participant, target: Participant, own: Array, cut: Array, e
     return 0.0 if lost[0.0] < lost[RIDGE] - 0.01 * cut.sum() else RIDGE
 
 
+def _is_hard(target: Participant) -> bool:
+    """Whether the predictions of a machine with an exact readout of its state are choices, and show little of it."""
+    if not target.model.is_handwired or target.task.kind != "classes":
+        return False
+    return bool((_distribution(target, pooled(target).predictions).max(-1) > _CERTAIN).mean() > _HARD)
+
+
+def _kind(target: Participant) -> Predicted:
+    """What is compared of the target: its kind of predictions, or real numbers that it carries."""
+    return "mean" if _is_hard(target) else target.task.kind
+
+
+def _seen(target: Participant, predictions: Tensor, carried: Tensor) -> Array:
+    """Distributions of the rounds run on, ``[episode, start, horizon, outcome]``, or the values after the last one."""
+    if not _is_hard(target):
+        return _distribution(target, predictions)
+    return np.asarray(target.model.read_state(carried).flatten(2).unsqueeze(2).double().numpy(force=True))
+
+
 def _own(target: Participant, effort: Effort) -> Array:
-    """The target's distributions by itself, ``[episode of the pool, start, horizon, outcome]``."""
-    predictions = pooled(target).predictions
-    return np.stack([_distribution(target, predictions[:, t : t + effort.horizon]) for t in effort.at], 1)
+    """What is seen of the target by itself, for the pool."""
+    run, horizon = pooled(target), effort.horizon
+    predictions = torch.stack([run.predictions[:, t : t + horizon] for t in effort.at], 1)
+    return _seen(target, predictions, run.latents[:, [t + horizon for t in effort.at]])
 
 
 def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, episodes: slice) -> Array:
@@ -206,9 +244,22 @@ def _missed(target: Participant, latents: Tensor, own: Array, effort: Effort, ep
 
     The mean over the rounds run on.
     """
-    predicted = _run(target, latents, effort.at, effort.horizon, episodes)
-    p, q = (x.reshape(-1, *x.shape[2:]) for x in (predicted, own[episodes]))
-    return divergence(p, q, target.task.kind).reshape(predicted.shape[:2])
+    run = pooled(target).select(episodes)
+    ran = run_on(target.model, run, effort.at, effort.horizon, latents)
+    found = _seen(target, ran.predictions[0], ran.carried[0, :, :, 0])
+    p, q = (x.reshape(-1, *x.shape[2:]) for x in (found, own[episodes]))
+    return divergence(p, q, _kind(target)).reshape(found.shape[:2])
+
+
+def _worst(
+    effort: Effort, seen: str, counts: NDArray[np.bool_], missed: Array, asked: Array
+) -> tuple[Interval, tuple[int, int], str]:
+    """The worst score of a band of those starts that count, the band, and what was seen; of all starts if none does."""
+    starts = np.flatnonzero(counts) if counts.any() else np.arange(len(counts))
+    bands = np.array_split(starts, min(_BANDS, len(starts)))
+    scores = [scored(missed[:, band].sum(1), asked[:, band].sum(1)) for band in bands]
+    worst = min(range(len(bands)), key=lambda i: scores[i].low if scores[i].low == scores[i].low else -np.inf)
+    return scores[worst], (effort.at[bands[worst][0]], effort.at[bands[worst][-1]]), seen
 
 
 def _stitched(
@@ -226,7 +277,7 @@ def _stitched(
     """
     given, goal = pooled(source).latents, pooled(target).latents
     x, y = given.flatten(2), (goal.roll(1, 0) if shuffled else goal).flatten(2)
-    fold = torch.from_numpy(folds(len(x)))
+    fold = torch.arange(len(x)) % N_FOLDS
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         others, own = fold != k, fold == k
@@ -248,8 +299,9 @@ def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort
     """The first test episode, from the first start to its end."""
     run, first, at = pooled(target), effort.at[0], len(target.samples.known)
     episode = slice(at, at + 1)
+    ran = partial(run_on, target.model, run.select(episode), [first], effort.rounds - first)
     stitched, cut = (
-        _run(target, latents, [first], effort.rounds - first, episode)[0, 0]
+        _distribution(target, ran(latents).predictions[0])[0, 0]
         for latents in (mapped[episode, :1], run.latents[episode, :1])
     )
     own = _distribution(target, run.predictions[episode, first:])[0]
@@ -279,14 +331,10 @@ def _mapped(
     moved, middle = z - centre[:, rounds], middle[:, rounds]
     if not ridge or not is_wide(features):
         return Affine.fit(features, outputs, ridge)(moved) + middle
-    weights = penalised(products(make=lambda: features @ features.T), outputs, features.shape[1], ridge)
-    return moved @ features.T @ weights + middle
-
-
-def _run(target: Participant, latents: Tensor, starts: Sequence[int], horizon: int, episodes: slice) -> Array:
-    """The target's distributions from latents put into some of the pool, ``[episode, start, horizon, outcome]``."""
-    predictions = run_on(target.model, chosen(pooled(target), episodes), starts, horizon, latents).predictions[0]
-    return _distribution(target, predictions)
+    unit = units(features)
+    scaled = features / unit
+    weights = penalised(products(make=lambda: scaled @ scaled.T), outputs, len(features), ridge)
+    return moved / unit @ scaled.T @ weights + middle
 
 
 def _distribution(target: Participant, predictions: Tensor) -> Array:
@@ -303,6 +351,6 @@ STATE = Question(
     StatePart,
     lambda compared: stitch(*compared.pair, compared.untrained, compared.effort),
     lambda compared: compared.parts["state"].measure,
-    *("It holds the same state as {}", "holds the same state", "holds another state"),
+    *("It holds the same state as {}, by affine maps", "holds the same state", "holds another state"),
     of_two=True,
 )

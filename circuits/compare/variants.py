@@ -76,22 +76,15 @@ def moved(
     own = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in other.named_parameters():
-            parameter.copy_(_in_columns(name, own[name], columns, back))
+            last, weight = name.rpartition(".")[2], own[name]
+            weight = back @ weight if last in _READS else weight
+            parameter.copy_(weight @ columns if last in _WRITES else weight)
     return other.train(model.training)
 
 
 _READS = ("W_Q", "W_K", "W_V", "W_in", "W_U", "W_write")
 _WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_write", "b_write")
 """Parameters that meet the residual stream, by the last part of their names; ``W_write`` does both."""
-
-
-def _in_columns(
-    name: str, weight: Tensor, columns: Float[Tensor, "d_model new"], back: Float[Tensor, "new d_model"]
-) -> Tensor:
-    """A parameter in the new coordinates of the residual stream; the same where it does not meet it."""
-    last = name.rpartition(".")[2]
-    weight = back @ weight if last in _READS else weight
-    return weight @ columns if last in _WRITES else weight
 
 
 def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) -> HookedLatentTransformer:

@@ -16,7 +16,7 @@ from interp.library import handwired_models, models
 
 def _players(say: Say, traces: Path, machines: list[Any], seed: int, out: Path) -> None:
     """What the players of some traces choose like, and whether as ``machines`` do."""
-    from circuits.compare.players import behaviour, behaviour_tables
+    from circuits.compare.choices import behaviour, behaviour_tables
     from interp.llm.loading import read
     from reports.blocks import joined
 

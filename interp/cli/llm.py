@@ -205,7 +205,7 @@ def _run(
 @command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
 def _demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.Seed = 0) -> None:
     """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
-    from circuits.compare.players import behaviour, behaviour_tables
+    from circuits.compare.choices import behaviour, behaviour_tables
     from interp.llm.backend import PLAYERS
     from interp.llm.loading import load
     from interp.llm.runner import play_demo
@@ -255,7 +255,7 @@ def _score(
         regime: Regime of foreign results that do not name theirs.
         duplicates: Instances played twice: refuse, or first to keep one play.
     """
-    from circuits.compare.players import behaviour, behaviour_tables
+    from circuits.compare.choices import behaviour, behaviour_tables
     from interp.llm.scores import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)

@@ -10,6 +10,6 @@
 
 Nothing here imports ``httpx`` until a server is asked (``pip install 'latent-context-interp[llm]'``), nor torch until a
 model runs in this process.
-Not in this room: which algorithm a model plays like (``circuits.compare.players``); the episodes
+Not in this room: which algorithm a model plays like (``circuits.compare.choices``); the episodes
 (``interp.tasks.experts``), the baselines (``interp.tasks.experts.predictors``), pictures (``reports.llm``).
 """

@@ -218,7 +218,7 @@ def write_tables(
     into ``folder``; empty tables are left out.
 
     Args:
-        more: further tables by name, such as those of ``circuits.compare.players``.
+        more: further tables by name, such as those of ``circuits.compare.choices``.
 
     Returns:
         the scores and the files written.

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from circuits.compare.fitting import probable
 from circuits.heads import chooser_table
 from interp import figures
 from interp.evaluation.plan import Scores
@@ -86,10 +86,9 @@ _FEWEST = 20
 def _compare(context: Context) -> tuple[Scores, Scores]:
     """Agreement of the model, and of an untrained copy."""
     table, episodes = reference_table(context.model), context.episodes
-    drawn = np.clip(np.nan_to_num(np.asarray(policy(context.blank_run), np.float64)), 0, None) + np.finfo(float).tiny
-    fresh = drawn / drawn.sum(-1, keepdims=True)  # an untrained copy of a handwired model may give no probabilities
     model, blank = (
-        agreement(given, episodes, table=table, seed=context.seed) for given in (policy(context.run), fresh)
+        agreement(given, episodes, table=table, seed=context.seed)
+        for given in (policy(context.run), probable(policy(context.blank_run)))
     )
     return model, blank
 

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from circuits import benchmark
-from circuits.benchmark import Answer, Material, Method, Result, Workload, build
+from circuits.benchmark import Answer, Material, Method, Workload, build
 from circuits.benchmark.method import METHODS, register
 from circuits.benchmark.methods import select
 from circuits.benchmark.question import QUESTIONS, ranking
@@ -117,8 +117,6 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
     order = found.summary("edges")
     assert order.loc[0, "method"] == "oracle" and set(order["method"]) == {"oracle", "random", "heads-first"}
     assert found.table("edges").loc["heads-first", "auroc"] != 0.5
-    better = found.difference("edges", "oracle", "heads-first")
-    assert better.low > 0 and better.estimate == pytest.approx(1 - found.table("edges").loc["heads-first", "ap"])
     more = Method("composition", "composition", "edges", METHODS["edges", "composition"].answer)
     again = run([Method("heads-first", "edges that leave heads", "edges", never), more])
     frame = again.to_frame()
@@ -126,8 +124,8 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
     kept = frame[frame["method"] != "composition"].reset_index(drop=True)
     assert kept.equals(found.to_frame())
     again.save(tmp_path)
-    loaded = Result.load(tmp_path)
-    assert loaded.to_frame().equals(frame) and loaded.settings["effort"]["episodes"] == SMALL.episodes
+    saved = json.loads((tmp_path / "benchmark.json").read_text())
+    assert len(saved["rows"]) == len(frame) and saved["settings"]["effort"]["episodes"] == SMALL.episodes
 
 
 def test_the_method_that_the_docs_show_is_graded():
@@ -137,22 +135,8 @@ def test_the_method_that_the_docs_show_is_graded():
     scope: dict[str, Any] = {}
     exec(compile(code, str(PAGE), "exec"), scope)
     del METHODS["edges", scope["mine"].key]
-    assert scope["found"].difference("edges", scope["mine"].key, "random").estimate > 0.3
-
-
-def test_a_json_that_is_no_benchmark_is_refused(tmp_path):
-    row = dict.fromkeys(("subject", "machine", "form", "variant", "question", "method", "score"), "x")
-    values = {"format": 1, "rows": [{**row, "seed": 0, "value": None, "cpu_s": 1.0}], "refusals": [], "settings": {}}
-    assert np.isnan(Result.from_dict(values).to_frame().loc[0, "value"])
-    for change, message in [
-        ({"format": 0}, "this reads format 1"),
-        ({"rows": [{**values["rows"][0], "seed": "0"}]}, "'seed' of row 0 must be of type int"),
-        ({"rows": [row]}, "row 0 must have the columns"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            Result.from_dict({**values, **change})
-    with pytest.raises(InputError, match="is no result of a benchmark"):
-        Result.load(tmp_path)
+    table = scope["found"].table("edges")
+    assert table.loc[scope["mine"].key, "ap"] - table.loc["random", "ap"] > 0.3
 
 
 @pytest.mark.parametrize(

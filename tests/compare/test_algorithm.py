@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
-from circuits.compare.algorithm import RESPONDS, _responding
+from circuits.compare.algorithm import _RESPONDS, _responding
 from circuits.compare.fitting import Distributions, asked_rounds, divergence, predictor
 from circuits.compare.response import Edits, cells, responses
 from interp import tasks
@@ -113,7 +113,7 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     part = explain(experts.weighted_majority(0.5), TASK, sets, seed=0, families=family)
     edits = Edits.of(TASK, sample(24, 12, 3, seed=0), 24 * 44)
     found = _responding(part, experts.weighted_majority(gain), edits)
-    assert (found.family == "weighted_majority") == named == (found.response.alike.low >= RESPONDS)
+    assert (found.family == "weighted_majority") == named == (found.response.alike.low >= _RESPONDS)
     every = cells(edits, *(responses(experts.weighted_majority(each), edits) for each in (gain, 0.5)))
     assert found.response.alike.low == min(cell.alike.low for cell in every)
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from circuits.compare.choices import (
+    _AGREES,
     _CHI2,
+    _LEFT,
     _STEPS,
-    AGREES,
-    LEFT,
-    UNKNOWN,
-    WORTH,
-    Beside,
+    _UNKNOWN,
+    _WORTH,
     ChoicePart,
-    Link,
+    _Beside,
     _lapses,
+    _Link,
     _preferred,
     _simplest,
     explain_choices,
@@ -31,7 +31,7 @@ from interp.tasks.experts.players import player_families
 from tests.llm.players import SEEN, UNSEEN, Player, choices, is_right, judged
 
 EPISODES = sample(10, 60, 4, regime="flat", seed=7)
-OFTEN = Interval(0.9, AGREES + 0.01, 0.95)
+OFTEN = Interval(0.9, _AGREES + 0.01, 0.95)
 NONE = Interval(float("nan"), float("nan"), float("nan"))
 MORE, LESS, PERHAPS = Interval(0.1, 0.05, 0.2), Interval(-0.1, -0.2, -0.05), Interval(0.0, -0.1, 0.1)
 
@@ -42,16 +42,16 @@ MORE, LESS, PERHAPS = Interval(0.1, 0.05, 0.2), Interval(-0.1, -0.2, -0.05), Int
         (True, OFTEN, MORE, MORE, "yes"),
         (False, OFTEN, MORE, MORE, "undecided"),
         (False, OFTEN, MORE, LESS, "no"),
-        (True, Interval(0.8, 0.7, AGREES - 0.01), MORE, MORE, "no"),
-        (True, Interval(0.9, AGREES - 0.01, 0.95), MORE, MORE, "undecided"),
+        (True, Interval(0.8, 0.7, _AGREES - 0.01), MORE, MORE, "no"),
+        (True, Interval(0.9, _AGREES - 0.01, 0.95), MORE, MORE, "undecided"),
         (True, OFTEN, PERHAPS, MORE, "undecided"),
         (True, OFTEN, LESS, MORE, "no"),
         (True, OFTEN, MORE, PERHAPS, "undecided"),
         (True, OFTEN, MORE, LESS, "no"),
         (True, OFTEN, MORE, Interval(-0.1, -0.2, 0.0), "no"),
         (True, OFTEN, Interval(-0.1, -0.2, 0.0), MORE, "no"),
-        (True, Interval(0.8, 0.7, AGREES), MORE, MORE, "undecided"),
-        (True, Interval(0.9, AGREES, 0.95), MORE, MORE, "yes"),
+        (True, Interval(0.8, 0.7, _AGREES), MORE, MORE, "undecided"),
+        (True, Interval(0.9, _AGREES, 0.95), MORE, MORE, "yes"),
         (True, OFTEN, Interval(0.1, 0.0, 0.2), MORE, "undecided"),
         (True, OFTEN, MORE, Interval(0.1, 0.0, 0.2), "undecided"),
         (True, NONE, MORE, MORE, "no"),
@@ -68,7 +68,7 @@ def test_what_explains_choices(alone: bool, telling: Any, lead: Any, floor: Any,
 
 
 MEMORY = 0.2
-SURE, DOUBTFUL = WORTH * MEMORY, UNKNOWN * MEMORY
+SURE, DOUBTFUL = _WORTH * MEMORY, _UNKNOWN * MEMORY
 
 
 @pytest.mark.parametrize(
@@ -114,17 +114,17 @@ def test_a_larger_family_is_not_meant_where_the_best_alone_is_surely_better_than
     assert not _simplest([largest, between, small], lambda one, other: saved[one.key, other.key], MEMORY)[1]
 
 
-LITTLE, MUCH = Interval(0.0, -0.01, LEFT), Interval(0.1, LEFT + 0.01, 0.2)
+LITTLE, MUCH = Interval(0.0, -0.01, _LEFT), Interval(0.1, _LEFT + 0.01, 0.2)
 
 
 @pytest.mark.parametrize(
     ("telling", "floor", "untrained", "left", "word"),
     [
         (OFTEN, MORE, MORE, LITTLE, "yes"),
-        (Interval(0.9, AGREES, 0.95), MORE, MORE, LITTLE, "yes"),
-        (Interval(0.9, AGREES - 0.01, 0.95), MORE, MORE, LITTLE, "undecided"),
-        (Interval(0.8, 0.7, AGREES), MORE, MORE, LITTLE, "undecided"),
-        (Interval(0.8, 0.7, AGREES - 0.01), MORE, MORE, LITTLE, "no"),
+        (Interval(0.9, _AGREES, 0.95), MORE, MORE, LITTLE, "yes"),
+        (Interval(0.9, _AGREES - 0.01, 0.95), MORE, MORE, LITTLE, "undecided"),
+        (Interval(0.8, 0.7, _AGREES), MORE, MORE, LITTLE, "undecided"),
+        (Interval(0.8, 0.7, _AGREES - 0.01), MORE, MORE, LITTLE, "no"),
         (NONE, MORE, MORE, LITTLE, "no"),
         (OFTEN, PERHAPS, MORE, LITTLE, "undecided"),
         (OFTEN, LESS, MORE, LITTLE, "no"),
@@ -136,12 +136,12 @@ LITTLE, MUCH = Interval(0.0, -0.01, LEFT), Interval(0.1, LEFT + 0.01, 0.2)
         (OFTEN, MORE, Interval(-0.1, -0.2, 0.0), LITTLE, "no"),
         (OFTEN, MORE, NONE, LITTLE, "undecided"),
         (OFTEN, MORE, MORE, MUCH, "no"),
-        (OFTEN, MORE, MORE, Interval(0.1, LEFT, 0.2), "undecided"),
-        (OFTEN, MORE, MORE, Interval(0.1, -0.1, LEFT + 0.01), "undecided"),
+        (OFTEN, MORE, MORE, Interval(0.1, _LEFT, 0.2), "undecided"),
+        (OFTEN, MORE, MORE, Interval(0.1, -0.1, _LEFT + 0.01), "undecided"),
     ],
 )
 def test_whether_a_player_chooses_as_a_machine(telling: Any, floor: Any, untrained: Any, left: Any, word: str) -> None:
-    found = Beside(telling, floor, untrained, left).measure
+    found = _Beside(telling, floor, untrained, left).measure
     assert found.word == word and found.reason.startswith("a control was not run: give" if untrained is NONE else "")
 
 
@@ -222,6 +222,6 @@ def test_a_player_that_departs_in_one_round_of_five_is_not_named() -> None:
 
 def test_what_a_steep_player_tells_apart_is_no_tie_and_rounding_is():
     """Counted as ties, probabilities 1e-10 from even made intervals of an eta above 1 miss it."""
-    link = Link(0.0, 0.0, np.array([0.5, 0.5]))
+    link = _Link(0.0, 0.0, np.array([0.5, 0.5]))
     told = [[0.5 + apart, 0.5 - apart] for apart in (1e-10, -1e-10, 1e-14, 0.0)]
     assert _preferred(np.array(told), link).tolist() == [0, 1, -1, -1]

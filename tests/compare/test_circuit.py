@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,12 +9,19 @@ import pytest
 
 import interp
 from circuits.compare import circuit
-from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
+from circuits.compare.circuit import CircuitPart
+from circuits.compare.circuit import _circuits as circuits
+from circuits.compare.circuit import _kinds as kinds
+from circuits.compare.circuit import _match as match
+from circuits.compare.circuit import _Matched as Matched
+from circuits.compare.circuit import _Path as Path
+from circuits.compare.circuit import _Profile as Profile
+from circuits.compare.circuit import _profile as profile
+from circuits.compare.circuit import _Role as Role
+from circuits.compare.circuit import _rounds as rounds
 from circuits.compare.question import Compared, Effort, Participant, Samples
-from circuits.compare.roles import Look, Matched, Profile, Role, kinds, looks, match, profile, rounds
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
-from interp.interventions.ablation import smallest
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, mediate, paths
 from interp.interventions.sites import Site
@@ -88,7 +94,7 @@ def test_a_rotated_circuit_is_the_same_one(turned):
     for path in turned.paths:
         for share in (path.blocked, path.carried, path.reference_blocked, path.reference_carried):
             assert share.estimate == pytest.approx(1, abs=1e-6)
-    assert (turned.matched.alike.estimate, turned.matched.composed.estimate) == pytest.approx((1, 1), abs=1e-6)
+    assert (turned.matched.alike.estimate, turned.matched.composed.estimate) == pytest.approx((1, 1), abs=0.01)
     assert max(score for *_, several in turned.alike() for score in several) < 0.5
     assert len(turned.untrained) == 2  # copies of the model alone
     assert all(role.head == role.reference for role in turned.matched.roles if role.weight > 0.01)
@@ -99,35 +105,10 @@ def test_a_result_is_a_table_and_a_measure(turned):
     frame, measure = turned.to_frame(), turned.measure
     heads = {"heads read alike", "heads hand on alike", "role"}
     heads |= {f"heads {what} alike for the {end}" for what in ("read", "hand on") for end in ("prediction", "update")}
-    assert set(frame["name"]) == heads | {"mediated share", "edges needed", "attention R2", "attention carries"}
+    assert set(frame["name"]) == heads | {"mediated share"}
     row = frame[frame["name"] == "heads read alike"].iloc[0]
     assert row["number"] == turned.matched.alike.estimate and row["untrained high"] == max(turned.alike()[0][2])
     assert (measure.word, measure.threshold) == ("yes", 0.5)
-
-
-def test_edges_are_needed_and_shared_as_heads_are_matched(samples, monkeypatch):
-    """A softmax form shares all that it needs with itself, heads in another order count the same, others nothing."""
-    tolerances = []
-    monkeypatch.setattr(circuit, "smallest", lambda *args: (tolerances.append(args[-1]), smallest(*args))[1])
-    mine = needed(Participant(handwired(eta=60.0), samples), SMALL)
-    assert tolerances == [0.1]  # of the faithfulness of the edges that are needed
-    assert 0 < mine.n < mine.of / 4 and mine.reason == ""
-    heads = [f"{layer}.{head}" for layer in range(3) for head in range(3)]
-    same = [Role(head, head, 1.0, 1.0, 1.0) for head in heads]
-    found = shared(mine, mine, same, heads, 0)
-    assert found.n == mine.n >= found.random_most > found.random_mean
-    swap = {"1.0": "1.1", "1.1": "1.0"}
-    renamed = [(_swapped(s, swap), _swapped(d, swap)) for s, d in mine.edges]
-    other = Needed("other", mine.n, mine.of, tuple(renamed))
-    crossed = [Role(head, swap.get(head, head), 1.0, 1.0, 1.0) for head in heads]
-    assert shared(mine, other, crossed, heads, 0).n == mine.n > shared(mine, other, same, heads, 0).n
-    edited = needed(Participant(rotated(handwired(), 1), samples), SMALL)
-    assert "hard attention" in edited.reason and shared(mine, edited, same, heads, 0) is None
-
-
-def _swapped(end, swap):
-    head, port = end[:3], end[3:]
-    return swap.get(head, head) + port
 
 
 def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(samples):
@@ -140,7 +121,7 @@ def test_distractors_play_no_role_and_r_and_p_are_told_by_what_heads_hand_on(sam
     assert all(role.weight == 0 for role in matched.roles if "distractor" in role.head)
     other = Participant(handwired(variant="P"), samples)
     matched = match(profile(other, state(other), SMALL), one)
-    assert 0.5 < matched.alike.low <= matched.alike.estimate < 0.9
+    assert 0.5 < matched.alike.low <= matched.alike.estimate < 0.95
     assert matched.composed.high < 0.45
     assert {("2.0 3.1 predict",) * 2, ("2.1 3.2 update",) * 2} <= {(r.head, r.reference) for r in matched.roles}
 
@@ -252,7 +233,7 @@ def test_what_a_head_reads_is_what_varies_of_what_it_moves_from_each_key(direct)
             assert direct.profile.read[4 * layer + head, kind] == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
-def _profile(lost, changed, spread=1.0):
+def made(lost, changed, spread=1.0):
     """Three heads, one kind of position, two episodes that count alike; each head reads a position of its own."""
     lost, changed = np.array(lost, float), np.array(changed, float)
     read = np.zeros((3, 1, 4, 2))
@@ -266,7 +247,7 @@ def _profile(lost, changed, spread=1.0):
 def test_half_of_a_profile_and_of_its_composition_is_for_each_outcome():
     """A head that is needed for the update alone, one for both; shares are at most 1, and an outcome without is 0."""
     weights = np.full((1, 2), 0.5)
-    of = _profile([[0, 0], [2.0, 0.3], [0, 0.1]], [[0, 0.5, 4.0], [0, 0, 0.25], [0, 0, 0]])
+    of = made([[0, 0], [2.0, 0.3], [0, 0.1]], [[0, 0.5, 4.0], [0, 0, 0.25], [0, 0, 0]])
     assert of.effects(weights)[0, :, :, 0] == pytest.approx(np.array([[0, 0], [1, 0.3], [0, 0.1]]))
     worth = of.of(weights)[0].reshape(3, 2, 4).sum(-1)
     assert worth == pytest.approx(np.array([[0, 0], [0.5, 0.375], [0, 0.125]]))
@@ -280,7 +261,7 @@ def test_half_of_a_profile_and_of_its_composition_is_for_each_outcome():
         0.5 * 0.125 * 0.25 / whole,
     )
     assert handed == pytest.approx(expected)
-    nothing = _profile(np.zeros((3, 2)), np.ones((3, 3)))
+    nothing = made(np.zeros((3, 2)), np.ones((3, 3)))
     assert not nothing.of(weights).any() and not nothing.composed(weights).any()
 
 
@@ -288,11 +269,11 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
     """Heads in another order hand on the same; another order of handing on is none of it; without any it is None."""
     edge = np.zeros((3, 3))
     edge[0, 1] = 1.0
-    one = _profile([[1, 0], [0, 1], [0, 0]], edge)
+    one = made([[1, 0], [0, 1], [0, 0]], edge)
     assert (match(one, one).alike.estimate, match(one, one).composed.estimate) == (1, 1)
     half = np.zeros((3, 3))
     half[0, 1] = half[1, 2] = 0.5
-    other = _profile([[1, 0], [0, 1], [0, 1]], half)
+    other = made([[1, 0], [0, 1], [0, 1]], half)
     found = match(one, other)
     assert found.alike.estimate == pytest.approx(0.75 / 1.25)
     # On the prediction head 1 does not count, and nothing hangs on another; on the update two edges against one.
@@ -305,8 +286,8 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
             "hand on alike for the update": 1 / 3,
         }
     )
-    assert match(_profile([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
-    alone = _profile([[1, 0], [0, 1], [0, 0]], 0 * edge)
+    assert match(made([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
+    alone = made([[1, 0], [0, 1], [0, 0]], 0 * edge)
     assert np.isnan(match(alone, alone).composed.estimate) and match(alone, alone).alike.estimate == 1
 
 
@@ -335,17 +316,11 @@ def test_profiles_of_other_rounds_are_refused(hand_profile):
         match(hand_profile, other)
 
 
-def _part(composed=Interval(0.7, 0.6, 0.8), both=Shared(2, 0.5, 1)):  # noqa: B008
+def _part(composed=Interval(0.7, 0.6, 0.8)):  # noqa: B008
     path = Path(
         *("latent", "state", "w?", Interval(0.5, 0.4, 0.6), Interval(0.7, 0.65, 0.75)),
         *(Interval(0.2, 0.1, 0.3), Interval(0.25, 0.22, 0.28), (0.8, 0.9), (0.15, 0.35)),
     )
-    looks = [
-        Look("1.0", "counts", "p", Interval(0.5, 0.4, 0.6), Interval(0.1, 0.05, 0.15)),
-        Look("1.1", "counts", "p", Interval(0.49, 0.4, 0.9), Interval(0.1, 0.05, 0.15)),
-        Look("1.2", "counts", "p", Interval(0.9, 0.8, 0.95), Interval(0.1, 0.05, 0.16)),
-    ]
-    needed = Needed("a", 3, 10), Needed("b", 0, 0, reason="hard attention")
     roles = (Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
     matched = Matched(
         Interval(0.6, 0.55, 0.65), composed, roles, {"read alike for the update": Interval(0.4, 0.3, 0.45)}
@@ -353,7 +328,7 @@ def _part(composed=Interval(0.7, 0.6, 0.8), both=Shared(2, 0.5, 1)):  # noqa: B0
     fresh = tuple(
         Matched(Interval(x, x, x), Interval(y, y, y), (), {}) for x, y in ((0.2, 0.61), (np.nan, np.nan), (0.5, 0.3))
     )
-    return CircuitPart("a", "b", (path,), matched, fresh, needed, both, (tuple(looks), (looks[0],)))
+    return CircuitPart("a", "b", (path,), matched, fresh)
 
 
 def test_the_table_says_every_measurement_with_its_bounds_and_controls():
@@ -374,24 +349,11 @@ def test_the_table_says_every_measurement_with_its_bounds_and_controls():
     assert numbers(side) == [0.4, 0.3, 0.45]
     role = rows["role", "0.1 x ~ 2.0 y"]
     assert [role[k] for k in ("number", "weight", "reference weight")] == [0.7, 0.3, 0.4]
-    assert rows["edges needed", "of 10"]["number"] == 3 and rows["edges needed", "hard attention"]["model"] == "b"
-    shared_row = next(row for (name, _), row in rows.items() if name == "edges shared")
-    assert [shared_row[k] for k in ("number", "untrained low", "untrained high")] == [2, 0.5, 1]
-    frame = _part().to_frame()
-    looks = frame[frame["name"] == "attention R2"]
-    assert list(looks["model"]) == ["a", "a", "a", "b"] and list(looks["look-alike"]) == [True, False, False, True]
-    assert list(looks["number"]) == [0.5, 0.49, 0.9, 0.5]
-    assert list(frame[frame["name"] == "attention carries"]["number_high"]) == [0.15, 0.15, 0.16, 0.15]
-    assert "edges shared" not in set(_part(both=None).to_frame()["name"])
     assert "heads hand on alike" not in set(_part(composed=NO_NUMBER).to_frame()["name"])
 
 
 def numbers(row, name="number"):
     return [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-
-
-def test_look_alikes_follow_a_variable_and_carry_little():
-    assert [look.head for look in _part().looks[0] if look.is_look_alike] == ["1.0"]
 
 
 def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
@@ -406,8 +368,8 @@ def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
         assert path.reference_untrained == (result.blocked().estimate,)
 
 
-def test_each_model_has_its_own_paths_and_looks(crossed, samples):
-    """Of the inputs that both claim to act on the state; the latents' effect also head by head, for the looks."""
+def test_each_model_has_its_own_paths(crossed, samples):
+    """Of the inputs that both claim to act on the state."""
     part, algorithm = crossed.part, crossed.pair[1].task.explains(crossed.pair[1].model)
     assert [(path.cause, path.outcome, path.at) for path in part.paths] == [
         ("latent", "prediction", "p?"),
@@ -417,81 +379,39 @@ def test_each_model_has_its_own_paths_and_looks(crossed, samples):
         [(p.blocked, p.carried) for p in part.paths],
         [(p.reference_blocked, p.reference_carried) for p in part.paths],
     )
-    for subject, found, seen in zip(crossed.pair, shares, part.looks, strict=True):
-        split = Split(n_random=0, seed=SMALL.seed)
+    for subject, found in zip(crossed.pair, shares, strict=True):
+        split = Split(each=False, n_random=0, seed=SMALL.seed)
         decode = subject.decoder(algorithm, "log_weights")
         latents = mediate(subject.model, samples.test, samples.other, "latent",
                           paths(subject.model, "pattern", "p?"), rounds=SMALL.at, split=split)  # fmt: skip
         label = mediate(subject.model, samples.test, samples.other, ["embed@y"], paths(subject.model, "pattern", "w?"),
                         outcome=Outcome("state", decode), rounds=SMALL.at,
-                        split=replace(split, each=False))  # fmt: skip
+                        split=split)  # fmt: skip
         assert found == [(result.blocked(), result.carried()) for result in (latents, label)]
-        assert list(seen) == looks(subject, algorithm, latents, SMALL)
-    assert [len(several) for several in part.looks] == [12, 12]
     assert part.paths[0].blocked.high < 0.9 < part.paths[0].reference_blocked.low
     assert [(len(c["rounds"]), c["split"].n_random, c["split"].each) for c in crossed.calls] == [
-        *[(4, 0, True), (4, 0, False)] * 2,
+        *[(4, 0, False)] * 4,
         *[(2, 0, False)] * 6,
     ]
 
 
 def test_heads_are_matched_with_the_references_beside_every_untrained_copy(crossed):
-    """By their effect on the carried state, where there is one; edges are shared as heads are matched."""
+    """By their effect on the carried state, where there is one."""
     part, algorithm = crossed.part, crossed.pair[1].task.explains(crossed.pair[1].model)
     every = [*crossed.pair, *crossed.fresh[0]]
     profiles = [profile(s, s.decoder(algorithm, "log_weights"), SMALL) for s in every]
     found = [match(p, profiles[1], SMALL.seed) for p in profiles]
     assert (part.matched, *part.untrained) == (found[0], *found[2:])
     assert len({matched.alike for matched in found}) == 4
-    assert [edges.model for edges in part.needed] == [s.name for s in crossed.pair]
-    assert [edges.n for edges in part.needed] == [5, 3]
-    assert part.shared == shared(*part.needed, part.matched.roles, profiles[1].heads, SMALL.seed)
-    assert part.shared != shared(*part.needed, part.matched.roles, profiles[2].heads, SMALL.seed)
 
 
 def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypatch):
     """An algorithm that carries nothing of the kind gives no decoder, of heads or of paths."""
     monkeypatch.setattr(circuit, "_state", lambda reference, algorithm: "")
-    monkeypatch.setattr(circuit, "needed", lambda subject, effort: Needed(subject.name, 0, 0, reason="not asked"))
     subject = Participant(handwired(), samples)
     part = circuits(Compared(subject, subject, [Participant(untrained(handwired(), 0), samples)], [], SMALL, {}))
     assert [path.outcome for path in part.paths] == ["prediction", "latents"]
     assert part.matched.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed).roles
-
-
-def test_edges_are_looked_for_on_episodes_of_their_own(samples, monkeypatch):
-    """Sixteen that end with the last start round, of a seed that no other batch has; what fails is said."""
-    drawn = {}
-
-    class Stopped:
-        def build(self, episodes, round):
-            drawn.update(episodes=episodes, round=round)
-            raise InputError("stopped here")
-
-    monkeypatch.setattr(circuit, "corruption", lambda model: Stopped())
-    effort = replace(SMALL, seed=2)
-    found = needed(Participant(handwired(eta=60.0), samples), effort)
-    assert (found.n, found.of, found.reason) == (0, 0, "stopped here")
-    batch, last = drawn["episodes"], effort.at[-1]
-    assert (len(batch), batch.n_rounds, drawn["round"]) == (16, last + 1, last)
-    assert np.array_equal(batch.advice, experts.sample(16, last + 1, 3, seed=1009).advice)
-
-
-def test_random_matchings_are_two_hundred_permutations_of_the_references_heads():
-    """One edge between two heads, of four that a matching may pick: 1 in 12 ordered pairs is the right one."""
-    mine, theirs = (Needed(name, 2, 9, (("0.0", "1.0.q"), ("embed", "0.0.v"))) for name in "ab")
-    roles = [Role(head, head, 1.0, 1.0, 1.0) for head in ("0.0 first", "1.0 second")]
-    for seed in range(4):
-        found = shared(mine, theirs, roles, ["0.0", "0.1", "1.0", "1.1"], seed)
-        rng, counts = np.random.default_rng([seed, 11]), []
-        for _ in range(200):
-            first, second = rng.permutation(["0.0", "0.1", "1.0", "1.1"])[:2]
-            counts.append((first == "0.0") + (first == "0.0" and second == "1.0"))
-        assert (found.n, found.random_mean, found.random_most) == (2, np.mean(counts), 2)
-    unmatched = [Role("0.1", "0.1", 1.0, 1.0, 1.0)]
-    assert shared(mine, theirs, unmatched, ["0.0"], 0).n == 0
-    unknown = Needed("c", 0, 0, reason="no")
-    assert shared(unknown, theirs, roles, ["0.0"], 0) is None is shared(mine, unknown, roles, ["0.0"], 0)
 
 
 def test_the_state_is_the_first_carried_variable_that_differs_between_episodes():
@@ -504,16 +424,3 @@ def test_the_state_is_the_first_carried_variable_that_differs_between_episodes()
 
     assert (state("elapsed", "q"), state("q", "elapsed"), state("elapsed"), state()) == ("q", "q", "", "")
     assert circuit._state(subject, None) == ""
-
-
-def test_wma_learned_has_heads_that_only_look_as_if_they_weighed_votes():
-    """Head 1.0 attends to votes in proportion to their experts' records, and carries under an eighth of the effect."""
-    model, effort = interp.load("wma-learned"), Effort(known=8, test=16, rounds=20, starts=4)
-    subject = Participant(model, Samples.draw(model, effort, {"n_experts": 4}))
-    runs = subject.run(subject.samples.test), subject.run(subject.samples.other)
-    through = paths(model, "pattern", "p?")
-    mediated = mediate(model, *runs, "latent", through, rounds=effort.at, split=Split(n_random=0))
-    found = {look.head: look for look in looks(subject, subject.task.explains(model), mediated, effort)}
-    assert found["1.0"].is_look_alike and found["1.0"].positions == "p"
-    assert found["1.0"].r2.estimate > 0.6 and found["1.0"].carried.estimate < 0.125
-    assert not found["0.0"].is_look_alike and found["0.0"].r2.estimate < 0.1

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import interp
+from circuits.compare.effects import _STATE as STATE
+from circuits.compare.effects import _located as where
 from circuits.compare.effects import effects
 from circuits.compare.question import Compared, Effort, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
-from circuits.compare.where import STATE, where
 from interp.errors import InputError
 from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority

@@ -9,7 +9,8 @@ import pytest
 
 import interp
 from circuits.compare import response
-from circuits.compare.response import NOTICED, Edits, cells, responses
+from circuits.compare.question import Effort, Participant, Samples
+from circuits.compare.response import _NOTICED, Edits, _mediated, cells, responses
 from interp.statistics import resample_weights
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
@@ -113,10 +114,10 @@ def test_alike_is_symmetric_and_has_the_values_that_it_says(edits):
     there, back = (cells(edits, *pair) for pair in ((ours, theirs), (theirs, ours)))
     assert [c.alike for c in there] == [c.alike for c in back]
     assert [(c.size, c.reference_size) for c in there] == [(c.reference_size, c.size) for c in back]
-    big = 100 * ours  # beside which NOTICED is nothing
+    big = 100 * ours  # beside which _NOTICED is nothing
     for factor, value in ((3.0, 0.6), (0.0, 0.0), (-1.0, -1.0)):
         assert all(c.alike.estimate == pytest.approx(value, abs=0.01) for c in cells(edits, big, factor * big))
-    few = NOTICED / 100 / np.abs(ours).max()
+    few = _NOTICED / 100 / np.abs(ours).max()
     assert cells(edits, few * ours, -few * ours) == ()  # nobody responds: nothing is said
 
 
@@ -135,7 +136,7 @@ def test_a_task_whose_inputs_cannot_change_in_one_round_has_no_responses():
 
 def by_hand(edits, ours, theirs, mask, unit=1.0):
     """Estimate, interval and sizes of one cell, from the formula of the module."""
-    told, floor = edits.of_each, NOTICED**2 * unit
+    told, floor = edits.of_each, _NOTICED**2 * unit
     episodes = [mask & (told[:, 2:] == e) for e in range(len(edits.episodes))]
     n = np.array([m.sum() for m in episodes])
     both, mine, other = (
@@ -184,3 +185,14 @@ def test_a_cell_needs_eight_episodes_that_respond_and_either_may(edits):
         some = np.where((asked & (told[:, 2:] < n))[..., None], 10.0, 0.0) * np.ones(2)
         for pair in ((some, 0 * some), (0 * some, some)):
             assert (("flip the label", "one round later") in {(c.what, c.when) for c in cells(edits, *pair)}) is there
+
+
+def test_a_prediction_that_hangs_on_a_tie_says_nothing_about_a_move():
+    """A table of zeros is tied: whatever a move does there is rounding, and is neither a response nor none."""
+    model, effort = interp.load("qlearning-handwired", n_states=2, n_actions=2), Effort(rounds=6, starts=1, horizon=2)
+    subject = Participant(model, Samples.draw(model, effort, {"n_states": 2, "n_actions": 2}))
+    algorithm, edits = subject.task.explains(model), Edits.of(subject.task, subject.samples.test, 40)
+    moved = _mediated(subject, algorithm, subject.writer(algorithm), edits)
+    lag = np.arange(6) - edits.of_each[:, 1:2]
+    asked = np.isnan(moved[np.isin(lag, (1, 2, 3, 5))]).all(-1)
+    assert 0 < asked.sum() < asked.size and np.isnan(moved[lag < 1]).all()

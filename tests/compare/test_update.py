@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import interp
-from circuits.compare.crossfit import chosen, pooled, pooled_values, scored
+from circuits.compare.crossfit import pooled, pooled_values, scored
 from circuits.compare.question import Effort, Participant, Samples
-from circuits.compare.update import Rule, Update, UpdatePart, _decoded, _made, missed_steps, strange, updates
+from circuits.compare.update import UpdatePart, _decoded, _made, strange, updates
+from circuits.compare.update import _missed_steps as missed_steps
+from circuits.compare.update import _Rule as Rule
+from circuits.compare.update import _Update as Update
 from interp import tasks
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer, transition
@@ -52,11 +55,7 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
         algorithm = CANDIDATES[found.algorithm]
         writer = model.writer(algorithm)
         keys = tuple(writer.shapes)
-        moves = (
-            strange(pooled_values(algorithm, model.samples), keys, SMALL, found.horizon)
-            if found.manifold == "off"
-            else None
-        )
+        moves = strange(pooled_values(algorithm, model.samples), keys, SMALL) if found.manifold == "off" else None
         missed, varied = missed_steps(model, algorithm, keys, SMALL, found.horizon, moves)
         assert len(missed) == SMALL.known + SMALL.test and found.r2 == scored(missed, varied)
         for control, score in zip(subjects[1:], found.untrained, strict=True):
@@ -72,7 +71,7 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
     """By hand: episode i of known, then test, is read (and moved) by a writer of those with another i modulo 5."""
     model, algorithm, n = subjects[1], CANDIDATES["wm"], SMALL.known
     values = pooled_values(algorithm, model.samples)
-    moves = strange(values, ("log_weights",), SMALL, 3) if moved else None
+    moves = strange(values, ("log_weights",), SMALL) if moved else None
     missed, varied = missed_steps(model, algorithm, ("log_weights",), SMALL, 3, moves)
     run, fold = pooled(model), np.arange(n + SMALL.test) % 5
     for rows, episodes in ((slice(n), model.samples.known), (slice(n, None), model.samples.test)):
@@ -80,8 +79,8 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
         for k in range(5):
             others = torch.from_numpy(fold != k)
             held = {"log_weights": values["log_weights"][fold != k]}
-            writer = Writer.fit(model.model, chosen(run, others), held, ("log_weights",), ridge=RIDGE)
-            found = transition(model.model, episodes, writer, starts=SMALL.before(3), horizon=3, by=by).under(algorithm)
+            writer = Writer.fit(model.model, run.select(others), held, ("log_weights",), ridge=RIDGE)
+            found = transition(model.model, episodes, writer, starts=SMALL.at, horizon=3, by=by).under(algorithm)
             mine = fold[rows] == k
             assert missed[rows][mine] == pytest.approx(found.missed.sum(1)[mine], rel=1e-6)
     assert varied.shape == missed.shape == (n + SMALL.test,) and (missed > 0).all()
@@ -106,8 +105,9 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     writer, test = model.writer(half), model.samples.test
     part = updates(model, {"wm": half}, [], SMALL)
     held = transition(model.model, test, writer, starts=SMALL.at).under(half).missed.sum()
-    for rule in part.rules:
-        made = _made(tasks.get("experts").update_families()[rule.key], rule.parameters)
+    families = tasks.get("experts").update_families()
+    for rule in (one for one in part.rules if families[one.key].extends != half.key):
+        made = _made(families[rule.key], rule.parameters)
         missed = transition(model.model, test, writer, starts=SMALL.at).under(made).missed.sum()
         assert rule.left.estimate == pytest.approx(missed / held)
 
@@ -128,20 +128,20 @@ def fake():
     return SimpleNamespace(run=lambda episodes: {"q": q, "elapsed": elapsed}, q=q, elapsed=elapsed)
 
 
-def test_starts_end_where_the_state_that_is_read_was_decoded(fake):
-    """Several rounds on, the last start is one round earlier, and is moved by the spread of its own round."""
-    assert SMALL.at == [2, 11] and SMALL.before(3) == [2, 10] and SMALL.before(1) == SMALL.at
-    noise = np.random.default_rng([4, 7]).standard_normal((SMALL.test, 2, 2))
-    here, low, high = fake.q[:, [2, 10]], fake.q.min((0, 1)), fake.q.max((0, 1))
-    moved = np.clip(here + noise * here.std(0, keepdims=True), low, high)  # no element leaves its range
-    assert strange({"q": fake.q}, ("q",), SMALL, 3)["q"] == pytest.approx(moved - here)
+@pytest.mark.parametrize("effort", [SMALL, Effort(), Effort(rounds=12, starts=9, horizon=1), Effort().of_rounds(3)])
+def test_starts_end_where_the_state_that_is_read_was_decoded(effort):
+    """Each start is another round, and the state a horizon after the last one stands before a round."""
+    assert len(set(effort.at)) == effort.starts and effort.at == sorted(effort.at)
+    assert max(effort.at) + effort.horizon == effort.rounds - 1 and SMALL.at == [2, 10]
 
 
 def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eighth_of_their_range(fake):
     values, rng = {"q": fake.q, "elapsed": fake.elapsed}, np.random.default_rng([4, 7])
-    changes = strange(values, ("q", "elapsed"), SMALL, 1)
-    q = rng.standard_normal((SMALL.test, 2, 2)) * fake.q[:, SMALL.at].std(0, keepdims=True)
-    assert changes["q"] == pytest.approx(q)
+    changes = strange(values, ("q", "elapsed"), SMALL)
+    here = fake.q[:, SMALL.at]
+    there = here + rng.standard_normal((SMALL.test, 2, 2)) * here.std(0, keepdims=True)
+    within = np.clip(there, fake.q.min((0, 1)), fake.q.max((0, 1)))  # no element leaves its range
+    assert (within != there).any() and changes["q"] == pytest.approx(within - here)
     by = rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8
     within = np.clip(fake.elapsed[:, SMALL.at] + by, 0, SMALL.rounds - 1) - fake.elapsed[:, SMALL.at]
     assert (within != by).any() and changes["elapsed"] == pytest.approx(within)  # there is no later round
@@ -149,7 +149,7 @@ def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eig
 
 def test_a_set_off_the_manifold_is_another_set():
     held = (np.random.default_rng(0).random((200, SMALL.rounds, 5)) < 0.5).astype(float)
-    changes = strange({"reached": held}, ("reached",), SMALL, 1)["reached"]
+    changes = strange({"reached": held}, ("reached",), SMALL)["reached"]
     assert set(np.unique(held[:, SMALL.at] + changes)) == {0.0, 1.0}
     assert np.abs(changes).mean() == pytest.approx(0.1, abs=0.02)
 

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import math
 from itertools import zip_longest
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from circuits.compare.algorithm import FamilyScore, _decided
-from circuits.compare.behaviour import Agreement, Behaviour, _alike, differences
-from circuits.compare.circuit import CircuitPart, Needed, Path, _apart
-from circuits.compare.effects import Effect, EffectsPart
+from circuits.compare.algorithm import Behaviour, FamilyScore, _alike, _decided
+from circuits.compare.algorithm import _Agreement as Agreement
+from circuits.compare.algorithm import _differences as differences
+from circuits.compare.circuit import CircuitPart, _apart
+from circuits.compare.circuit import _Matched as Matched
+from circuits.compare.circuit import _Path as Path
+from circuits.compare.circuit import _Role as Role
+from circuits.compare.effects import EffectsPart
+from circuits.compare.effects import _Effect as Effect
 from circuits.compare.fitting import divergence
+from circuits.compare.question import Effort
 from circuits.compare.response import Cell, ResponsePart
-from circuits.compare.roles import Matched, Role
-from circuits.compare.state import StatePart, Stitching
-from circuits.compare.update import Rule, Update, UpdatePart, judge
+from circuits.compare.state import StatePart, Stitching, _worst
+from circuits.compare.update import UpdatePart, _judged, judge
+from circuits.compare.update import _Rule as Rule
+from circuits.compare.update import _Update as Update
 from interp.measure import AS_WELL, NOT_RUN, NOTHING, SPANS, UNTRAINED
 from interp.statistics import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
@@ -262,8 +270,22 @@ def _state(there, back, helped=None, helped_there=None, copies=((0.3, 0.9), (0.0
 )
 def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
     measure = _state(there, back)
-    assert (measure.word, measure.about, measure.condition, measure.note) == (word, decided_by, "", "")
+    assert (measure.word, measure.condition, measure.note) == (word, "", "") and measure.about.startswith(decided_by)
     assert measure.number == (there if decided_by.endswith("b") else back) and measure.threshold == 0.95
+
+
+def test_state_is_the_score_of_the_worst_band_of_starts():
+    """A mean of .875 hides a last band of .5; a start at which the memory is worth nothing yet says nothing."""
+    effort = Effort()
+    missed, asked = np.zeros((8, 8)), np.ones((8, 8))
+    missed[:, 6:] = 0.5
+    every = np.ones(8, bool)
+    score, band, seen = _worst(effort, "predictions", every, missed, asked)
+    assert (score.estimate, band, seen) == (pytest.approx(0.5), (21, 24), "predictions")
+    assert _worst(effort, "", np.arange(8) < 6, missed, asked)[0].estimate == 1
+    assert _worst(effort, "", ~every, missed, asked)[0].estimate == pytest.approx(0.5)
+    asked[:, :3] = math.nan
+    assert math.isnan(_worst(effort, "", every, missed, asked)[0].estimate)
 
 
 def test_state_names_what_a_model_needs_beside_the_others_latents():
@@ -305,8 +327,8 @@ def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, word
 # Update.
 
 
-def _step(r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1):
-    return Update("a", algorithm, ("log_weights", "elapsed"), (), 1.0, manifold, horizon, r2, untrained)
+def _step(r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1, bent=math.nan):
+    return Update("a", algorithm, ("log_weights", "elapsed"), (), 1.0, manifold, horizon, r2, untrained, bent)
 
 
 def _effect(score, variable="label", what="input", outcome="state", algorithm="wm", untrained=0.0):
@@ -468,9 +490,40 @@ def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(step, s
     assert measure.word == word and measure.about.startswith(decided_by)
 
 
+@pytest.mark.parametrize(("bent", "word"), [(0.875, "undecided"), (0.874, "no"), (math.nan, "no")])
+def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
+    """They miss half of the steps; a decoder that leaves a quarter of that says that the steps are there."""
+    measure = _update([_step(Interval(0.5, 0.4, 0.6), bent=bent), _step(BELOW, bent=bent, horizon=5)])
+    assert measure.word == word and measure.reason.startswith(NOTHING if word == "undecided" else "")
+
+
+@pytest.mark.parametrize(("high", "word"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
+def test_an_update_that_arrives_late_is_another_one(high, word):
+    """However well its steps are read: what waits is decoded with the state, and moves no prediction yet."""
+    measure = _update([_step(SURE)], response=ResponsePart("wm", (), 0.4, Interval(0.5, 0.4, high)))
+    assert measure.word == word and measure.about.startswith("response one" if word == "no" else "log_weights")
+
+
+@pytest.mark.parametrize(
+    ("family", "group", "word"), [("late", "wm", "undecided"), ("wm", "wm", "yes"), ("other", "other", "yes")]
+)
+def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(family, group, word):
+    """Nor is it asked of a reference that names no algorithm."""
+    score = SimpleNamespace(key=family, group=group, name=family)
+    parts = {
+        "algorithm": SimpleNamespace(family=family, scores={family: score}),
+        "update": UpdatePart((_step(SURE),)), "effects": EffectsPart(()), "response": UNASKED,
+    }  # fmt: skip
+    compared = SimpleNamespace(parts=parts, candidates={"late": None, "wm": None}, reference=None, is_one=False)
+    assert _judged(compared).word == word
+    compared.reference = SimpleNamespace(names_algorithm=False, name="b")
+    assert (_judged(compared).word, _judged(compared).reason) == ("not applicable", "b names no algorithm")
+    compared.reference.names_algorithm = True
+    assert _judged(compared).word == word
+
+
 # Circuit.
 
-UNKNOWN = Needed("a", 0, 0, reason="not looked for")
 ONE, HALF = between(0.98, 1.0), between(0.45, 0.55)
 ALIKE, HANDED = Interval(0.9, 0.8, 0.95), Interval(0.92, 0.85, 0.99)
 LOADED, IDLE = (Role("0.0", "1.0", *weights, 1.0) for weights in ((0.5, 0.4), (0.0, 0.4)))
@@ -488,7 +541,7 @@ def _circuit(
         Matched(between(x, x), between(y, y), (), {}) for x, y in zip_longest(null, handed_null, fillvalue=math.nan)
     )
     paths = paths or (_path(ONE, ONE),)
-    return CircuitPart("a", "b", paths, matched, fresh, (UNKNOWN, UNKNOWN), None, ((), ())).measure
+    return CircuitPart("a", "b", paths, matched, fresh).measure
 
 
 @pytest.mark.parametrize(

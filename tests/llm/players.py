@@ -7,7 +7,7 @@ prints one row for each player, regime and number of instances: what it is calle
 loss and agreement, and eta with its interval; the rows that FILE holds already are not played again. The first twelve
 were looked at while thresholds were chosen, on seed 7; the six ``UNSEEN`` were not. The players ``NOISY`` were, on the
 seeds 101 to 104, and not on the seeds 201 to 206. ``docs/players.csv`` holds what these commands made; its column
-"before" is what the analysis that :mod:`circuits.compare.players` replaced (at 15495d8^) called closest on the same
+"before" is what the analysis that :mod:`circuits.compare.choices` replaced (at 15495d8^) called closest on the same
 choices. ``--table`` prints a row for each player from it, and how many were named rightly; ``--coverage`` how often the
 interval of eta holds the true one.
 """

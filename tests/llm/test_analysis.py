@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from circuits.compare.players import FEWEST, behaviour
+from circuits.compare.choices import _FEWEST, behaviour
 from interp.errors import InputError
 from interp.evaluation.experts.regret import expert_mistakes, regret
 from interp.llm import notes
@@ -181,14 +181,14 @@ def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], 
 
 
 def test_few_instances_are_not_named() -> None:
-    """Fewer than :data:`FEWEST` have no fit, no score and no interval: the answer says so."""
-    found = behaviour(alone("counter", n=FEWEST - 1, rounds=8))[0]
+    """Fewer than :data:`_FEWEST` have no fit, no score and no interval: the answer says so."""
+    found = behaviour(alone("counter", n=_FEWEST - 1, rounds=8))[0]
     assert found.found is None and "fewer than" in found.answer and len(found.to_frame()) == 1
 
 
 def test_repeated_plays_bound_what_any_algorithm_can_agree() -> None:
     """Two plays that each depart in one round of ten agree in .82 of the rounds, so nothing agrees in more than .9."""
-    rng, runs = np.random.default_rng(0), alone("majority", n=FEWEST - 1, rounds=300)
+    rng, runs = np.random.default_rng(0), alone("majority", n=_FEWEST - 1, rounds=300)
     noisy = [np.abs(one.predictions - (rng.random((2, 300)) < 0.1)) for one in runs]
     noisy[0][0, 3] = np.nan
     twice = [replace(one, predictions=a, again=(b[:200],)) for one, (a, b) in zip(runs, noisy, strict=True)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circuits.compare.players import behaviour
+from circuits.compare.choices import behaviour
 from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, AgentBackend, Settings

@@ -5,6 +5,7 @@ Rivals keep a table that is zero at first and is written where the round's pair 
     mean_bootstrap   Q(s, a) += alpha (r + gamma mean_b Q(s', b) - Q(s, a))         the mean in place of the maximum
     soft_bootstrap   Q(s, a) += alpha (r + gamma sum_b pi(b) Q(s', b) - Q(s, a))    pi = softmax(Q(s', .) / temperature)
     fading_q         Q(s, a) as in Q-learning, then every entry is multiplied by keep
+    trace_q          every Q(s, a) += alpha (TD error) e(s, a);  e fades by gamma trace, plus 1 where (s, a) is met
     sarsa            Q(s, a) += alpha (r - Q(s, a)), and alpha gamma Q(s', a') once the next action a' is taken
     mean_reward      Q(s, a) = mean of the rewards of the pair
     visit_counts     Q(s, a) = how often the pair was visited, or less that
@@ -50,6 +51,8 @@ _SOFTNESS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Temperatures of the soft maximum, in units of reward."""
 _KEPT = (0.9, 0.99, 1.0)
 """What a table that fades keeps of every entry, a round."""
+_TRACES = (0.0, 0.3, 0.6, 0.9)
+"""What of a pair's eligibility is left after a round, beside the discount."""
 _COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
 """Temperatures of a policy by counts, in visits."""
 
@@ -90,6 +93,13 @@ def updates() -> tuple[Family, ...]:
         Family("mean_bootstrap", "the mean", mean_bootstrap, (alpha, gamma)),
         Family("no_bootstrap", "no next value", no_bootstrap, (alpha,)),
         Family("fading_q", "the maximum, of a table that fades", _fading_q, fading, extends="q_learning"),
+        Family(
+            "trace_q",
+            "the maximum, with traces of eligibility",
+            _trace_q,
+            (alpha, gamma, Searched("trace", _TRACES)),
+            extends="q_learning",
+        ),
     )
 
 
@@ -230,6 +240,19 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
 def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
     """Q-learning whose table fades: every entry is multiplied by ``keep``, in [0, 1], at the end of each round."""
     return _bootstrapping("fading_q", "Q-learning that forgets", lambda values: values.max(-1), alpha, gamma, keep=keep)
+
+
+def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algorithm:
+    """Q-learning with traces of eligibility: earlier pairs learn, too, ``gamma trace`` times as much a round."""
+    bellman.check_rates(alpha, gamma)
+
+    def table(v: Values) -> _Array:
+        error = v["reward"] + gamma * bellman.rows_at(v["table"], v["next_state"]).max(-1)
+        error = error - (v["table"] * pair(v)).sum((-1, -2))
+        return v["table"] + alpha * error[..., None, None] * v["next_eligible"]
+
+    memories = (("eligible", "traces of the pairs before", lambda v: gamma * trace * v["eligible"] + pair(v)),)
+    return _learner("trace_q", "Q(lambda)", table, memories, alpha=alpha, gamma=gamma, trace=trace)
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:

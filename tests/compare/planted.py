@@ -1,0 +1,85 @@
+"""Machines that are an algorithm in other coordinates, or one that is nearly the reference's, for tests of verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.algorithm import Algorithm, Variable
+from interp.machine import Channel, Machine
+from interp.model.adapted import adapt
+from interp.model.layout import RoundLayout
+from interp.tasks.experts.algorithms import weighted_majority
+from lab.known.by_algorithm import STATE, Computed
+
+Code = Callable[[Tensor], Tensor]
+
+
+class _Coded(Computed):
+    def __init__(self, algorithm: Algorithm, layout: RoundLayout, code: Code, back: Code) -> None:
+        super().__init__(algorithm, layout)
+        self.code, self.back = code, back
+        self.register_buffer("first", code(self.first.unsqueeze(0))[0])
+        self.n_carried = len(self.first)
+
+    def parts(self, state):
+        return super().parts(self.back(state))
+
+    def flattened(self, state, like):
+        return self.code(super().flattened(state, like))
+
+
+def coded(algorithm: Algorithm, layout: RoundLayout, code: Code, back: Code, name: str) -> Machine:
+    """The algorithm, carried as ``code(state)``; ``back`` is the inverse."""
+    made = _Coded(algorithm, layout, code, back)
+    channels, initial = [Channel(STATE, (made.n_carried,))], lambda own: {STATE: own.first}
+    options = {"initial": initial, "reset": Computed.forget, "output": "probability", "name": name}
+    return adapt(made, layout, step=Computed.step, channels=channels, **options)
+
+
+_TURN = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64))[0]
+_SCALES = torch.tensor([1000.0, 1.0, 1.0, 0.001], dtype=torch.float64)
+CODES: dict[str, tuple[Code, Code]] = {
+    "scaled": (lambda x: x * _SCALES, lambda x: x / _SCALES),
+    "rotated": (lambda x: x @ _TURN, lambda x: x @ _TURN.T),
+    "permuted and padded": (
+        lambda x: torch.cat([x[:, [2, 0, 3, 1]], 0 * x + 5], 1),
+        lambda x: x[:, [1, 3, 0, 2]],
+    ),
+    "bent": (lambda x: torch.tanh(x @ _TURN / 6), lambda x: 6 * torch.atanh(x) @ _TURN.T),
+}
+"""Coordinates of four log-weights, and the way back."""
+
+
+def waiting(gain: float = 0.5) -> Algorithm:
+    """Weighted Majority whose update waits for one round after each mistake of its own."""
+    base = weighted_majority(gain)
+
+    def gained(v):
+        return gain * v["match"], ((v["prediction"] > 0.5) != (v["label"] > 0))[..., None]
+
+    def waits(v):
+        new, mistaken = gained(v)
+        return np.where(mistaken, new, 0.0)
+
+    def following(v):
+        new, mistaken = gained(v)
+        return v["log_weights"] + v["waits"] + np.where(mistaken, 0.0, new)
+
+    read = ("prediction", "label", "match")
+    at = [variable.key for variable in base.variables].index("log_weights") + 1
+    variables = (
+        *base.variables[:at],
+        Variable("waits", "w", "what waits", "nats", "state"),
+        *base.variables[at:],
+        Variable("next_waits", "w'", "what waits", "nats", parents=read, equation=waits),
+    )
+    return base.varied(
+        *("waiting", "Weighted Majority that waits", base.parameters),
+        {"next_log_weights": (("log_weights", "waits", *read), following)},
+        variables=variables,
+        initial=lambda episodes: {**base.initial(episodes), "waits": np.zeros((len(episodes), episodes.n_experts))},
+    )

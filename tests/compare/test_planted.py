@@ -1,0 +1,144 @@
+"""What state and update say of machines whose truth is planted: other coordinates, and updates that nearly agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import interp
+from circuits.compare.effects import EffectsPart
+from circuits.compare.question import Compared, Effort, Participant, Samples
+from circuits.compare.response import ResponsePart, _through_state
+from circuits.compare.state import STATE, _is_hard, stitch
+from circuits.compare.update import UPDATE, UpdatePart, _rules, judge, updates
+from circuits.compare.update import _Update as Update
+from circuits.compare.variants import rotated
+from interp import tasks
+from interp.lapses import stopped
+from interp.measure import NOTHING
+from interp.session import session
+from interp.statistics import Interval
+from interp.tasks.experts.algorithms import weighted_majority
+from interp.tasks.qlearning.families import acting
+from lab import known
+from lab.known import by_algorithm
+from tests.compare.planted import CODES, coded, waiting
+
+SMALL = Effort(known=16, test=12, rounds=12, starts=3, horizon=2, battery=4, edits=120, untrained=1)
+MAJORITY, UNASKED = weighted_majority(0.5), ResponsePart()
+
+
+@pytest.fixture(scope="module")
+def wired():
+    """The handwired machine on some episodes, and an untrained copy of a machine by algorithm."""
+    reference = known.reference("experts")
+    samples = Samples.draw(reference, SMALL, {"n_experts": 4})
+    fresh = by_algorithm.machine(MAJORITY, reference.layout).fresh(0)
+    with session():
+        yield Participant(reference, samples), Participant(fresh, samples)
+
+
+def _updated(wired, machine, response=UNASKED):
+    """The updates of a machine beside an untrained copy, and what they say of it."""
+    reference, fresh = wired
+    part = updates(Participant(machine, reference.samples), {MAJORITY.key: MAJORITY}, [fresh], SMALL)
+    return part.updates, judge(part, EffectsPart(()), MAJORITY.key, response)
+
+
+@pytest.fixture
+def no_rules(monkeypatch):
+    """No other update is fitted, which takes most of the time."""
+    monkeypatch.setattr("circuits.compare.update._rules", lambda *of: [])
+
+
+@pytest.mark.usefixtures("no_rules")
+@pytest.mark.parametrize("code", ["scaled", "rotated", "permuted and padded"])
+def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired, code):
+    """The same machine with its log-weights in units of 1000 to .001, turned, in another order, beside constants."""
+    machine = coded(MAJORITY, wired[0].model.layout, *CODES[code], code)
+    steps, measure = _updated(wired, machine)
+    assert measure.word == "yes" and min(u.r2.low for u in steps) > 0.999, measure
+    state = stitch(Participant(machine, wired[0].samples), wired[0], wired[1:], SMALL)
+    assert state.measure.word != "no" and state.measure.number.low > 0.999  # memories of 12 rounds are worth little
+
+
+@pytest.mark.usefixtures("no_rules")
+def test_a_learned_machine_updates_alike_in_another_basis():
+    """Every weight turned: its four step R2 are the same to a hundredth of what they leave."""
+    learned = interp.load("wma-learned").double()
+    samples = Samples.draw(learned, SMALL, {"n_experts": 4})
+    one, other = (updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL) for m in (learned, rotated(learned, 1)))
+    for plain, turned in zip(one.updates, other.updates, strict=True):
+        assert plain.r2.low > 0.95 and turned.r2.estimate == pytest.approx(plain.r2.estimate, abs=0.003)
+
+
+@pytest.mark.usefixtures("no_rules")
+def test_a_bent_code_is_not_said_to_be_updated_otherwise(wired):
+    """Affine maps do not read a tanh; that the steps are there is seen by random features. Noise stays another one."""
+    steps, measure = _updated(wired, coded(MAJORITY, wired[0].model.layout, *CODES["bent"], "bent"))
+    assert measure.word == "undecided" and measure.reason.startswith(NOTHING), measure
+    assert min(u.r2.estimate for u in steps) < 0.95 < steps[0].bent and "by affine maps" in STATE.claim
+    steps, measure = _updated(wired, known.gallery("experts")["noise 1"].make())
+    assert steps[0].bent < 0.5 and measure.word == "no"
+
+
+@pytest.mark.usefixtures("no_rules")
+def test_an_update_that_waits_after_mistakes_is_another_one(wired):
+    """The log-weights that are decoded hold what waits, and step exactly; the next prediction does not know it yet."""
+    machine = by_algorithm.machine(waiting(), wired[0].model.layout, name="waits")
+    found = type("Found", (), {"algorithm": MAJORITY})
+    effort, subject = replace(SMALL, edits=240), Participant(machine, wired[0].samples)
+    response = _through_state(Compared(subject, wired[0], [], [], effort, {}, {"algorithm": found}))
+    steps, measure = _updated(wired, machine, response)
+    assert min(u.r2.low for u in steps) > 0.999 and response.arrives.high < 0.75
+    assert (measure.word, measure.about[:8]) == ("no", "response")
+
+
+def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
+    """Q(.3): nearly the reference's steps, and all of them once a trace is fitted."""
+    reference, task = known.reference("qlearning"), tasks.get("qlearning")
+    asked = {key: family for key, family in task.update_families().items() if "soft" not in key}
+    monkeypatch.setattr(type(task), "update_families", lambda self: asked)
+    traced = acting(asked["trace_q"].make(0.1, 0.9, 0.3), shared_ties=False, after=False)
+    machine = by_algorithm.machine(traced, reference.layout)
+    effort = replace(SMALL, known=32, rounds=20)
+    subject = Participant(machine, Samples.draw(reference, effort, {"n_states": 4, "n_actions": 3}))
+    rules = _rules(subject, task.explains(reference), effort)
+    assert rules[0].key == "trace_q" and rules[0].left.high < 0.25, rules
+    assert rules[0].parameters == {"alpha": 0.1, "gamma": 0.9, "trace": 0.3}
+
+
+def test_a_machine_that_stops_is_not_the_same_for_what_it_did_before(wired):
+    """Frozen for the last third: the mean over starts is nearly that of the machine itself, the last band is not."""
+    machine = by_algorithm.machine(stopped(MAJORITY, 7), wired[0].model.layout, name="frozen")
+    subject = Participant(machine, wired[0].samples)
+    state = stitch(subject, wired[0], wired[1:], SMALL)
+    assert state.measure.word == "no" and "rounds 9 to 9" in state.measure.about, state.measure
+
+
+def test_what_a_hard_choice_hides_is_compared_as_carried_values():
+    """The plain machine of Q-learning only says which action it takes, with beta 10 how nearly two are tied."""
+    plain, soft = known.reference("qlearning"), known.reference("qlearning", beta=10.0)
+    samples = Samples.draw(plain, SMALL, {"n_states": 4, "n_actions": 3})
+    hard, told = Participant(plain, samples), Participant(soft, samples, "soft")
+    assert _is_hard(hard) and not _is_hard(told)
+    ways = {(s.source, s.seen): s.score.low for s in stitch(told, hard, [], SMALL).stitchings if not s.control}
+    assert ways == {("soft", "carried values"): pytest.approx(1), (hard.name, "predictions"): pytest.approx(1)}
+
+
+def test_one_machine_is_the_same_as_itself_whatever_can_be_measured(wired):
+    """A nameless reference has no update to ask about, unless it is the model itself."""
+    nameless = by_algorithm.machine(MAJORITY, wired[0].model.layout)
+    one, other = (Participant(m, wired[0].samples) for m in (nameless, nameless))
+    scores = {"weighted_majority": type("Score", (), {"name": "WM"})}
+    found = type("Found", (), {"scores": scores, "closest": "weighted_majority", "algorithm": MAJORITY, "family": None})
+    keys = "weighted_majority", one.task.explains(nameless).key
+    steps = [Update("a", key, ("log_weights",), (), 0.5, "on", 1, Interval(0.2, 0.1, 0.3), (0.0,)) for key in keys]
+    parts = {"algorithm": found, "update": UpdatePart(tuple(steps)), "effects": EffectsPart(()), "response": UNASKED}
+    itself, asked = (Compared(two, other, [], [], SMALL, {}, parts) for two in (one, wired[0]))
+    assert UPDATE.measure(itself).word == "yes"
+    assert UPDATE.measure(asked).reason.endswith("names no algorithm") and np.isnan(UPDATE.measure(asked).number.low)
+    named = Compared(one, wired[0], [], [], SMALL, {}, parts)
+    assert UPDATE.measure(named).word == "no"
