@@ -25,6 +25,7 @@ from interp.errors import require, require_known
 from interp.interventions.interchange import Claim, Place
 from interp.interventions.sites import Site
 from interp.model.config import LatentTransformerConfig
+from interp.model.hooked import plainly
 from interp.model.transformer import HookedLatentTransformer
 
 _T = TypeVar("_T")
@@ -32,6 +33,7 @@ _NO_HEAD = "-"
 
 
 @checked
+@plainly()
 def compile_circuit(
     circuit: Circuit, dtype: torch.dtype = torch.float64, max_gb: float = MOST_GB
 ) -> HookedLatentTransformer:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from interp import library, tasks
 from interp.checks import MOST_GB, checked, checked_fields, fit, integer, number, refuse_above, unique
 from interp.errors import InputError, require, require_known
+from interp.kinds import kind_of
 from interp.lazy import named
 
 if TYPE_CHECKING:
@@ -131,8 +132,11 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     """
     record = handwired(name)
     builder = record.build
-    for argument in arguments:
-        require_known(f"argument of {name!r}", argument, inspect.signature(builder).parameters, limit=20)
+    takes = inspect.signature(builder).parameters
+    for argument, value in arguments.items():
+        require_known(f"argument of {name!r}", argument, takes, limit=20)
+        kind = kind_of(takes[argument].annotation, getattr(inspect.unwrap(builder), "__globals__", {}))
+        arguments[argument] = fit(argument, value, kind, takes[argument].default)
     sizes = {
         size.name: integer(size.name, arguments.get(size.name, size.default), size.minimum)
         for size in tasks.get(record.task).sizes

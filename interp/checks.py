@@ -188,10 +188,10 @@ def refuse_beyond_machine(what: str, n_bytes: float) -> None:
 
 
 _OF_CONTROLS = ("n_random", "n_resamples", "n_draws", "n_sets", "n_fresh", "n_folds", "n_bins", "n_seeds", "untrained")
-_OF_WORK = ("n_instances", "restarts", "steps", "fits", "battery", "horizon", "starts", "known", "test")
+_OF_WORK = ("n_instances", "restarts", "steps", "fits", "horizon", "starts")
 _REPEATS: Mapping[str, float] = {
     **dict.fromkeys(_OF_CONTROLS + _OF_WORK, 1e-5),
-    **dict.fromkeys(("dataset_episodes", "eval_episodes", "batch_size", "n_rounds"), 1e-4),
+    **dict.fromkeys(("dataset_episodes", "eval_episodes", "batch_size", "n_rounds", "battery", "known", "test"), 1e-4),
     "eval_rounds": 1e-3,
     "rounds": 1e-2,
     "n_map": 0.1,

@@ -38,10 +38,11 @@ class Channel:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape) if isinstance(self.shape, tuple | list) else ())
         named = isinstance(self.name, str) and self.name.isidentifier()
-        good = named and self.shape and all(isinstance(n, int) and n >= 1 for n in self.shape)
+        good = named and self.shape and all(type(n) is int and n >= 1 for n in self.shape)
         require(bool(good), f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}")
         most = self.shape[0] * (len(self.shape) > 1)
-        require(0 <= self.grows <= most, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
+        rows = type(self.grows) is int and 0 <= self.grows <= most
+        require(rows, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
 
     @property
     def rows(self) -> int:

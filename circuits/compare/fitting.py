@@ -70,7 +70,10 @@ def predictor(subject: Any) -> Predict:
 
 def distributions(layout: RoundLayout, predictions: Tensor) -> Array:
     """Predictions ``[episode, round, ...]`` as distributions over outcomes, in double precision."""
-    return np.asarray(layout.distribution(predictions).double().numpy(force=True))
+    found = layout.distribution(predictions.double())
+    if predictions.element_size() < 4 and layout.kind == "classes":
+        found = found / found.sum(-1, keepdim=True)  # a sum of numbers in half precision is 1 to two digits
+    return np.asarray(found.numpy(force=True))
 
 
 def by_round(p: Array, q: Array, kind: Predicted) -> Array:
@@ -132,7 +135,8 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
     total = given.sum(-1, keepdims=True)
     require(
         bool(np.isfinite(given).all() and (given >= -1e-6).all() and (np.abs(total - 1) < 1e-3).all()),
-        f"predictions must be probabilities that sum to 1, got sums {total.min():.4g} to {total.max():.4g}",
+        "predictions must be probabilities that sum to 1, got one of "
+        f"{given.min():.4g} and a sum of {total.flat[np.abs(total - 1).argmax()]:.6g}",
     )
     return asked_rounds(np.asarray(np.clip(given, 0.0, None) / total), episodes)
 

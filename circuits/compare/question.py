@@ -72,6 +72,7 @@ class Effort:
             f"{self.rounds} rounds are too few for {self.starts} starts and {self.horizon} rounds on from each",
         )
         require(self.scored >= 2, f"intervals over episodes need at least 2 of a set, got scored={self.scored}")
+        require(self.battery >= 1, f"algorithms are fitted on at least 1 episode of a set, got battery={self.battery}")
         require(self.edits >= 1, f"responses need at least 1 input that is changed, got edits={self.edits}")
         require(self.untrained >= 1, f"the control needs at least 1 untrained model, got {self.untrained}")
 

@@ -113,6 +113,8 @@ class AttributionResult(Tabled):
 
 
 @checked
+@torch.inference_mode(False)
+@torch.enable_grad()
 def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5) -> AttributionResult:
     """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the round it changes.
 
@@ -163,6 +165,8 @@ class _Read(NamedTuple):
 
 
 @checked
+@torch.inference_mode(False)
+@torch.enable_grad()
 def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: int = 0) -> pd.DataFrame:
     """The reads of round ``t`` whose cut changes an exit most, ``k // 2`` for each exit, over the episodes of ``run``.
 

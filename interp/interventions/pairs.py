@@ -30,6 +30,11 @@ class Readout:
     predictions: Tensor
     latents: Tensor
 
+    def __post_init__(self) -> None:
+        """What is measured is measured in single precision at least."""
+        for name, held in (("predictions", self.predictions), ("latents", self.latents)):
+            object.__setattr__(self, name, held.float() if held.element_size() < 4 else held)
+
 
 @dataclass(frozen=True)
 class Pair:

@@ -91,7 +91,7 @@ def learner(
 def _cell(layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Any) -> AdaptedMachine:
     said = Said(layout)
     module = Learner(said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width)
-    return cell(module, layout, hear=_heard(said), read=_read(said))
+    return cell(module, layout, hear=_heard(said), read=_read(said), check=False)
 
 
 def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
@@ -103,7 +103,7 @@ def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Adap
         return z + heard / _CYCLES
 
     given: dict[str, Any] = {"hear": _heard(said), "read": _read(said), "inject": inject}
-    return loop(module, layout, block="core", cycles=_CYCLES, shape=(width,), **given)
+    return loop(module, layout, block="core", cycles=_CYCLES, shape=(width,), check=False, **given)
 
 
 def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
@@ -118,7 +118,8 @@ def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Ada
     def embed(module: Any, fed: Any) -> Tensor:
         return torch.stack([module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
 
-    return state_space(module, layout, embedded=Embedded(embed, 2, at=0, slot=0), read=lambda m, y, fed: m.read(y))
+    rounds: dict[str, Any] = {"embedded": Embedded(embed, 2, at=0, slot=0), "check": False}
+    return state_space(module, layout, read=lambda m, y, fed: m.read(y), **rounds)
 
 
 def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
@@ -139,8 +140,8 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
         return torch.stack([begin, module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
 
-    rounds = Embedded(embed, 3, at=1, slot=0)
-    return thoughts(module, layout, n_rounds=n_rounds, embedded=rounds, read=lambda m, y, fed: m.read(y), core="core")
+    rounds: dict[str, Any] = {"embedded": Embedded(embed, 3, at=1, slot=0), "n_rounds": n_rounds, "check": False}
+    return thoughts(module, layout, read=lambda m, y, fed: m.read(y), core="core", **rounds)
 
 
 def _heard(said: Said) -> Callable[[Any, Any], Tensor]:

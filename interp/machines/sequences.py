@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from interp.checks import checked, file_path, integer
-from interp.errors import require
+from interp.errors import InputError, require
 from interp.files import reading
 from interp.machine import Channel
 from interp.machines.recurrent import with_points
 from interp.model.adapted import AdaptedMachine, Point, adapt, layout_for
+from interp.model.hooked import plainly
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
@@ -128,25 +131,31 @@ def state_space(
     """
     model = _core_of(module, core, "norm_f", "MambaModel of transformers")
     layers = model.layers
-    require(all(hasattr(layer.mixer, "A_log") for layer in layers), f"{core!r} has layers that are no Mamba mixers")
+    known = all(hasattr(layer.mixer, name) for layer in layers for name in ("A_log", "x_proj"))
+    require(
+        known, f"{core!r} is a {type(model).__name__}, whose layers are no Mamba mixers; adapt it with interp.adapt"
+    )
     config = model.config
     inner, kept = config.intermediate_size, config.conv_kernel - 1
 
-    def step(module: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        model: Any = module.get_submodule(core)
+    def run(model: Any, inputs: Tensor, carried: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The normed outputs ``[batch, input, width]``, and what is carried then."""
         states, convs = (carried[name].unflatten(2, (inner, -1)).unbind(1) for name in ("state", "conv"))
-        scores = None
-        for i, x in enumerate(embedded.embed(module, fed).unbind(1)):
+        shown = []
+        for x in inputs.unbind(1):
             after = []
             for layer, state, conv in zip(model.layers, states, convs, strict=True):
                 y, *held = mixed(layer.mixer, layer.norm(x), state, conv)
                 x = x + y
                 after.append(held)
             states, convs = zip(*after, strict=True)
-            if i == embedded.at:
-                scores = read(module, model.norm_f(x), fed)
-        assert scores is not None
-        return scores, {name: torch.stack(part, 1).flatten(2) for name, part in (("state", states), ("conv", convs))}
+            shown.append(model.norm_f(x))
+        held = {name: torch.stack(part, 1).flatten(2) for name, part in (("state", states), ("conv", convs))}
+        return torch.stack(shown, 1), held
+
+    def step(module: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        shown, held = run(module.get_submodule(core), embedded.embed(module, fed), carried)
+        return read(module, shown[:, embedded.at], fed), held
 
     points = {}
     for i in range(len(layers)):
@@ -156,7 +165,38 @@ def state_space(
     options = {"reset": _redraw, **with_points(options, points)}
     sizes = {"state": inner * config.state_size, "conv": inner * kept}
     channels = [Channel(name, (len(layers), size)) for name, size in sizes.items()]
+    empty = {channel.name: torch.zeros(2, *channel.shape) for channel in channels}
+    _hold_against(model, lambda x: run(model, x, {name: value.to(x) for name, value in empty.items()})[0])
     return adapt(module, task, step=step, channels=channels, **options)
+
+
+@plainly()
+def _hold_against(model: Any, ours: Callable[[Tensor], Tensor], width: str = "hidden_size") -> None:
+    """Refuse a model whose own forward pass, on a few inputs, gives other numbers than the adapter's form of it."""
+    weight = next(model.parameters())
+    noise = torch.randn(2, 5, getattr(model.config, width), generator=torch.Generator().manual_seed(0)).to(weight)
+    awake, log = [part for part in model.modules() if part.training], logging.getLogger("transformers")
+    level = log.level
+    try:
+        log.setLevel(logging.ERROR)  # not of kernels that only make it quicker
+        for part in awake:
+            part.training = False
+        with torch.no_grad():
+            try:
+                mine, own = ours(noise), model(inputs_embeds=noise, use_cache=False).last_hidden_state
+            except Exception as error:
+                text = f"a {type(model).__name__} cannot be run as this adapter does ({type(error).__name__}: {error})"
+                raise InputError(f"{text}; adapt its own forward pass with interp.adapt") from error
+    finally:
+        log.setLevel(level)
+        for part in awake:
+            part.training = True
+    gap = float((mine - own).abs().max() / own.abs().max().clamp_min(1e-30)) if mine.shape == own.shape else math.inf
+    require(
+        gap <= 100 * torch.finfo(weight.dtype).eps,
+        f"the forward pass of {type(model).__name__} gives other numbers than this adapter's form of it, by up to "
+        f"{gap:.2g} of the largest: it is another model than the adapter knows; adapt it with interp.adapt",
+    )
 
 
 def mixed(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -235,7 +275,9 @@ def hrm(
     }
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel(name, (config.hidden_size,)) for name in ("z_H", "z_L")]
-    return adapt(model.eval(), layout, step=step, channels=channels, **options)
+    nothing = torch.zeros(2, config.hidden_size)
+    _hold_against(inner, lambda x: refined(inner, x, nothing.to(x), nothing.to(x))[0])
+    return adapt(model, layout, step=step, channels=channels, **options)
 
 
 def refined(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
@@ -314,7 +356,8 @@ def thoughts(
     wrong = [name for name in uses if name not in ("thought", "cache")]
     require(not wrong and len(uses) > 0, f"uses says which of 'thought', 'cache' a round reads, got {list(uses)}")
     require((read is None) != (outcomes is None), "give either read=, or outcomes=, the tokens of the outcomes")
-    config = _core_of(model, core, "wte" if embedded is None else "wpe", "GPT2Model of transformers").config
+    inner = _core_of(model, core, "wte" if embedded is None else "wpe", "GPT2Model of transformers")
+    config = inner.config
     layout = layout_for(task, options.pop("sizes", None))
     rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
     rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
@@ -346,7 +389,17 @@ def thoughts(
     points = {"thought": Point("thought"), "cache": Point("cache", axes="pos", labels=cached.labels)}
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel("thought", (config.n_embd,)), cached]
-    return adapt(_Thinker(model.eval()), layout, step=step, channels=channels, **options)
+
+    def halves(x: Tensor) -> Tensor:
+        """A sequence of inputs in two parts, the second of which reads the first from the cache."""
+        none, length = x.new_zeros(len(x), 0, cached.shape[1]), torch.zeros(len(x), dtype=torch.long)
+        begun, cache = _run(inner, x[:, :2], none, torch.ones(len(x), 0, dtype=torch.bool), length)
+        rest, _ = _run(inner, x[:, 2:], cache, torch.ones(len(x), 2, dtype=torch.bool), length + 2)
+        return torch.cat([begun, rest], 1)
+
+    if config.n_positions >= 5:
+        _hold_against(inner, halves, "n_embd")
+    return adapt(_Thinker(model), layout, step=step, channels=channels, **options)
 
 
 def _run(core: Any, x: Tensor, cache: Tensor, seen: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from math import prod
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +36,11 @@ from transformer_lens.hook_points import HookPoint
 
 from interp import catalog
 from interp.algorithm import Algorithm
-from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.checks import checked, checked_fields, integer, refuse_beyond_machine
+from interp.errors import InputError, require, require_known, unknown_name
+from interp.kinds import shown
 from interp.machine import Channel, Component, Stepped
-from interp.model.checks import check_machine
+from interp.model.checks import CLOSE, check_machine
 from interp.model.hooked import HookedMachine, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
@@ -46,6 +48,10 @@ from interp.task import Task
 _Tree = Mapping[str, Tensor]
 _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
 _LATENT = "latent"
+_MOST_RUNS = 1000
+"""How often a submodule may run in a round: every run has a hook point of its own."""
+_DIGITS = 3
+"""To how many digits a digest holds what a machine does: rounding on another computer moves the eighth."""
 
 
 def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
@@ -53,8 +59,8 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     width, parts = max(channel.shape[-1] for channel in channels), []
     for channel in channels:
         value = tree.get(channel.name)
-        if value is None or value.shape[1:] != channel.shape:
-            got = "nothing" if value is None else tuple(value.shape)
+        if not isinstance(value, Tensor) or value.shape[1:] != channel.shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else "nothing" if value is None else shown(value)
             raise InputError(f"channel {channel.name!r} is [batch, *{channel.shape}], got {got}")
         rows = value.reshape(len(value), channel.rows, channel.shape[-1])
         parts.append(torch.nn.functional.pad(rows, (0, width - channel.shape[-1])))
@@ -70,6 +76,7 @@ def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Point:
     """Where to look into a module: what one of its submodules is given, or gives.
 
@@ -90,6 +97,14 @@ class Point:
     labels: tuple[str, ...] = ()
     name: str = ""
 
+    def __post_init__(self) -> None:
+        integer("item of a Point", self.item, 0)
+        integer("times of a Point", self.times, 1, _MOST_RUNS)
+        require(
+            not self.labels or bool({"pos", "latent"} & set(self.axes.split())),
+            f"labels of Point({self.module!r}) name the places along an axis, and it has none; give axes='pos', too",
+        )
+
 
 class _Tap(nn.Module):
     """Hook points at one :class:`Point`: one for every time that the submodule runs in a round."""
@@ -107,10 +122,11 @@ class _Tap(nn.Module):
             f"submodule {self.point.module!r} runs more than {self.point.times} times in a round; say how often: "
             f"Point({self.point.module!r}, times=...)",
         )
-        at, self.runs = self.at[self.runs], self.runs + 1
+        at, self.runs, item = self.at[self.runs], self.runs + 1, self.point.item
+        held = len(value) if isinstance(value, tuple) else 1
+        require(item < held, f"Point({self.point.module!r}, item={item}): {held} is all that there is, the first is 0")
         if not isinstance(value, tuple):
             return at(value)
-        item = self.point.item
         return (*value[:item], at(value[item]), *value[item + 1 :])
 
     @contextmanager
@@ -147,7 +163,7 @@ class AdaptedMachine(HookedMachine):
     ) -> None:
         super().__init__()
         self.module, self.layout, self.one_step, self.start, self.reader = module, layout, step, initial, read
-        self.reset, self.output, self.called, self.origin = reset, output, name, dict(origin)
+        self.reset, self.output, self.name, self.origin = reset, output, name, dict(origin)
         self.algorithm: Algorithm | None = None
         # What grows is carried with how far it is written.
         self.lengths = {f"{channel.name}_length": channel for channel in channels if channel.grows}
@@ -157,8 +173,11 @@ class AdaptedMachine(HookedMachine):
         self.taps = {key: _Tap(point) for key, point in points.items()}
         self.tapped = nn.ModuleList(self.taps.values())
         asked = {point.module.rpartition(".")[0] for point in points.values()}
-        cells = {name: part for name, part in module.named_modules() if name in asked and gates(part)}
+        cells = {name: part for name, part in _named(module).items() if name in asked and gates(part)}
         self.opened = {name: OPEN[type(part)](part) for name, part in cells.items()}
+        self._largest = layout.max_layout
+        self._of_length = {one.n_positions: one for one in (*layout.family, layout)}
+        self._does: tuple[Any, str] = ((), "")
         self.setup()
 
     def setup(self) -> None:
@@ -171,19 +190,12 @@ class AdaptedMachine(HookedMachine):
                 at.name = self.points[key].hook.format(layer=run)
                 self.hook_dict[at.name] = self.mod_dict[at.name] = at
 
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return self.called
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self.called = name
-
-    @property
-    def said_by(self) -> object:
-        """Its name: a digest is computed again once it is renamed."""
-        return self.called
+    def train(self, mode: bool = True) -> Self:
+        """Train the module, or run it in evaluation mode whatever mode its parts are in: those are their owner's."""
+        if mode:
+            return super().train()
+        self.training = False
+        return self
 
     @property
     def is_handwired(self) -> bool:  # type: ignore[override]
@@ -193,8 +205,16 @@ class AdaptedMachine(HookedMachine):
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Tensor:
         """What the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` was told otherwise."""
-        tree = {} if self.start is None else self.start(self.module)
-        one = {c.name: tree.get(c.name, torch.zeros(c.shape)).to(self.device, self.dtype) for c in self.channels}
+        tree = {} if self.start is None else self._tried("initial=", self.start, self.module)
+        require(isinstance(tree, Mapping), f"initial= of {self.name!r} gives a mapping of channels, got {shown(tree)}")
+        one = {}
+        for channel in self.channels:
+            value = tree.get(channel.name, torch.zeros(channel.shape))
+            real = isinstance(value, Tensor) and not value.is_complex()
+            require(
+                real, f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers, got {shown(value)}"
+            )
+            one[channel.name] = value.to(self.device, self.dtype)
         packed = pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
         return packed.expand(n_episodes, -1, -1)
 
@@ -202,37 +222,75 @@ class AdaptedMachine(HookedMachine):
         """One round of a batch."""
         tree = unpack(self.channels, self.hook_latents(carried))
         known = {**tree, **{name: tree[name].squeeze(-1).round().long() for name in self.lengths}}
-        with self._tapped():
-            scores, after = self.one_step(self.module, dict(known), fed)
+        with self._settled(carried.dtype):
+            done = self._tried("a round", self.one_step, self.module, dict(known), fed)
+        pair = isinstance(done, tuple) and len(done) == 2
+        require(
+            pair and isinstance(done[0], Tensor) and isinstance(done[1], Mapping),
+            f"{self.name!r}: a step returns (scores, carried), a tensor and a mapping of channels to tensors, got "
+            f"{', '.join(map(shown, done)) if isinstance(done, tuple) else shown(done)}",
+        )
+        scores, after = done
         for name, channel in self.lengths.items():
             cache, length = _grown(channel, known[channel.name], known[name], after.get(channel.name))
             after = {**after, channel.name: cache, name: length.unsqueeze(-1).to(carried.dtype)}
-        fitted = self.layout_of(fed)
+        fitted = self._of_length.get(fed.tokens.shape[-1], self.layout)
         if fitted.kind == "mean" and scores.ndim == 1:
             scores = scores.unsqueeze(-1)
-        scores = scores[..., : fitted.n_outputs]
-        prediction = fitted.prediction(scores.softmax(-1) if self.output == "logits" else scores)
-        return Stepped(prediction, pack(self.channels, after))
+        wanted = [(len(carried), layout.n_outputs) for layout in (fitted, self._largest)]
+        require(
+            tuple(scores.shape) in wanted,
+            f"{self.name!r}: scores are [batch, outcome] = {list(wanted[0])}, one for each of "
+            f"{', '.join(fitted.outcomes)}, got {list(scores.shape)}",
+        )
+        scores = scores[:, : fitted.n_outputs]
+        if self.output == "logits":
+            scores = scores.softmax(-1)
+        elif self.output == "probability" and not (self.training or any(p.fwd_hooks for p in self.hook_dict.values())):
+            low, sums = float(scores.min()), scores.sum(-1)
+            close, worst = CLOSE.get(scores.dtype, 1e-2), float(sums[(sums - 1).abs().argmax()])
+            require(
+                low >= -close and abs(worst - 1) <= close,
+                f"{self.name!r}: predictions are no probabilities of the outcomes: they must be 0 or more and add up "
+                f"to 1, the least is {low:.4g} and a sum is {worst:.6g}; give output='logits' where they are scores",
+            )
+        return Stepped(fitted.prediction(scores), pack(self.channels, after))
 
-    def forward(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
-        """:meth:`step`, for tools that call a module."""
-        return self.step(carried, fed)
+    forward = step  # for tools that call a module
 
-    def layout_of(self, fed: EncodedRounds) -> RoundLayout:
-        """The layout of rounds that were encoded."""
-        lengths = {layout.n_positions: layout for layout in (*self.layout.family, self.layout)}
-        return lengths.get(fed.tokens.shape[-1], self.layout)
+    def _tried(self, what: str, function: Callable[..., Any], *given: Any) -> Any:
+        """What a function of the user's gives; whatever it raises is told as its own."""
+        try:
+            return function(*given)
+        except InputError:
+            raise
+        except Exception as error:
+            dtype = f" (the machine is in {self.dtype}: what is made of tokens must be, too, .to(fed.values))"
+            mixed = isinstance(error, RuntimeError) and "dtype" in str(error)
+            text = f"{self.name!r}: {what} raised {type(error).__name__}: {error}{dtype if mixed else ''}"
+            raise InputError(text) from error
 
     @contextmanager
-    def _tapped(self) -> Iterator[None]:
-        """While it is open, hook points see the submodules and cells are open; nothing is left on them afterwards."""
+    def _settled(self, dtype: torch.dtype) -> Iterator[None]:
+        """While it is open, hook points see the submodules, cells are open and numbers are made in ``dtype``.
+
+        The module is in evaluation mode unless the machine is trained. Everything is as it was afterwards.
+        """
+        awake = [] if self.training else [part for part in self.module.modules() if part.training]
+        default = torch.get_default_dtype()
         with ExitStack() as stack:
+            for part in awake:
+                part.training = False
+                stack.callback(setattr, part, "training", True)
+            if dtype != default:
+                torch.set_default_dtype(dtype)
+                stack.callback(torch.set_default_dtype, default)
             for cell in self.opened.values():
                 stack.enter_context(cell.instead())
             for tap in self.taps.values():
                 name, _, gate = tap.point.module.rpartition(".")
                 opened = self.opened.get(name)  # a gate of a fused cell, or a submodule
-                part = self.module.get_submodule(tap.point.module) if opened is None else opened.get_submodule(gate)
+                part = _named(self.module)[tap.point.module] if opened is None else opened.get_submodule(gate)
                 stack.enter_context(tap.on(part))
             yield
 
@@ -240,33 +298,52 @@ class AdaptedMachine(HookedMachine):
         """The state that the machine carries, exactly; only where ``adapt`` was told how to read it."""
         if self.reader is None:
             raise InputError(f"{self.name!r} has no exact state readout; decode with a probe, or adapt it with read=")
-        return self.reader(unpack(self.channels, latents))
+        state: Tensor = self._tried("read=", self.reader, unpack(self.channels, latents))
+        require(isinstance(state, Tensor), f"read= of {self.name!r} gives the state, a tensor, got {shown(state)}")
+        return state
 
     @checked
     def fresh(self, seed: int = 0) -> AdaptedMachine:
         """The control of every claim: a copy with fresh random weights, which no global generator gave."""
-
-        def draw(blank: AdaptedMachine) -> None:
-            """What is not drawn is still not a number afterwards, however a module keeps or computes its weights."""
-            if self.reset is not None:
-                self.reset(blank.module)
-                return
-            with torch.no_grad():
-                for weight in blank.module.parameters():
-                    weight.fill_(torch.nan)
-            reset_parameters(blank.module)
-            left = ", ".join(name for name, weight in blank.module.named_parameters() if weight.isnan().any())
-            require(not left, f"nothing says how to draw {left} of {self.name!r} anew; give adapt(..., reset=...)")
-
-        blank = self._drawn_anew(seed, draw)
-        blank.called, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
+        draw = self.reset or reset_parameters
+        blank = self._drawn_anew(seed, lambda blank: self._tried("reset=", draw, blank.module))
+        blank.name, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
         return blank
 
     def said(self) -> str:
-        """What its digest holds beside the weights."""
-        code = f"{self.one_step.__module__}.{self.one_step.__qualname__}"
+        """What its digest holds beside the weights: what it is, and what it does in a few fixed rounds.
+
+        What a step closes over, and how weights are used, no name says; what comes out of it does.
+        """
+        version = self.weights_version()
+        if self._does[0] != version:
+            self._does = version, self._done()
+        what = getattr(self.one_step, "__qualname__", type(self.one_step).__qualname__)
+        code = f"{getattr(self.one_step, '__module__', '')}.{what}"
         said = [self.name, repr(self.module), code, self.layout.to_dict(), self.channels, self.points, self.output]
-        return json.dumps(said, sort_keys=True, default=str)
+        return json.dumps([*said, self._does[1]], sort_keys=True, default=str)
+
+    def _done(self) -> str:
+        """What it predicts, and how much it carries, in two rounds of two episodes: relative to the largest."""
+        try:
+            task = catalog.get(self.layout.task)
+            episodes = task.sample_for(self, 2, 2, 0)
+            fitted = self.layout.fit(episodes)
+            fed, carried, done = self.prepare(fitted.encode(episodes)), self.initial(2, fitted), []
+            with torch.no_grad():
+                for t in range(fed.tokens.shape[1]):
+                    prediction, carried = self.step(carried, fed.at(t))
+                    done += [prediction.flatten(), carried.abs().mean((1, 2))]
+        except Exception as error:  # what cannot run does nothing, and its digest says so
+            return type(error).__name__
+        numbers = [(float(part.abs().max()), part.double().cpu()) for part in done]
+        return str(
+            [f"{most:.{_DIGITS}g} {(part / (most or 1)).round(decimals=_DIGITS).tolist()}" for most, part in numbers]
+        )
+
+    def _held(self) -> dict[str, Tensor]:
+        """Its weights and buffers, those that no checkpoint holds, too."""
+        return {**super()._held(), **dict(self.named_buffers())}
 
 
 @checked
@@ -276,7 +353,7 @@ def adapt(
     *,
     step: _Step,
     channels: Sequence[Channel],
-    points: Mapping[str, str | Point] | None = None,
+    points: Any = None,
     sizes: Mapping[str, Any] | None = None,
     initial: Callable[[Any], _Tree] | None = None,
     read: Callable[[dict[str, Tensor]], Tensor] | None = None,
@@ -287,7 +364,9 @@ def adapt(
     origin: Mapping[str, Any] | None = None,
     check: bool = True,
 ) -> AdaptedMachine:
-    """A machine of ``module``, in evaluation mode, checked on a few episodes of its task.
+    """A machine of ``module``, checked on a few episodes of its task.
+
+    Its rounds run in evaluation mode, whatever mode the module is in; the module is left as it was.
 
     Args:
         task: what it learns: a registered task (its key or record) with its ``sizes``, or the layout of its rounds.
@@ -325,8 +404,13 @@ def adapt(
     require(len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)")
     names = [channel.name for channel in channels]
     require(len(set(names)) == len(names), f"channels must have names of their own, got {', '.join(names)}")
-    parts = dict(module.named_modules())
+    parts = _named(module)
     known = [*parts, *(f"{name}.{gate}" for name, part in parts.items() for gate in gates(part))]
+    named = isinstance(points or {}, Mapping)
+    require(
+        named,
+        f"points= names what to look at: {{key: submodule or Point}}, such as {{'cell': 'cell'}}, got {shown(points)}",
+    )
     where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
     for key, point in where.items():
         require(
@@ -334,11 +418,15 @@ def adapt(
         )
         if point.module not in known:
             raise unknown_name("submodule", point.module, filter(None, known), limit=40)
+        scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)
+        require(not scripted, f"{point.module!r} is scripted, and calls no hooks: adapt the module that was scripted")
     machine = AdaptedMachine(
         module, layout, step, channels, where, initial=initial, read=read, reset=reset, output=output,
         name=name or type(module).__name__, origin=origin or {},
-    ).eval()  # fmt: skip
-    machine.algorithm = algorithm
+    )  # fmt: skip
+    machine.algorithm, machine.training = algorithm, False
+    require(machine.device.type != "meta", f"{machine.name!r} is on the device 'meta', where no numbers are; take cpu")
+    refuse_beyond_machine(f"what {machine.name!r} carries", 4.0 * sum(prod(channel.shape) for channel in channels))
     if check:
         check_machine(machine, cheap=True)
     return machine
@@ -347,9 +435,18 @@ def adapt(
 def layout_for(task: str | Task | RoundLayout, sizes: Mapping[str, Any] | None = None) -> RoundLayout:
     """The layout of a task's rounds, of the sizes given and of the task's own where none is; a layout is itself."""
     if isinstance(task, RoundLayout):
+        require(not sizes, f"a layout has its sizes, so sizes={sizes} says nothing; give either")
         return task
     record = task if isinstance(task, Task) else catalog.get(task)
-    return record.layout(**{size.name: size.default for size in record.sizes} | dict(sizes or {}))
+    own = {size.name: size.default for size in record.sizes}
+    for name in sizes or {}:
+        require_known(f"size of {record.key!r}", name, own)
+    return record.layout(**own | dict(sizes or {}))
+
+
+def _named(module: nn.Module) -> dict[str, nn.Module]:
+    """Every submodule by all of its names: one that is used twice has two."""
+    return dict(module.named_modules(remove_duplicate=False))
 
 
 def _grown(channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -513,6 +610,8 @@ def gates(part: nn.Module) -> tuple[str, ...]:
     >>> gates(nn.GRUCell(2, 3)), gates(nn.GRU(2, 3, num_layers=2))[-2:], gates(nn.Linear(2, 3))
     (('reset', 'update', 'new'), ('update_2', 'new_2'), ())
     """
+    if "forward" in vars(part):
+        return ()  # its owner runs it otherwise
     if isinstance(part, nn.RNNBase):
         of, plain = _OF_LAYERS.get(type(part)), not part.bidirectional and not part.proj_size
         if of is None or not plain:

@@ -33,7 +33,7 @@ from interp.lazy import entry
 from interp.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, check_machine
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL, REAL
+from interp.model.hooked import AS_REAL, REAL, plainly
 from interp.model.layout import layout_from_dict
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -51,6 +51,7 @@ BUILDERS: dict[str, Callable[..., Machine]] = {}
 """What makes machines that are no transformers, by name; :func:`interp.register_machine` adds to it."""
 
 
+@plainly()
 def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
     """The machine that a registered builder makes of JSON values, checked; its origin says how it was made."""
     if builder not in BUILDERS:
@@ -75,7 +76,12 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         raise InputError(f"{builder!r} cannot be built so: {error}; it takes {signature}") from error
     with torch.random.fork_rng(devices=[]):  # the same weights every time, and no global generator moves
         torch.default_generator.manual_seed(0)
-        machine = build(**given)
+        try:
+            machine = build(**given)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"the builder of {builder!r} raised {type(error).__name__}: {error}") from error
     require(
         isinstance(machine, Machine),
         f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}",
@@ -91,7 +97,8 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         task in ("", machine.layout.task),
         f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}",
     )
-    check_machine(machine, cheap=True)
+    few = catalog.of(machine)
+    check_machine(machine, few.sample_for(machine, N_EPISODES, max(2, few.at_most(N_ROUNDS)), SEED), cheap=True)
     return machine
 
 
@@ -107,7 +114,8 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
             f"a model of the unregistered task {key!r} could not be loaded again; give the task's record to "
             "interp.tasks.register before saving"
         )
-    require(not folder.exists(), f"{str(folder)!r} exists already; choose another folder or remove it")
+    with writing(folder):
+        require(not folder.exists(), f"{str(folder)!r} exists already; choose another folder or remove it")
     held = model.state_dict()  # type: ignore[attr-defined]
     # Cloned, because weights that a module uses twice are one tensor, which safetensors refuses to write twice.
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
@@ -140,6 +148,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
 
 
 @checked
+@plainly()
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 

@@ -13,6 +13,7 @@ Every check is a function of a machine and a small run of it, with one sentence 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -28,6 +29,7 @@ from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require, unknown_name
 from interp.kinds import shown
 from interp.machine import Machine, Stepped
+from interp.model.hooked import plainly, written
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
 from interp.model.rollout import rollout
@@ -35,18 +37,22 @@ from interp.model.run import Rollout
 from interp.task import Task
 
 N_EPISODES, N_ROUNDS, SEED = 4, 3, 0
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+_N_RUN = 50
+"""Rounds that a machine is run for, as analyses run it by default; fewer where its caches have room for fewer."""
+CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""How far numbers that should be equal may lie apart by rounding, by their dtype; .01 in coarser ones."""
 
 
 class _Case:
-    """A machine with episodes, encoded, and what its checks share."""
+    """A machine with episodes, encoded. What a step is given are copies: it may write into them."""
 
     def __init__(self, machine: Machine, episodes: Episodes) -> None:
         self.machine, self.episodes = machine, episodes
+        machine.digest()  # which runs a few rounds: before those of the case
         self.layout: RoundLayout = machine.layout.fit(episodes)
-        self.fed: EncodedRounds = machine.prepare(self.layout.encode(episodes))
-        self.n_rounds = self.fed.tokens.shape[1]
-        self.close = _TOLERANCE.get(machine.dtype, 1e-2)
+        self._fed: EncodedRounds = machine.prepare(self.layout.encode(episodes))
+        self.n_rounds = self._fed.tokens.shape[1]
+        self.close = CLOSE.get(machine.dtype, 1e-2)
 
     @cached_property
     def run(self) -> Rollout:
@@ -58,13 +64,21 @@ class _Case:
         """What the first round reads."""
         return self.machine.initial(len(self.episodes), self.layout).clone()
 
-    def steps(self, carried: Tensor) -> list[Stepped]:
-        """All rounds, one after the other."""
-        done = []
-        for t in range(self.n_rounds):
-            done.append(self.machine.step(carried, self.fed.at(t)))
-            carried = done[-1].carried
+    def fed(self, t: int) -> EncodedRounds:
+        """Round ``t`` of every episode."""
+        return self._fed.at(t).each(torch.clone)
+
+    @cached_property
+    def steps(self) -> list[Stepped]:
+        """A few rounds, one after the other."""
+        done = [self.machine.step(self.start, self.fed(0))]
+        for t in range(1, min(N_ROUNDS, self.n_rounds)):
+            done.append(self.machine.step(done[-1].carried.clone(), self.fed(t)))
         return done
+
+    def rows(self) -> tuple[Tensor, EncodedRounds]:
+        """What every round reads, and all rounds, in one batch."""
+        return self.run.latents[:, :-1].flatten(0, 1).clone(), self._fed.rows(range(self.n_rounds))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -78,20 +92,14 @@ def _gap(one: Tensor, other: Tensor) -> float:
 # Each check yields a sentence for every way in which the machine breaks it.
 
 
-def _mode(case: _Case) -> Iterator[str]:
-    wrong = [name or "the machine" for name, part in case.machine.named_modules() if part.training]  # type: ignore
-    if wrong:
-        yield f"{', '.join(wrong[:3])} in training mode (dropout, batch statistics): call .eval() first"
-
-
 def _shapes(case: _Case) -> Iterator[str]:
-    start, fed = case.start, case.fed.at(0)
+    start = case.start
     rows = sum(channel.rows for channel in case.machine.channels)
     width = max(channel.shape[-1] for channel in case.machine.channels)
     if start.ndim != 3 or start.shape[2] != width or start.shape[1] > rows:
         yield f"what round 0 reads has shape {tuple(start.shape)}; its channels say [episode, {rows}, {width}]"
         return
-    done = case.machine.step(start, fed)
+    done = case.machine.step(start, case.fed(0))
     if done.carried.shape != start.shape or done.carried.dtype != start.dtype:
         yield (
             f"a round leaves {tuple(done.carried.shape)} {done.carried.dtype}, and read {tuple(start.shape)} "
@@ -101,7 +109,7 @@ def _shapes(case: _Case) -> Iterator[str]:
     axes = (case.layout.n_outputs,) * case.layout.prediction_axes
     if done.prediction.shape != (len(start), *axes):
         yield f"a prediction has shape {tuple(done.prediction.shape)}, not that of its layout's outcomes"
-    elif not all(part.isfinite().all() for step in case.steps(start) for part in step):
+    elif not all(part.isfinite().all() for step in case.steps for part in step):
         yield "a prediction, or what is carried, is not finite"
 
 
@@ -114,26 +122,36 @@ def _prediction(case: _Case) -> Iterator[str]:
 
 
 def _pure(case: _Case) -> Iterator[str]:
-    start, fed = case.start, case.fed.at(0)
-    kept, given = start.clone(), fed.each(torch.clone)
-    first = case.machine.step(start, fed)
-    if not _same(start, kept) or any(not _same(part, given.tensors()[name]) for name, part in fed.tensors().items()):
+    module: Any = case.machine
+    start, fed, held = case.start, case.fed(0), {**module.state_dict(keep_vars=True), **dict(module.named_buffers())}
+    kept, given = start.clone(), [start, *fed.tensors().values()]
+    before = [written(tensor) for tensor in (*given, *held.values())]
+    with torch.random.fork_rng(devices=[]):
+        torch.rand(1)  # elsewhere than where a step that seeds the generator leaves it
+        drawn = torch.random.get_rng_state()
+        first = case.machine.step(start, fed)
+        case.machine.step(first.carried.clone(), case.fed(case.n_rounds - 1))  # another round in between
+        again = case.machine.step(kept.clone(), case.fed(0))
+        drawn = ["the global generator"] * (not torch.equal(drawn, torch.random.get_rng_state()))
+    after = [written(tensor) for tensor in (*given, *held.values())]
+    if before[: len(given)] != after[: len(given)]:
         yield "a round writes into what it was given: compute what is carried anew (h = h + x, never h += x)"
-    start, fed = kept.clone(), given
-    case.machine.step(first.carried, case.fed.at(case.n_rounds - 1))  # another round in between
-    again = case.machine.step(start, fed)
+    counts = zip(held, before[len(given) :], after[len(given) :], strict=True)
+    changed = [name for name, was, now in counts if was != now]
     if not (_same(first.prediction, again.prediction) and _same(first.carried, again.carried)):
         yield (
             "the same round gives another result the second time: something is drawn at random, or kept outside the "
             "channels (an attribute, a buffer); put it in a channel"
         )
+    elif changed or drawn:
+        yield f"a round changes {', '.join(changed + drawn)}: only what it returns may pass on; put it in a channel"
 
 
 def _passes(case: _Case) -> Iterator[str]:
     half = max(1, case.n_rounds // 2)
     swapped = case.run.latents[:, half].roll(1, 0)
     rows = torch.arange(len(case.episodes)).roll(1)
-    theirs = case.machine.step(swapped, case.fed.at(half).each(lambda part: part[rows]))
+    theirs = case.machine.step(swapped, case.fed(half).each(lambda part: part[rows]))
     wanted = (case.run.predictions[:, half], case.run.latents[:, half + 1])
     if any(_gap(one, other.roll(1, 0)) > case.close for one, other in zip(theirs, wanted, strict=True)):
         yield (
@@ -143,44 +161,58 @@ def _passes(case: _Case) -> Iterator[str]:
 
 
 def _rows(case: _Case) -> Iterator[str]:
-    start, fed = case.run.latents[:, 1], case.fed.at(1)
+    start = case.run.latents[:, 1]
     others = torch.arange(len(start)).roll(1)
     others[0] = 0  # the first episode stays, the others are exchanged
-    one, other = case.machine.step(start, fed), case.machine.step(start[others], fed.each(lambda part: part[others]))
+    one, other, alone = (
+        case.machine.step(start[rows].clone(), case.fed(1).each(lambda part, rows=rows: part[rows]))  # type: ignore[misc]
+        for rows in (torch.arange(len(start)), others, torch.arange(1))
+    )
     if not _same(one.prediction[0], other.prediction[0]) or not _same(one.carried[0], other.carried[0]):
         yield "an episode's result depends on the others in the batch (batch statistics, a sum over the batch)"
+    elif max(_gap(part[:1], single) for part, single in zip(one, alone, strict=True)) > case.close:
+        yield "an episode that runs alone gives another result than in a batch (a squeeze of the batch, a mean over it)"
 
 
 def _truth(case: _Case) -> Iterator[str]:
-    layout, ids = case.layout, len(case.layout.vocabulary)
+    """Whether a prediction moves with what comes after it, in the place of which that of other rounds is put.
+
+    Every round of the run is a row of one batch, so that a machine that sees the truth late is found as well.
+    """
+    layout = case.layout
     at = min(layout.predict_position, layout.position(layout.predict_label))  # what is declared, whatever is read
-    for t in range(case.n_rounds):
-        fed = case.fed.at(t)
-        plain = case.machine.step(case.run.latents[:, t], fed).prediction
-        for position in range(at + 1, layout.n_positions):
-            tokens, values = fed.tokens.clone(), fed.values.clone()
-            values[:, position] += 1
-            for shift in range(1, min(ids, 4)):
-                tokens[:, position] = (fed.tokens[:, position] + shift) % ids
-                moved = case.machine.step(case.run.latents[:, t], replace(fed, tokens=tokens, values=values)).prediction
-                if not _same(plain, moved):
-                    yield (
-                        f"the prediction of round {t} changes with {layout.labels[position]!r}, which comes after "
-                        f"{layout.labels[at]!r} where it is read: the machine sees the truth before it predicts"
-                    )
-                    return
-        for name in fed.after:
-            later = case.machine.step(case.run.latents[:, t], replace(fed, **{name: fed.tensors()[name] + 1}))
-            if not _same(plain, later.prediction):
-                yield f"the prediction of round {t} changes with {name!r}, which comes after it"
+    latents, fed = case.rows()
+    plain, again = (case.machine.step(latents.clone(), fed.each(torch.clone)).prediction for _ in range(2))
+    noise = (
+        (plain - again).abs().reshape(len(latents), -1).amax(1)
+    )  # not seen, but drawn: that a round repeats is asked elsewhere
+    for place in (*range(at + 1, layout.n_positions), *fed.after):
+        for shift in range(1, 4):
+            tokens, values, later = fed.tokens.clone(), fed.values.clone(), {}
+            if isinstance(place, int):
+                tokens[:, place], values[:, place] = fed.tokens[:, place].roll(shift), fed.values[:, place].roll(shift)
+            else:
+                later = {place: fed.tensors()[place].roll(shift, 0)}
+            moved = case.machine.step(latents.clone(), replace(fed, tokens=tokens, values=values, **later)).prediction
+            seen = ((plain - moved).abs().reshape(len(latents), -1).amax(1) > noise).nonzero()
+            if len(seen):
+                t, comes = (
+                    int((seen % case.n_rounds).min()),
+                    f"which comes after {layout.labels[at]!r} where it is read",
+                )
+                yield f"the prediction of round {t} changes with " + (
+                    f"{layout.labels[place]!r}, {comes}: the machine sees the truth before it predicts"
+                    if isinstance(place, int)
+                    else f"{place!r}, which comes after it"
+                )
                 return
 
 
 def _sequential(case: _Case) -> Iterator[str]:
-    steps = case.steps(case.start)
-    predictions = torch.stack([step.prediction for step in steps], 1)
-    carried = torch.stack([case.start, *(step.carried for step in steps)], 1)
-    gap = max(_gap(predictions, case.run.predictions), _gap(carried, case.run.latents))
+    n = len(case.steps)
+    predictions = torch.stack([step.prediction for step in case.steps], 1)
+    carried = torch.stack([case.start, *(step.carried for step in case.steps)], 1)
+    gap = max(_gap(predictions, case.run.predictions[:, :n]), _gap(carried, case.run.latents[:, : n + 1]))
     if gap > case.close:
         yield f"step after step is {gap:.1g} apart from interp.rollout"
     again, left, _ = replay(case.machine, case.run)
@@ -190,23 +222,28 @@ def _sequential(case: _Case) -> Iterator[str]:
 
 
 def _points(case: _Case) -> Iterator[str]:
-    start, fed = case.start, case.fed.at(0)
-    plain = case.machine.step(start, fed)
+    plain = case.machine.step(case.start, case.fed(0))
+    module: Any = case.machine
+    compiled = any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in module.modules())
     for component in case.machine.points.values():
         for layer in range(component.n_layers or 1):
             name = component.hook.format(layer=layer)
             seen: list[Any] = []
 
             def look(activation: Tensor, hook: Any, seen: list[Any] = seen) -> None:
-                seen.append(getattr(activation, "shape", None))
+                seen.append((activation, activation.clone()) if isinstance(activation, Tensor) else None)
 
             with case.machine.hooks(fwd_hooks=[(name, look)]):
-                hooked = case.machine.step(start, fed)
+                hooked = case.machine.step(case.start, case.fed(0))
+            shape = seen[0][1].shape if seen and seen[0] else ()
             if len(seen) != 1:
-                yield f"the point {name!r} fires {len(seen)} times in a round, which must be once"
-            elif seen[0] is None or len(seen[0]) != 2 + len(component.axes.split()) or seen[0][0] != len(start):
-                got = "no tensor" if seen[0] is None else f"shape {tuple(seen[0])}"
+                why = "; compiled modules call no hooks: adapt the module that was compiled" if compiled else ""
+                yield f"the point {name!r} fires {len(seen)} times in a round, which must be once{why}"
+            elif len(shape) != 2 + len(component.axes.split()) or shape[0] != len(plain.carried):
+                got = f"shape {tuple(shape)}" if seen[0] else "no tensor"
                 yield f"the point {name!r} has axes [batch, {component.axes.replace(' ', ', ')}, vector], got {got}"
+            elif component.key != "latent" and component.labels and len(component.labels) not in shape[1:-1]:
+                yield f"the point {name!r} has {len(component.labels)} labels for places of {tuple(shape)}"
             gap = max(_gap(plain.prediction, hooked.prediction), _gap(plain.carried, hooked.carried))
             # What each head writes is summed in another order once it is asked for, as in TransformerLens.
             if gap > (case.close if name.endswith("hook_result") else 0.0):
@@ -232,18 +269,30 @@ def _copies(case: _Case) -> Iterator[str]:
 
 def _digest(case: _Case) -> Iterator[str]:
     before = case.machine.digest()
-    with torch.no_grad():
-        for name, weight in case.machine.named_parameters():  # type: ignore[attr-defined]
-            if not weight.numel():
-                continue
-            kept = weight.detach().clone()
-            weight.view(-1)[0] += 1
-            moved = case.machine.digest() != before
-            weight.copy_(kept)
-            if not moved:
-                yield f"the digest does not move with the weight {name!r}"
     if case.machine.digest() != before:
         yield "the digest of the same weights differs from call to call"
+    changed: Any = copy.deepcopy(case.machine)
+    with torch.no_grad():
+        for name, weight in changed.named_parameters():
+            if weight.numel():
+                last = changed.digest()
+                weight[(0,) * weight.ndim] += 1
+                if changed.digest() == last:
+                    yield f"the digest does not move with the weight {name!r}"
+
+
+def _precisions(case: _Case) -> Iterator[str]:
+    module: Any = case.machine
+    for dtype in (torch.float64, torch.bfloat16):
+        other = copy.deepcopy(module).to(dtype)
+        try:
+            fed = other.prepare(case.layout.encode(case.episodes)).at(0)
+            done = other.step(other.initial(len(case.episodes), case.layout), fed)
+        except Exception as error:
+            yield f"a round of a copy in {dtype} fails, and analyses make such copies: {error}"
+        else:
+            if done.carried.dtype != dtype:
+                yield f"a round of a copy in {dtype} leaves {done.carried.dtype}: make numbers with .to(fed.values)"
 
 
 @dataclass(frozen=True)
@@ -259,7 +308,6 @@ class _Check:
 MACHINE_CHECKS = {
     check.key: check
     for check in (
-        _Check("modules_are_in_evaluation_mode", "every module is in evaluation mode", _mode),
         _Check("shapes_are_those_of_the_channels", "predictions and channels have the shapes that are said", _shapes),
         _Check("steps_are_pure", "a round changes nothing but what it returns, and repeats bit for bit", _pure),
         _Check("starts_are_repeatable", "every episode starts alike", _starts),
@@ -270,6 +318,7 @@ MACHINE_CHECKS = {
         _Check("rollout_is_step_after_step", "rollout, replay and steps agree", _sequential),
         _Check("points_fire_once", "every point fires once a round, and looking changes nothing", _points),
         _Check("fresh_copies_are_repeatable", "untrained copies are others, and repeatable", _copies, False),
+        _Check("it_runs_in_every_precision", "a copy in double and in half precision runs a round", _precisions, False),
         _Check("digest_moves_with_every_weight", "the digest is the identity of all weights", _digest, False),
     )
 }
@@ -277,6 +326,7 @@ MACHINE_CHECKS = {
 
 
 @checked
+@plainly()
 def check_machine(
     machine: Machine, episodes: Episodes | None = None, *, only: Sequence[str] | None = None, cheap: bool = False
 ) -> None:
@@ -292,7 +342,8 @@ def check_machine(
             raise unknown_name("check of a machine", key, MACHINE_CHECKS, limit=20)
     if episodes is None:
         task = catalog.of(machine)
-        episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
+        room = min((c.shape[0] // c.grows for c in machine.channels if c.grows), default=_N_RUN)
+        episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(min(_N_RUN, room))), SEED)
     require(len(episodes) >= 2 and episodes.n_rounds >= 2, "give at least 2 episodes of at least 2 rounds")
     case = _Case(machine, episodes)
     asked = [c for c in MACHINE_CHECKS.values() if (only is None and (c.cheap or not cheap)) or c.key in (only or ())]
@@ -302,8 +353,8 @@ def check_machine(
         for check in asked:
             try:
                 broken += [f"{check.key}: {sentence}" for sentence in check.broken(case)]
-            except Exception as error:  # a step of the user's may raise anything
-                cause, kind = error, "" if isinstance(error, InputError) else f"a round raised {type(error).__name__}: "
+            except Exception as error:  # a machine of the user's may raise anything
+                cause, kind = error, "" if isinstance(error, InputError) else f"{type(error).__name__}: "
                 broken.append(f"{check.key}: {kind}{error}")
             if broken and check.key in ("shapes_are_those_of_the_channels", "steps_are_pure"):
                 break  # the rest would only repeat it
@@ -433,13 +484,17 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int)
     """Whether losses take predictions as models of the task make them."""
     shape = (_N_DRAWN, n_rounds, layout.n_outputs)
     even = torch.full(shape, 1 / layout.n_outputs if layout.kind == "classes" else 0.0)
-    told = layout.prediction(even)
-    found = _tried("losses", lambda: torch.as_tensor(task.data.losses(told, episodes, slice(0, n_rounds))))
-    _require(
-        tuple(found.shape) == shape[:2],
-        f"losses of predictions of {n_rounds} rounds must be [episode, round] = {shape[:2]}, got {tuple(found.shape)}",
-    )
-    _require(not bool(found.isnan().any()), "losses of even predictions hold NaN")
+    for batch in ((), (2,)):  # a sweep scores several edits at once
+        told = layout.prediction(even.expand(*batch, *shape))
+        found = _tried(
+            "losses", lambda told=told: torch.as_tensor(task.data.losses(told, episodes, slice(0, n_rounds)))
+        )
+        wanted, axes = (*batch, *shape[:2]), "[batch, episode, round]" if batch else "[episode, round]"
+        _require(
+            tuple(found.shape) == wanted,
+            f"losses of predictions of {n_rounds} rounds must be {axes} = {wanted}, got {tuple(found.shape)}",
+        )
+        _require(not bool(found.isnan().any()), "losses of even predictions hold NaN")
 
 
 def _check_targets(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Self
 
 import torch
@@ -43,17 +45,14 @@ class HookedMachine(HookedRootModule):
     channels: tuple[Channel, ...]
     points: Mapping[str, Component]
     is_handwired: bool
+    name: str
+    """What users load it by, and what tables call it."""
 
     def __repr__(self) -> str:
         try:
             return described(self)
         except (AttributeError, NotImplementedError):  # a machine that is still being made
             return super().__repr__()
-
-    @property
-    def name(self) -> str:
-        """What users load it by, and what tables call it."""
-        raise NotImplementedError
 
     def step(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
         """One round of a batch: the prediction, and what the next round reads, ``[batch, row, width]``."""
@@ -138,14 +137,22 @@ class HookedMachine(HookedRootModule):
     # Identity.
 
     @property
+    def _weight(self) -> Tensor:
+        """A weight that says where and in what precision the machine computes, or a buffer where it has none."""
+        tensors = [*itertools.islice(self.parameters(), 1), *self.buffers()]
+        return next(
+            (tensor for tensor in tensors if tensor.is_floating_point()), tensors[0] if tensors else torch.empty(0)
+        )
+
+    @property
     def device(self) -> torch.device:
         """Where its weights are."""
-        return next(self.parameters()).device
+        return self._weight.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of its weights."""
-        return next(self.parameters()).dtype
+        return self._weight.dtype
 
     def precision(self) -> dict[str, Any]:
         """The dtype of the weights, and the largest relative error of rounding one number to it: in every rollout."""
@@ -153,12 +160,9 @@ class HookedMachine(HookedRootModule):
 
     def digest(self) -> str:
         """SHA-256 of what :meth:`said` says and of the weights: the machine's identity in every result."""
-        return once(("digest", self.weights_version()), self, self.said_by, make=self._digest)
-
-    @property
-    def said_by(self) -> object:
-        """The object that :meth:`said` describes; a digest is computed again where it is another."""
-        return self
+        # It is computed again once the weights, the name or the configuration are others.
+        about = (self, self.name, getattr(self, "config", None))
+        return once(("digest", self.weights_version()), *about, make=self._digest)
 
     def said(self) -> str:
         """What the machine is beside its weights, as a text."""
@@ -169,24 +173,76 @@ class HookedMachine(HookedRootModule):
 
         ``draw`` draws them, or every module's own ``reset_parameters`` does.
         """
-        # Tensors that a module keeps of a run with gradients have a past, which cannot be copied.
-        kept = [value for part in self.modules() for value in vars(part).values() if isinstance(value, Tensor)]
-        fresh = copy.deepcopy(self, {id(value): value.detach().clone() for value in kept}).cpu()
-        with torch.random.fork_rng(devices=[]):
+        fresh = copy.deepcopy(self).cpu()
+        weights = {name: weight for name, weight in fresh.named_parameters() if weight.is_floating_point()}
+        kept = [(buffer, buffer.clone()) for buffer in fresh.buffers() if buffer.is_floating_point()]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            # What is not drawn is still not a number afterwards, however a module keeps or computes its weights.
+            for tensor in (*weights.values(), *(buffer for buffer, _ in kept)):
+                tensor.fill_(torch.nan)
             torch.default_generator.manual_seed(seed)
             (draw or reset_parameters)(fresh)
+            for buffer, constant in kept:
+                if buffer.isnan().all():  # nothing draws it: a mask, or the codes of positions
+                    buffer.copy_(constant)
+        stored = {**weights, **dict(fresh.named_buffers()), **dict(fresh.named_parameters())}
+        left = ", ".join(n for n, tensor in stored.items() if tensor.is_floating_point() and tensor.isnan().any())
+        left = left.replace("module.", "")
+        require(
+            not left and bool(weights),
+            f"nothing says how to draw {left or 'anything'} of {self.name!r} anew; give adapt(..., reset=...)",
+        )
         return fresh.to(self.device).eval()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy; tensors that a module keeps of a run with gradients have a past, which is not copied."""
+        for part in self.modules():
+            memo.update({id(value): value.detach().clone() for value in _with_a_past(vars(part))})
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
+
+    def _held(self) -> dict[str, Tensor]:
+        """The tensors that make it what it is."""
+        return self.state_dict(keep_vars=True)
 
     def weights_version(self) -> tuple[tuple[int, int], ...]:
         """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``."""
-        return tuple((tensor.data_ptr(), tensor._version) for tensor in self.state_dict(keep_vars=True).values())
+        return tuple((tensor.data_ptr(), written(tensor)) for tensor in self._held().values())
 
     def _digest(self) -> str:
         sha = hashlib.sha256(self.said().encode())
-        for name, tensor in sorted(self.state_dict().items()):
+        for name, tensor in sorted(self._held().items()):
             sha.update(name.encode())
             sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return sha.hexdigest()
+
+
+def _with_a_past(value: Any) -> Iterator[Tensor]:
+    """Tensors with a gradient's history, at any depth of lists and mappings."""
+    if isinstance(value, Tensor):
+        if not value.is_leaf:
+            yield value
+    elif isinstance(value, Mapping | list | tuple | set):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _with_a_past(one)
+
+
+def written(tensor: Tensor) -> int:
+    """How often a tensor was written to; 0 of those that were made in inference mode, which do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """While it is open, or as a decorator: numbers as anywhere, though a caller be in inference mode or autocast."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def reset_parameters(module: nn.Module) -> None:
@@ -200,12 +256,19 @@ def _fitting(name: str, function: Any) -> Any:
     """A hook that is refused when it gives what does not fit in the place of the activation."""
 
     def checked(activation: Tensor, hook: Any) -> Tensor | None:
-        given = function(activation, hook=hook)
-        if given is None or given is activation or (isinstance(given, Tensor) and given.shape == activation.shape):
+        try:
+            given = function(activation, hook=hook)
+        except TypeError as error:
+            if traceback.extract_tb(error.__traceback__)[-1].filename != __file__:
+                raise
+            raise InputError(f"the hook at {name!r} must take (activation, hook): {error}") from error
+        if given is None or given is activation:
+            return given
+        if isinstance(given, Tensor) and (given.shape, given.dtype) == (activation.shape, activation.dtype):
             return given
         raise InputError(
-            f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)}, or None to change nothing; "
-            f"it gave {shown(given)}"
+            f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)} in {activation.dtype}, or "
+            f"None to change nothing; it gave {shown(given)}{f' in {given.dtype}' if isinstance(given, Tensor) else ''}"
         )
 
     return checked

@@ -22,6 +22,7 @@ REPLAY_BATCH = 1024
 
 
 @checked
+@torch.inference_mode(False)
 def replay(
     model: Machine,
     run: Rollout,

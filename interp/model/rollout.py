@@ -27,6 +27,7 @@ from interp.algorithm import Episodes
 from interp.checks import checked, refuse_beyond_machine
 from interp.display import Cache
 from interp.errors import InputError, require, unknown_name
+from interp.kinds import shown
 from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -40,6 +41,7 @@ CHUNK = 256
 
 
 @checked
+@torch.inference_mode(False)
 def rollout(
     model: Machine,
     episodes: Episodes,
@@ -106,6 +108,7 @@ def rollout(
 
 
 @checked
+@torch.inference_mode(False)
 def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0) -> tuple[Any, Rollout]:
     """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
 
@@ -129,6 +132,8 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
     if task.data.interaction is None:
         raise InputError(f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
+    recorded = f"play acts in worlds, such as the .mdps of episodes, got {shown(worlds)}"
+    require(not hasattr(worlds, "n_rounds"), recorded)
     layout = model.layout.fit(worlds)
     told = {"told": True} if layout.draws else {}
     interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told)
@@ -279,6 +284,15 @@ class _Record:
     def rollout(self, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
         """All rounds."""
         predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
+        for what, part, first in (("predicts", predictions, 0), ("carries", self.latents, 1)):
+            wrong = (~part.isfinite()).flatten(2).any(2) if part.ndim > 2 else ~part.isfinite()
+            if wrong.any():
+                t, model = int(wrong.any(0).nonzero()[0]), settings.get("model")
+                raise InputError(
+                    f"what {model!r} {what} is not a number from round {max(t - first, 0)} on, in episode "
+                    f"{int(wrong[:, t].nonzero()[0])} (in {int(wrong.any(1).sum())} of {len(part)} episodes in all): "
+                    "look for a logarithm of 0, a division by 0 or a state that grows without end"
+                )
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
     @staticmethod

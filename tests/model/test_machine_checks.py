@@ -116,12 +116,6 @@ class _Passes(nn.Module):
         return self.inner.read(torch.cat([self.norm(x[:, :16]), x[:, 16:]], 1))
 
 
-def _in_training_mode():
-    machine = adapted(_Passes(), _good, check=False)
-    machine.module.norm.train()
-    return machine
-
-
 def _silent_point():
     def step(m, carried, fed):
         advice, truth = read_round(fed)
@@ -265,7 +259,6 @@ FAULTS = {
     "a state in an attribute": (lambda: cell(_keeps_in_an_attribute), "gives another result the second time"),
     "a count of calls": (lambda: cell(_counts_calls), "gives another result the second time"),
     "it mixes the batch": (lambda: cell(_mixes_the_batch), "depends on the others in the batch"),
-    "batch norm in training mode": (_in_training_mode, "module.norm.* in training mode"),
     "dropout left on": (lambda: cell(_drops_out), "something is drawn at random"),
     "it writes in place": (lambda: cell(_writes_in_place), "writes into what it was given"),
     "more is carried than declared": (lambda: cell(_carries_more), "'count' is carried but in no channel"),

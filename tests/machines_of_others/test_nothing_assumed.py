@@ -1,0 +1,370 @@
+"""Nothing is assumed of a module: what would give another number without a word is refused, or makes no difference."""
+
+import copy
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import FalconMambaConfig, FalconMambaModel, Mamba2Config, Mamba2Model, MambaConfig, MambaModel
+
+import interp
+from circuits.compare.question import Effort
+from interp.errors import InputError
+from interp.interventions import patching
+from interp.machines.sequences import Embedded, state_space
+from interp.tasks import experts
+from tests.machines import N_EXPERTS, RoundCell, read_round
+from tests.machines_of_others.kinds import LAYOUT, coconut, drawn, hrm
+
+EPISODES = experts.sample(6, 10, N_EXPERTS, seed=0)
+
+
+def body(*layers):
+    """A cell whose readout is ``layers`` between two linear ones."""
+    module = drawn(lambda: RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)))
+    module.read = drawn(lambda: nn.Sequential(nn.Linear(20, 16), *layers, nn.Linear(16, 2)))
+    return module
+
+
+def step(m, carried, fed, scale=1.0):
+    advice, truth = read_round(fed)
+    after = m.cell(torch.cat([advice, truth], 1), carried["h"])
+    return scale * m.read(torch.cat([carried["h"], advice], 1)), {"h": after}
+
+
+def adapted(module=None, step=step, channels=(("h", (16,)),), **options):
+    channels = [interp.Channel(*one) for one in channels]
+    return interp.adapt(module or body(), LAYOUT, step=step, channels=channels, **{"name": "mine", **options})
+
+
+def predicted(machine):
+    return interp.rollout(machine, EPISODES).predictions
+
+
+# The untrained control.
+
+
+class _Partly(nn.Linear):
+    def reset_parameters(self):
+        nn.init.normal_(self.weight[:8])
+
+
+class _Table(nn.Module):
+    def __init__(self, drawn):
+        super().__init__()
+        self.register_buffer("table", torch.ones(16))
+        self.drawn = drawn
+
+    def reset_parameters(self):
+        self.table[: self.drawn].normal_()
+
+    def forward(self, x):
+        return x * self.table
+
+
+@pytest.mark.parametrize(
+    ("layer", "left"),
+    [(lambda: _Partly(16, 16), "read.1.weight"), (lambda: _Table(3), "read.1.table"), (lambda: nn.BatchNorm1d(16), "")],
+)
+def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, left):
+    module = body(layer())
+    for held in module.read[1].buffers():
+        held.add_(3)
+    machine = adapted(module, check=False)
+    if left:
+        with pytest.raises(InputError, match=f"nothing says how to draw .*{left}.* of 'mine' anew"):
+            machine.fresh(0)
+    else:
+        assert machine.fresh(0).module.read[1].running_mean.abs().max() == 0
+    assert not any(part.isnan().any() for part in module.state_dict().values())
+
+
+def test_a_constant_stays_and_a_parametrized_transformer_is_refused():
+    assert adapted(body(_Table(0))).fresh(0).module.read[1].table.min() == 1
+    wired = interp.load("wma-handwired", n_experts=2)
+    nn.utils.parametrizations.weight_norm(wired.blocks[0].attn, "W_O")
+    with pytest.raises(InputError, match=r"draw .*W_O\.original0"):
+        wired.fresh(0)
+
+
+def test_a_drawing_that_raises_or_draws_nothing_is_told():
+    for reset, sentence in (
+        (lambda m: 1 / 0, "reset= raised ZeroDivisionError"),
+        (lambda m: m.cell, "draw cell.weight"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            adapted(reset=reset).fresh(0)
+    with pytest.raises(InputError, match="nothing says how to draw anything"):
+        adapted(nn.Module(), lambda m, c, f: (c["h"][:, :2], c), check=False).fresh(0)
+
+
+def test_tensors_with_a_past_are_copied_wherever_a_module_keeps_them():
+    machine = adapted()
+    made = machine.module.read(torch.ones(1, 20))
+    machine.module.bag, machine.module.table = [None, (made,)], {"last": {"scores": made}}
+    again = copy.deepcopy(machine)
+    assert again.module.bag[1][0].grad_fn is None and torch.equal(again.module.table["last"]["scores"], made)
+    assert machine.fresh(0).digest() == machine.fresh(0).digest()
+
+
+# Relatives of what an adapter knows.
+
+
+class _Reader(nn.Module):
+    def __init__(self, core):
+        super().__init__()
+        self.core, self.read = core, nn.Linear(8, 2)
+
+
+SIZES = {"vocab_size": len(LAYOUT.vocabulary), "hidden_size": 8, "state_size": 4, "num_hidden_layers": 2}
+
+
+class _Scaled(MambaModel):
+    def forward(self, **given):
+        done = super().forward(**given)
+        done.last_hidden_state = 1.01 * done.last_hidden_state
+        return done
+
+
+@pytest.mark.parametrize(
+    ("core", "sentence"),
+    [
+        (lambda: FalconMambaModel(FalconMambaConfig(**SIZES)), "FalconMambaModel gives other numbers"),
+        (lambda: Mamba2Model(Mamba2Config(**SIZES, num_heads=2, head_dim=8, n_groups=1)), "are no Mamba mixers"),
+        (lambda: _Scaled(MambaConfig(**SIZES)), "_Scaled gives other numbers"),
+        (lambda: MambaModel(MambaConfig(**SIZES)), ""),
+    ],
+)
+def test_a_relative_that_computes_otherwise_is_refused(core, sentence):
+    def make():
+        rounds = Embedded.tokens(LAYOUT, "core.embeddings")
+        return state_space(drawn(lambda: _Reader(core())), LAYOUT, read=lambda m, y, f: m.read(y), embedded=rounds)
+
+    if not sentence:
+        assert make().digest()
+        return
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize("make", [hrm, coconut])
+def test_other_adapters_hold_themselves_against_the_library_as_well(make, monkeypatch):
+    from interp.machines import sequences
+
+    name = {hrm: "refined", coconut: "_run"}[make]
+    true = getattr(sequences, name)
+    monkeypatch.setattr(sequences, name, lambda *given: tuple(1.001 * part for part in true(*given)))
+    with pytest.raises(InputError, match="gives other numbers than this adapter's form of it"):
+        make()
+
+
+# Mode, precision, inference mode.
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(16)])
+def test_rounds_run_in_evaluation_mode_and_a_module_stays_in_its_own(layer):
+    module = body(layer()).train()
+    module.read[0].eval()
+    machine = adapted(module)
+    flags = [part.training for part in module.modules()]
+    one, other = predicted(machine), predicted(machine.eval())
+    patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",))
+    assert torch.equal(one, other) and [part.training for part in module.modules()] == flags
+    assert machine.train().module.read[0].training
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_every_precision_gives_numbers(dtype):
+    """Numbers that a step makes of tokens are of the machine's dtype; a step that insists on float32 is told so."""
+    machine = adapted().to(dtype)
+    effects = patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",))
+    assert np.isfinite(effects.to_frame()["effect"]).all() and predicted(machine).dtype == dtype
+    halves = adapted(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
+    with pytest.raises(InputError, match=r"it_runs_in_every_precision: .*\.to\(fed\.values\)"):
+        interp.check_machine(halves)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu")])
+def test_loading_and_checks_are_the_same_in_inference_mode_and_under_autocast(mode):
+    plain = interp.load("wma-gru").digest()
+    with mode():
+        machine = interp.load("wma-gru")
+        assert machine.digest() == plain
+        interp.check_machine(adapted())
+        interp.check_machine(machine, only=["predictions_are_probabilities", "steps_are_pure"])
+
+
+def test_a_transposed_weight_is_one():
+    module = body()
+    module.read[0].weight = nn.Parameter(torch.randn(20, 16).T)
+    interp.check_machine(adapted(module), only=["digest_moves_with_every_weight"])
+
+
+# What a digest holds.
+
+
+def test_a_digest_holds_what_a_machine_does():
+    module = body()
+    factors = {scale: adapted(module, functools.partial(step, scale=scale)).digest() for scale in (1.0, 1.02, 2.0)}
+    assert len(set(factors.values())) == 3
+    assert adapted(module, functools.partial(step, scale=2.0)).digest() == factors[2.0]
+    module.register_buffer("scale", torch.ones(1), persistent=False)
+    machine = adapted(module, lambda m, c, f: step(m, c, f, m.scale))
+    before = machine.digest()
+    module.scale.add_(1e-6)
+    assert machine.digest() != before
+
+
+# What is not a number, no probability, or not what was asked for.
+
+
+def _counting(then):
+    """A cell that counts its rounds, and does something else from round 5 on."""
+
+    def counts(m, carried, fed):
+        scores, after = step(m, {"h": carried["h"]}, fed)
+        late = carried["n"] >= 5
+        scores, h = then(scores, after["h"], fed, late)
+        return scores, {"h": h, "n": carried["n"] + 1}
+
+    return {"step": counts, "channels": [("h", (16,)), ("n", (1,))]}
+
+
+def _no_state(scores, h, fed, late):
+    one = late & (torch.arange(len(h)) == 2).unsqueeze(1)
+    return scores, torch.where(one, torch.nan, h)
+
+
+def _no_prediction(scores, h, fed, late):
+    return torch.where(late, torch.inf, scores), h
+
+
+def _truth(scores, h, fed, late):
+    truth = read_round(fed)[1]
+    return torch.where(late, 5 * torch.cat([-truth, truth], 1), scores), h
+
+
+@pytest.mark.parametrize(
+    ("then", "where"),
+    [(_no_state, "'mine' (predicts|carries) .* from round [56] on, in episode 2 .in 1 of 6"), (_no_prediction, "5 on")],
+)
+@pytest.mark.parametrize("analysis", ["rollout", "sweep"])
+def test_what_is_not_a_number_is_told_by_round_and_episode(then, where, analysis):
+    machine = adapted(check=False, **_counting(then))
+    with pytest.raises(InputError, match=f"not a number.*{where}|{where}"):
+        if analysis == "rollout":
+            interp.rollout(machine, EPISODES)
+        else:
+            patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=7, sites=("latent",))
+
+
+@pytest.mark.parametrize(("then", "sentence"), [(_no_state, "not a number"), (_truth, "round 5 changes with 'y'")])
+def test_faults_of_late_rounds_are_found(then, sentence):
+    with pytest.raises(InputError, match=sentence):
+        adapted(**_counting(then))
+
+
+@pytest.mark.parametrize("share", [(0.5, 0.65), (-0.1, 1.1)])
+def test_probabilities_add_up_to_one(share):
+    machine = adapted(
+        step=lambda m, c, f: (torch.tensor(share).expand(len(c["h"]), 2), c), output="probability", check=False
+    )
+    with pytest.raises(InputError, match=rf"no probabilities.* the least is {min(share):.4g} and a sum is"):
+        interp.rollout(machine, EPISODES)
+
+
+def _seeds(m, c, f):
+    torch.manual_seed(0)
+    return step(m, c, f)
+
+
+def _writes_what_is_there(m, c, f):
+    f.values.zero_()
+    return step(m, c, f)
+
+
+def _counts_in_a_buffer(m, c, f):
+    m.read[1].table[0] += 1
+    return step(m, c, f)
+
+
+TAKEN = {
+    "seeds torch": ({"step": _seeds}, "changes the global generator"),
+    "writes what is there": ({"step": _writes_what_is_there}, "writes into what it was given"),
+    "counts in a buffer": ({"step": _counts_in_a_buffer, "module": body(_Table(0))}, "the same round|read.1.table"),
+    "three outcomes": ({"step": lambda m, c, f: (torch.ones(len(c["h"]), 3), c)}, r"each of q0, q1, got \[4, 3"),
+    "squeezed": ({"step": lambda m, c, f: (step(m, c, f)[0].squeeze(), step(m, c, f)[1])}, r"rows_do_not.* got \[2\]"),
+    "three things": ({"step": lambda m, c, f: (1, 2, 3)}, r"returns \(scores, carried\).* got 1, 2, 3"),
+    "nothing": ({"step": lambda m, c, f: None}, r"returns \(scores, carried\).* got None"),
+    "a swapped pair": ({"step": lambda m, c, f: step(m, c, f)[::-1]}, r"returns \(scores, carried\)"),
+    "an array": ({"step": lambda m, c, f: (step(m, c, f)[0], {"h": c["h"].numpy()})}, "got an ndarray of shape"),
+    "a complex start": ({"initial": lambda m: {"h": torch.ones(16) * 1j}}, "a tensor of real numbers"),
+    "sizes beside a layout": ({"sizes": {"n_experts": 8}}, "a layout has its sizes"),
+    "a list of points": ({"points": ["cell"]}, "points= names what to look at"),
+    "an item of one tensor": ({"points": {"read": interp.Point("read", item=1)}}, "1 is all that there is"),
+    "labels of other places": (
+        {"points": {"c": interp.Point("cell", axes="pos", labels=("a",))}, "step": step}, r"axes \[batch, pos, vector\]"
+    ),
+    "a scripted point": ({"module": None, "points": {"read": "read"}}, "calls no hooks"),
+    "the device meta": ({"module": body().to("meta")}, "where no numbers are"),
+    "a huge channel": ({"channels": [("h", (10**12,))]}, "would take about"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", TAKEN)
+def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
+    given, sentence = TAKEN[fault]
+    if fault == "a scripted point":
+        given["module"] = body()
+        given["module"].read = torch.jit.script(given["module"].read)
+    with pytest.raises(InputError, match=sentence):
+        adapted(**given)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        *((lambda of=of: interp.Point("cell", of=of), "of must be 'output' or 'input'") for of in ("out", None)),
+        *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
+        (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
+        (lambda: interp.Point("cell", labels="ab"), "labels must be a list"),
+        *((lambda n=n: interp.Channel("h", (8, 2), n), "cannot grow by") for n in (1.5, True)),
+        (lambda: adapted(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)), "read= .* a tensor, got"),
+        (lambda: adapted(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)), "read= raised ZeroDivision"),
+        (
+            lambda: interp.machines.cell(body(), "experts", sizes={"n_states": 4}, hear=len, read=len, core="cell"),
+            "n_st",
+        ),
+        (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),
+        (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
+        *((lambda n=n: Effort(battery=n), "battery") for n in (0, -1, 10**7)),
+    ],
+)
+def test_arguments_that_were_ignored_are_refused(make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+def test_modules_that_are_used_twice_have_two_names_and_steps_need_no_name():
+    shared = nn.Linear(16, 16)
+    module = body(shared, nn.ReLU(), shared)
+    for name in ("read.1", "read.3"):
+        machine = adapted(module, points={"shared": interp.Point(name, times=2)})
+        assert machine.points["shared"].n_layers == 2
+
+    class Steps:
+        def __call__(self, m, carried, fed):
+            return step(m, carried, fed)
+
+    assert torch.equal(predicted(adapted(body(), Steps())), predicted(adapted(body())))
+
+
+@pytest.mark.parametrize(
+    ("hook", "sentence"), [(lambda x, hook: x.double(), "in torch.float64"), (lambda x: x, "must take")]
+)
+def test_a_hook_of_another_precision_or_signature_is_told(hook, sentence):
+    machine = adapted(points={"cell": "cell"})
+    with pytest.raises(InputError, match=sentence):
+        interp.rollout(machine, EPISODES, fwd_hooks=[("points.cell", hook)])
