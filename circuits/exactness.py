@@ -145,7 +145,15 @@ def check(
         unit = plan.unit(circuit, values, key)
         meters.append(_Meter(key, location.hook, where, location.reader(circuit), truths[key], unit))
     if circuit.layout.prediction_axes == 0:
-        meters.append(_meter_of_outcomes(circuit, model, circuit.algorithm.distribution(values)))
+        # Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others.
+        position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
+
+        def outcomes(resid: Tensor) -> Tensor:
+            read = model.unembed(model.ln_final(resid[..., position, :].to(model.W_U.device)))
+            return read[..., : circuit.layout.n_outputs].cpu()  # type: ignore[no-any-return]
+
+        truth, where = circuit.algorithm.distribution(values), f"{hook} at {circuit.layout.predict_label}"
+        meters.append(_Meter("distribution", hook, where, outcomes, truth, 1.0))
     run, model = _read(model.to(device), episodes, meters), model.cpu()
     run = replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=run.fed.each(Tensor.cpu))
     measured = [(meter.key, meter.where, meter.error, meter.relative) for meter in meters]
@@ -338,17 +346,6 @@ class _Meter:
         self.error, self.relative = max(self.error, error), max(self.relative, relative)
         self.round = (self.round + 1) % self.truth.shape[1]
         self.first = self.first if self.round else last
-
-
-def _meter_of_outcomes(circuit: Circuit, model: HookedLatentTransformer, truth: np.ndarray) -> _Meter:
-    """Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others."""
-    position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
-
-    def read(resid: Tensor) -> Tensor:
-        outcomes = model.unembed(model.ln_final(resid[..., position, :].to(model.W_U.device)))
-        return outcomes[..., : circuit.layout.n_outputs].cpu()
-
-    return _Meter("distribution", hook, f"{hook} at {circuit.layout.predict_label}", read, truth, 1.0)
 
 
 def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:

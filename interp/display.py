@@ -60,14 +60,14 @@ def drawn(figure: Any) -> Any:
     >>> drawn(Figure(figsize=(1, 1)))._repr_png_()[:4]
     b'\\x89PNG'
     """
-    figure._repr_png_ = partial(_png, figure)
+
+    def png() -> bytes:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+        return buffer.getvalue()
+
+    figure._repr_png_ = png
     return figure
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
-    return buffer.getvalue()
 
 
 def described(machine: Machine) -> str:

@@ -50,7 +50,12 @@ def trajectories(
     figure = Figure(figsize=(width, 3.4))
     left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
     steps = np.arange(len(values))
-    told = _told_apart(reference)
+    # Each series has its own colour where there are hues enough, else the six that move most; the others are grey.
+    moved = np.abs(reference[-1] - np.median(reference[-1]))
+    hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
+    told = dict(zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False))
+    if len(labels) <= len(CYCLE):
+        told = dict(enumerate(CYCLE[: len(labels)]))
     for i, label in sorted(enumerate(labels), key=lambda item: item[0] in told):
         if i not in told:  # so thin that they do not hide those that are named
             left.plot(steps, values[:, i], color=LIGHT["grey"], linewidth=0.6, alpha=0.35)
@@ -70,34 +75,20 @@ def trajectories(
         figure.legend(*named, loc="outside lower left", ncols=min(len(named[0]), int(width / 1.6)), columnspacing=1.2)
     right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
-    _difference_scale(right, np.abs(values - reference))
+    largest = float(np.abs(values - reference).max(initial=0))
+    if largest == 0:
+        right.set(ylim=(-0.05, 1), yticks=[0])
+        right.annotate("exactly 0 at every step", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+    else:
+        top = 10.0 ** np.ceil(np.log10(largest))
+        right.set_yscale("symlog", linthresh=top * 1e-3, linscale=0.3)
+        right.set_ylim(0, top * 1.3)
+        decades = top * 10.0 ** np.arange(-3, 1)
+        right.set_yticks([0, *decades], ["0", *(f"{tick:.3g}" for tick in decades)])
+        right.minorticks_off()
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
-
-
-def _told_apart(reference: NDArray[np.float64]) -> dict[int, str]:
-    """Series -> its own colour: all where there are hues enough, else the six that move most; the others are grey."""
-    n = reference.shape[1]
-    if n <= len(CYCLE):
-        return dict(enumerate(CYCLE[:n]))
-    moved = np.abs(reference[-1] - np.median(reference[-1]))
-    hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
-    return dict(zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False))
-
-
-def _difference_scale(axes: Axes, difference: NDArray[np.float64]) -> None:
-    largest = float(difference.max(initial=0))
-    if largest == 0:
-        axes.set(ylim=(-0.05, 1), yticks=[0])
-        axes.annotate("exactly 0 at every step", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
-        return
-    top = 10.0 ** np.ceil(np.log10(largest))
-    axes.set_yscale("symlog", linthresh=top * 1e-3, linscale=0.3)
-    axes.set_ylim(0, top * 1.3)
-    decades = top * 10.0 ** np.arange(-3, 1)
-    axes.set_yticks([0, *decades], ["0", *(f"{tick:.3g}" for tick in decades)])
-    axes.minorticks_off()
 
 
 def over_rounds(
@@ -235,7 +226,11 @@ def heatmaps(
         axes.set_title(title, fontsize=9)
         _ticks(axes, [str(name) for name in frame.index], columns)
         axes.set(ylabel=ylabel)
-        _numbered(axes, grid, limit)
+        for (i, j), value in np.ndenumerate(grid) if grid.size <= 400 and grid.shape[1] <= 20 else ():
+            if np.isfinite(value) and abs(value) >= 0.005 * limit:
+                ink = LIGHT_TEXT if abs(value) > 0.85 * limit else INK
+                text = (f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}").replace("-", "−")
+                axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=8)
     below[-1].set(xlabel=xlabel)
     bar = colour_bar(figure, image, label, ax=list(below), fraction=0.03, pad=0.015)
     bar.locator = MaxNLocator(4)
@@ -250,16 +245,6 @@ def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str 
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
-
-
-def _numbered(axes: Axes, grid: NDArray[np.float64], limit: float) -> None:
-    """Write the numbers into the cells of a small grid; those next to nothing are left out."""
-    if grid.size > 400 or grid.shape[1] > 20:
-        return
-    for (i, j), value in np.ndenumerate(grid):
-        if np.isfinite(value) and abs(value) >= 0.005 * limit:
-            ink = LIGHT_TEXT if abs(value) > 0.85 * limit else INK
-            axes.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=8)
 
 
 def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
@@ -361,8 +346,3 @@ def measured(measures: Sequence[Any]) -> Figure:
     names = [f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}" for one in rows]
     axes.set_yticks(range(len(rows)), names)
     return figure
-
-
-def _short(value: float) -> str:
-    text = f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
-    return text.replace("-", "−")

@@ -8,6 +8,7 @@ time works in a folder that is :func:`locked`. Errors of the system and of libra
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LOCK_FILE = ".lock"
+_CLEARED: set[Path] = set()
+"""Folders from which what killed processes left was removed: once a process."""
 _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
@@ -112,7 +115,10 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {to}{str(path)!r}: {error.strerror or error}; {_remedy(error)}") from error
+        remedy = "choose a folder that can be written"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            remedy = "free some space or choose another folder, then run the same command again"
+        raise InputError(f"cannot write {to}{str(path)!r}: {error.strerror or error}; {remedy}") from error
     except Exception as error:
         # safetensors wraps the system's error in its own, and is not imported here: that takes a second.
         if type(error).__name__ != "SafetensorError":
@@ -148,17 +154,12 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
 
 def temporary_beside(path: Path) -> Path:
     """A new name beside ``path``, for what will be renamed to it; what killed processes left there is removed."""
-    _remove_left_behind(path.parent)
-    return path.parent / f".{path.name}.~{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
-
-
-@cache
-def _remove_left_behind(folder: Path) -> None:
-    """Remove temporary files and folders whose process, on this machine, is no more: once a folder."""
-    for found in folder.glob(".*"):
+    for found in path.parent.glob(".*~*") if path.parent not in _CLEARED else ():
         match = _TEMPORARY.match(found.name)
         if match and match[1] == _machine() and not _alive(int(match[2])):
             shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(missing_ok=True)
+    _CLEARED.add(path.parent)
+    return path.parent / f".{path.name}.~{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
 
 
 @cache
@@ -174,14 +175,6 @@ def _alive(process: int) -> bool:
     except OSError:
         return True
     return True
-
-
-def _remedy(error: OSError) -> str:
-    import errno
-
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "free some space or choose another folder, then run the same command again"
-    return "choose a folder that can be written"
 
 
 def write_text(path: str | Path, text: str) -> Path:

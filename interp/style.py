@@ -90,35 +90,24 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     svg = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", svg)  # two equal images would share theirs
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
-    svg = _themed(svg)
+    svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--page)")
+    for name, colour in LIGHT.items():
+        svg = re.sub(re.escape(colour), f"var(--{name})", svg, flags=re.IGNORECASE)
     width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
     head, body = svg.split(">", 1)
     head = re.sub(r'\s(width|height|version|xmlns(:xlink)?)="[^"]*"', "", head)
     inches = float(width) / 72
-    style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * _legible(body):.3f}in"
+    # How far a picture may shrink, as a share of its width, until its smallest text is ``_SMALLEST_TEXT`` high.
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
+    legible = min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE) if sizes else 0.0
+    style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * legible:.3f}in"
     style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
     label = f"{prefix}-title"
+    # Without comments, long decimals (never those of a label's text) and indentation: a third of the bytes.
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), body)
+    body = re.sub(r"\s*\n\s*", "\n", body)
     return (
         f'{head} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
-        f'<title id="{label}">{escape(foreign.plain(title))}</title>{_compact(body)}'
+        f'<title id="{label}">{escape(foreign.plain(title))}</title>{body}'
     )
-
-
-def _legible(body: str) -> float:
-    """How far a picture may shrink, as a share of its width, until its smallest text is ``_SMALLEST_TEXT`` high."""
-    sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
-    return min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE) if sizes else 0.0
-
-
-def _themed(svg: str) -> str:
-    svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--page)")
-    for name, colour in LIGHT.items():
-        svg = re.sub(re.escape(colour), f"var(--{name})", svg, flags=re.IGNORECASE)
-    return svg
-
-
-def _compact(body: str) -> str:
-    """Without comments, long decimals and indentation: a third of the bytes."""
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), body)  # never a label's text
-    return re.sub(r"\s*\n\s*", "\n", body)

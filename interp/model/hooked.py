@@ -139,10 +139,8 @@ class HookedMachine(HookedRootModule):
     @property
     def _weight(self) -> Tensor:
         """A weight that says where and in what precision the machine computes, or a buffer where it has none."""
-        tensors = [*itertools.islice(self.parameters(), 1), *self.buffers()]
-        return next(
-            (tensor for tensor in tensors if tensor.is_floating_point()), tensors[0] if tensors else torch.empty(0)
-        )
+        buffers = (buffer for buffer in self.buffers() if buffer.is_floating_point())
+        return next(itertools.chain(self.parameters(), buffers), torch.empty(0))
 
     @property
     def device(self) -> torch.device:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens import ActivationCache, FactoredMatrix
 
-from interp.checks import array_of, checked
+from interp.checks import array_of, checked, fit
 from interp.errors import InputError, require, unknown_name
 from interp.kinds import shown
 from interp.model.components import Affine, Block, Embedding
@@ -27,6 +28,20 @@ _ON_REQUEST = {
 """Hook points that cost time or memory, and the flag that makes them fire; asking for one by name sets its flag."""
 _OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
 """In a model without MLPs these fire like those of an MLP that writes zeros, when a hook or a cache asks for them."""
+
+
+def _switch(flag: str) -> Callable[[Any, bool], None]:
+    """The method of HookedTransformer that makes points fire, or not."""
+
+    def switch(self: Any, on: bool) -> None:
+        setattr(self.runtime, flag, fit("flag", on, bool))
+
+    return switch
+
+
+def _stacked(name: str) -> Any:
+    """The weights of all heads, layer by layer."""
+    return property(lambda model: torch.stack([block.attn.get_parameter(name) for block in model.blocks]))
 
 
 class LensSurface(HookedMachine):
@@ -66,20 +81,10 @@ class LensSurface(HookedMachine):
         self.runtime.device, self.runtime.dtype = self.W_E.device, self.W_E.dtype
         return self.runtime
 
-    @checked
-    def set_use_attn_result(self, flag: bool) -> None:
-        """Whether ``hook_result``, what each head writes, fires."""
-        self.runtime.use_attn_result = flag
-
-    @checked
-    def set_use_split_qkv_input(self, flag: bool) -> None:
-        """Whether ``hook_q_input``, ``hook_k_input`` and ``hook_v_input``, what each head reads, fire."""
-        self.runtime.use_split_qkv_input = flag
-
-    @checked
-    def set_use_hook_mlp_in(self, flag: bool) -> None:
-        """Whether ``hook_mlp_in``, what an MLP reads before its normalisation, fires."""
-        self.runtime.use_hook_mlp_in = flag
+    # Whether what each head writes, what it reads, and what an MLP reads before its normalisation fires.
+    set_use_attn_result = _switch("use_attn_result")
+    set_use_split_qkv_input = _switch("use_split_qkv_input")
+    set_use_hook_mlp_in = _switch("use_hook_mlp_in")
 
     @checked
     def set_use_attn_in(self, flag: bool) -> None:
@@ -145,28 +150,12 @@ class LensSurface(HookedMachine):
         require(inside, f"tokens must be indices of outcomes, 0 to {n - 1}, got {shown(tokens)}")
         return indices.long()
 
-    def _stack(self, name: str) -> Tensor:
-        return torch.stack([block.attn.get_parameter(name) for block in self.blocks])
-
-    @property
-    def W_Q(self) -> Float[Tensor, "layer head d_model d_head"]:
-        """The query weights of all heads."""
-        return self._stack("W_Q")
-
-    @property
-    def W_K(self) -> Float[Tensor, "layer head d_model d_head"]:
-        """The key weights of all heads."""
-        return self._stack("W_K")
-
-    @property
-    def W_V(self) -> Float[Tensor, "layer head d_model d_head"]:
-        """The value weights of all heads."""
-        return self._stack("W_V")
-
-    @property
-    def W_O(self) -> Float[Tensor, "layer head d_head d_model"]:
-        """The output weights of all heads."""
-        return self._stack("W_O")
+    # Weights: ``[layer, head, d_model, d_head]`` (W_O: ``[..., d_head, d_model]``), tables by id, and the unembedding.
+    W_Q, W_K, W_V, W_O = map(_stacked, ("W_Q", "W_K", "W_V", "W_O"))
+    W_E = property(attrgetter("embed.table"))
+    W_pos = property(attrgetter("pos_embed.table"))
+    W_U = property(attrgetter("unembed.weight"))
+    b_U = property(attrgetter("unembed.bias"))
 
     @property
     def QK(self) -> FactoredMatrix:
@@ -177,23 +166,3 @@ class LensSurface(HookedMachine):
     def OV(self) -> FactoredMatrix:
         """``W_V W_O`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
         return FactoredMatrix(self.W_V, self.W_O)
-
-    @property
-    def W_E(self) -> Tensor:
-        """The token embeddings, ``[d_vocab, d_model]``."""
-        return self.embed.table
-
-    @property
-    def W_pos(self) -> Tensor:
-        """The position codes, ``[n_ctx, d_model]``."""
-        return self.pos_embed.table
-
-    @property
-    def W_U(self) -> Tensor:
-        """The unembedding, ``[d_model, d_vocab_out]``."""
-        return self.unembed.weight
-
-    @property
-    def b_U(self) -> Tensor:
-        """The bias of the unembedding, ``[d_vocab_out]``."""
-        return self.unembed.bias

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -351,35 +352,10 @@ class HookedLatentTransformer(LensSurface):
         """Whether the model was compiled from a circuit, and so reads its state out exactly."""
         return len(self.state_map) > 0
 
-    @property
-    def layout(self) -> RoundLayout:  # type: ignore[override]
-        """The layout of the largest rounds that the model reads."""
-        return self.config.layout
-
-    @property
-    def name(self) -> str:
-        """What users load it by."""
-        return self.config.name
-
-    @property
-    def origin(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """How to make it again: the circuit and its arguments, or the training preset."""
-        return self.config.origin
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return self.W_E.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of its weights."""
-        return self.W_E.dtype
-
-    @property
-    def said_by(self) -> object:
-        """The configuration, which may be replaced by another."""
-        return self.config
+    # Its largest rounds, what users load it by, and how to make it again: the circuit and its arguments, or the preset.
+    layout = property(attrgetter("config.layout"))
+    name = property(attrgetter("config.name"))
+    origin = property(attrgetter("config.origin"))
 
     def said(self) -> str:
         """The configuration as JSON: what its digest holds beside the weights."""

@@ -48,10 +48,6 @@ class Batch:
         """Rounds of every episode."""
         return self.targets.shape[1]
 
-    def truncate(self, n_rounds: int) -> Batch:
-        """The first ``n_rounds`` rounds."""
-        return self._each(lambda tensor: tensor[:, :n_rounds])
-
     def windows(self, n_rounds: int) -> Iterator[Batch]:
         """The episodes in pieces of ``n_rounds`` consecutive rounds (the last may be shorter); 0: in one piece."""
         length = n_rounds or self.n_rounds
@@ -97,7 +93,7 @@ class EpisodeSource:
         n_episodes = max(1, config.batch_size // n_shards)
         if config.dataset_episodes:
             drawn = self._from_dataset(rng, n_episodes, chosen)
-            return encode(drawn, self.layout, config.targets).truncate(chosen.n_rounds)
+            return next(encode(drawn, self.layout, config.targets).windows(chosen.n_rounds))
         return encode(self._sample(rng, n_episodes, chosen, step), self.layout, config.targets)
 
     def evaluation(self) -> list[Episodes]:
@@ -221,18 +217,16 @@ def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[st
     for episodes in batches:
         run = rollout(model, episodes, commit=commit)
         predictions = run.predictions.double()
-        if goal.evaluate is None:
-            parts.append(_excess(run.layout, predictions.cpu(), goal.targets(episodes)))
-        else:
+        if goal.evaluate is not None:
             parts.append(goal.evaluate(predictions.numpy(force=True), episodes))
+            continue
+        targets = np.asarray(goal.targets(episodes))
+        if run.layout.kind != "classes":
+            loss = float(run.layout.loss(predictions.cpu(), torch.from_numpy(targets)[..., 0]).mean())
+            parts.append({"loss": loss, "excess": loss})
+            continue
+        distribution = run.layout.distribution(predictions).numpy(force=True)
+        loss = float(-(targets * np.log(np.maximum(distribution, np.finfo(np.float64).tiny))).sum(-1).mean())
+        parts.append({"cross_entropy": loss, "excess": loss - float(special.entr(targets).sum(-1).mean())})
     model.train(was_training)  # type: ignore[attr-defined]
     return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
-
-
-def _excess(layout: RoundLayout, predictions: Tensor, targets: np.ndarray) -> dict[str, float]:
-    if layout.kind != "classes":
-        loss = layout.loss(predictions, torch.from_numpy(np.asarray(targets))[..., 0]).mean()
-        return {"loss": float(loss), "excess": float(loss)}
-    tiny, distribution = np.finfo(np.float64).tiny, layout.distribution(predictions).numpy(force=True)
-    loss = -(targets * np.log(np.maximum(distribution, tiny))).sum(-1).mean()
-    return {"cross_entropy": float(loss), "excess": float(loss - special.entr(targets).sum(-1).mean())}
