@@ -49,7 +49,7 @@ _CLAIMS = {
 
 _SHORT = 10
 """Rounds of the short horizon."""
-MOST_SOFT = 1e-4
+_MOST_SOFT = 1e-4
 """The largest error that a form may leave and still be verified: a tenth of what a weight off by 1e-3 changes."""
 
 
@@ -185,13 +185,13 @@ def check(
     for entry in measured:
         tolerance, by = plan.tolerance(entry[0], dtype)
         soft, why = plan.soft(circuit, values, entry[0])
-        if soft > MOST_SOFT:
-            soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {MOST_SOFT:g}"
+        if soft > _MOST_SOFT:
+            soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {_MOST_SOFT:g}"
         elif why:
             why = f"{why} = {soft:.1g}"
         share = shares.get(entry[0], 0.0)
         checks.append(Check(size, dtype, *entry, tolerance + soft, by, share, plan.most_undecided, why))
-    leak = causal_leak(model, run)
+    leak = _causal_leak(model, run)
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
 
 
@@ -286,7 +286,7 @@ def _read(model: HookedLatentTransformer, episodes: Any, meters: Sequence[_Meter
     return run
 
 
-def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 2) -> float:
+def _causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 2) -> float:
     """Largest change at any position when the embeddings of all later ones are replaced by noise; 0 where causal.
 
     The last round of the first ``n_episodes`` runs once for every position, each time with noise from there on. Every

@@ -217,10 +217,10 @@ def needs_float64(model: str, instead: str) -> str:
 # whose sink is keyed by content, needs eta = (2 / Delta) ln((N - 1) / eps) and no xi.
 
 
-def required_eta(margin: float, n_positions: int, eps: float) -> float:
+def _required_eta(margin: float, n_positions: int, eps: float) -> float:
     """Inverse temperature at which the corrected chooser leaks at most ``eps``.
 
-    >>> round(required_eta(1.0, 34, 1e-8), 1)
+    >>> round(_required_eta(1.0, 34, 1e-8), 1)
     43.8
     """
     require(0 < eps < 1, f"eps must lie in (0, 1), got {eps!r}")
@@ -236,7 +236,7 @@ def lemma(code: PositionCode, eps: float) -> tuple[float, float]:
     return math.log(n / eps) / (norm * code.margin), 3 * d / (norm * from_first)
 
 
-def measured_attention(code: PositionCode, offset: int, eta: float) -> float:
+def _measured_attention(code: PositionCode, offset: int, eta: float) -> float:
     """Least softmax attention on the right key, over firing and silent queries at every position."""
     basis = Basis.of(("id",), ("sink", "fires"), code)
     ids = basis["id"]
@@ -274,8 +274,8 @@ def chooser_table(
     codes |= {f"sinusoidal, {k} lines": PositionCode.sinusoidal(labels, k, seed) for k in n_lines}
     rows = []
     for name, code in codes.items():
-        eta = required_eta(code.margin, n_positions, eps)
-        attention = measured_attention(code, offset, eta)
+        eta = _required_eta(code.margin, n_positions, eps)
+        attention = _measured_attention(code, offset, eta)
         rows.append((name, n_positions, len(code.axes) - 1, code.margin, *lemma(code, eps), eta, attention, 1 - eps))
     columns = "code n_positions d_code margin eta_lemma xi_lemma eta attention promised"
     return pd.DataFrame(rows, columns=columns.split())

@@ -130,7 +130,7 @@ def verify(
     for label, count in (("n_rounds", n_rounds), ("n_episodes", n_episodes)):
         require(isinstance(count, int) and count >= 1, f"{label} must be an integer >= 1, got {count!r}")
     cases = [
-        (size, given, build(name, **with_defaults(name, given, {**arguments, **size_arguments(record, size)})))
+        (size, given, build(name, **with_defaults(name, given, {**arguments, **_size_arguments(record, size)})))
         for size in (
             plan.sizes if sizes is None else [n[0] if isinstance(n, tuple) and len(n) == 1 else n for n in sizes]
         )
@@ -212,10 +212,10 @@ def _span(counts: Iterable[int]) -> int | str:
     return every[0] if len(every) == 1 else f"{every[0]} to {every[-1]}"
 
 
-def size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
+def _size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
     """The arguments of a circuit that make a size of its task.
 
-    >>> size_arguments(handwired("qlearning-handwired"), (4, 3))
+    >>> _size_arguments(handwired("qlearning-handwired"), (4, 3))
     {'n_states': 4, 'n_actions': 3}
     """
     names = [size.name for size in interp.tasks.get(record.task).sizes]

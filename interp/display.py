@@ -9,7 +9,7 @@
     >>> result._repr_html_().count("<tr")
     11
 
-Tables are pandas' own HTML, of at most ``MOST_ROWS`` rows; all rows are in ``to_frame()``.
+Tables are pandas' own HTML, of at most ``_MOST_ROWS`` rows; all rows are in ``to_frame()``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from interp.machine import Machine
 
-MOST_ROWS, _MOST_FIELDS = 10, 6
+_MOST_ROWS, _MOST_FIELDS = 10, 6
 """Rows of a table, and fields of a line."""
 _MOST_NAMES = 8
 """Names that a short list of them has."""
@@ -119,8 +118,8 @@ class Cache(dict[str, Any]):
 
     def __repr__(self) -> str:
         lines = [f"  {name}  {list(getattr(value, 'shape', ()))}" for name, value in self.items()]
-        more = [f"  ... and {len(lines) - MOST_ROWS} more"] if len(lines) > MOST_ROWS else []
-        return "\n".join([f"{len(self)} activations, [episode, round, ...]", *lines[:MOST_ROWS], *more])
+        more = [f"  ... and {len(lines) - _MOST_ROWS} more"] if len(lines) > _MOST_ROWS else []
+        return "\n".join([f"{len(self)} activations, [episode, round, ...]", *lines[:_MOST_ROWS], *more])
 
 
 class Tabled:
@@ -163,7 +162,7 @@ class Tabled:
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:
     """A caption over a table, for a notebook; what does not fit is counted."""
-    shown = frame.head(MOST_ROWS)
+    shown = frame.head(_MOST_ROWS)
     more = f" The first {len(shown)} of {len(frame)} rows; all are in to_frame()." if len(frame) > len(shown) else ""
     table = shown.to_html(index=False, border=0, float_format="{:.4g}".format, na_rep="–")
     return f"<p>{escape(caption)}.{more}</p>\n{table}"

@@ -239,7 +239,7 @@ def heatmaps(
 
 def painted(axes: Axes, grid: NDArray[np.float64], norm: Normalize, aspect: str = "auto") -> Any:
     """The image of one grid, white at 0, without ticks, grid or frame."""
-    cmap = DIVERGING if (norm.vmin or 0) < 0 else SEQUENTIAL
+    cmap = _DIVERGING if (norm.vmin or 0) < 0 else SEQUENTIAL
     image = axes.imshow(grid, cmap=cmap, norm=norm, aspect=aspect, interpolation="none")  # type: ignore[arg-type]
     axes.grid(False)
     axes.tick_params(length=0)
@@ -265,7 +265,7 @@ def _fading(*hues: str) -> ListedColormap:
     return ListedColormap([(*side, abs(level)) for side, level in zip(sides, levels, strict=True)], "-".join(hues))
 
 
-SEQUENTIAL, DIVERGING = _fading("blue"), _fading("vermilion", "blue")
+SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
 
 
 def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:

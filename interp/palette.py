@@ -31,7 +31,7 @@ HUES: dict[str, tuple[str, str]] = {
 LIGHT = {name: light for name, (light, _) in HUES.items()}
 CYCLE = tuple(LIGHT.values())
 
-DASHES: dict[str, Any] = {
+_DASHES: dict[str, Any] = {
     "solid": "-",
     "dashed": (0, (6, 2)),
     "short": (0, (3, 1.5)),
@@ -92,10 +92,10 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
     taken = {key: tuple(assigned[key].split()) for key in keys if key in assigned}
     used = {hue for hue, _ in taken.values()}
     hues = [*(hue for hue in LIGHT if hue not in used), *(hue for hue in LIGHT if hue in used)]
-    free = [(hue, dash) for dash in DASHES for hue in hues if (hue, dash) not in taken.values()]
+    free = [(hue, dash) for dash in _DASHES for hue in hues if (hue, dash) not in taken.values()]
     others = [key for key in keys if key not in assigned]
     taken |= {key: free[i % len(free)] for i, key in enumerate(others)}
-    return {key: Look(LIGHT[taken[key][0]], DASHES[taken[key][1]]) for key in keys}
+    return {key: Look(LIGHT[taken[key][0]], _DASHES[taken[key][1]]) for key in keys}
 
 
 def css_variables(dark: bool) -> str:

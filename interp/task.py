@@ -40,7 +40,7 @@ metric metrics model modules name out overrides port preset prices processes pro
 reference regime report requests_per_minute response_format retries round rounds say scheduler seed send_seed set
 shard site sizes sweep tables targets task temperature theory thinking_off timeout top_p verbose version view windows
 """
-TAKEN = frozenset(_WORDS.split())
+_TAKEN = frozenset(_WORDS.split())
 """What the options and arguments of commands are called that take sizes, too."""
 
 
@@ -61,7 +61,7 @@ class Size:
             fits = isinstance(word, str) and word.isidentifier() and not keyword.iskeyword(word) and word[0] != "_"
             require(fits, f"the {what} of a size must be one word of letters, digits and '_', got {word!r}")
         require(
-            self.option == self.option.lower() and self.option not in TAKEN,
+            self.option == self.option.lower() and self.option not in _TAKEN,
             f"the option of a size must be in small letters and none that commands have already, got {self.option!r}",
         )
         least = integer("minimum", self.minimum, 1)

@@ -19,7 +19,7 @@ _S = TypeVar("_S")
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-LOCAL = "local"
+_LOCAL = "local"
 """The scheduler that is started for the work: a cluster of processes on this machine."""
 TRUSTED: set[str] = set()
 """Machines other than this one whose schedulers may be used."""
@@ -124,7 +124,7 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
         from dask.distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError("a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'") from error
-    if scheduler == LOCAL:
+    if scheduler == _LOCAL:
         import joblib
 
         # By default freed memory is given back at once, too (MALLOC_TRIM_THRESHOLD_), which costs as much as the work.
@@ -140,7 +140,7 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     try:
         client = Client(scheduler, timeout=_SECONDS)
     except (OSError, ValueError) as error:
-        remedy = f"start one with `dask scheduler`, give its address, such as tcp://127.0.0.1:8786, or {LOCAL!r}"
+        remedy = f"start one with `dask scheduler`, give its address, such as tcp://127.0.0.1:8786, or {_LOCAL!r}"
         raise InputError(f"no dask scheduler answers at {scheduler!r}; {remedy}") from error
     with client:
         yield client

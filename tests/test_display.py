@@ -7,7 +7,7 @@ import numpy as np
 import interp
 import probes
 from circuits.benchmark.grades import Result
-from interp.display import MOST_ROWS, Tabled, table_html
+from interp.display import _MOST_ROWS, Tabled, table_html
 from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
 from interp.interventions.counterfactual import InterchangeResult
@@ -26,13 +26,13 @@ def test_a_line_and_a_table() -> None:
 
 
 def test_a_long_table_says_what_is_left_out() -> None:
-    """A table is cut after ``MOST_ROWS`` rows, and the caption counts them; a probe's is its measure."""
+    """A table is cut after ``_MOST_ROWS`` rows, and the caption counts them; a probe's is its measure."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(20, 6, 8))
     result = probes.fit(x, x @ rng.normal(size=(8, 40)))
     assert result._repr_html_().count("<tr") == 2
     html = table_html("Every number", result.scores())
-    assert html.count("<tr") == 1 + MOST_ROWS and f"of {len(result.scores())} rows" in html
+    assert html.count("<tr") == 1 + _MOST_ROWS and f"of {len(result.scores())} rows" in html
 
 
 def test_a_rollout_lists_what_it_holds() -> None:

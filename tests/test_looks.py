@@ -7,7 +7,7 @@ import pytest
 
 import interp
 import probes
-from interp.display import MOST_ROWS, table_html
+from interp.display import _MOST_ROWS, table_html
 from interp.tasks import experts, mdp
 
 
@@ -31,7 +31,7 @@ def test_a_plot_shows_in_a_notebook() -> None:
     with pytest.warns(UserWarning, match="few"):
         result = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes), groups="episode")
     assert result.plot()._repr_png_().startswith(b"\x89PNG")
-    assert len(result._repr_html_().split("<tr")) - 2 <= MOST_ROWS
+    assert len(result._repr_html_().split("<tr")) - 2 <= _MOST_ROWS
     import pandas as pd
 
     assert "The first 10 of 40 rows" in table_html("A table", pd.DataFrame({"a": np.arange(40)}))

@@ -17,7 +17,7 @@ from interp.errors import InputError
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.tasks import experts
-from interp.workers import LOCAL, each, one_thread, share
+from interp.workers import _LOCAL, each, one_thread, share
 
 
 def dies_once(folder: Path, item: int) -> int:
@@ -37,7 +37,7 @@ def refuse(shared: None, item: int) -> int:
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_no_result(tmp_path: Path) -> None:
     """Two real processes; the one that is killed with -9 is replaced, and every item is done."""
-    assert sorted(each(dies_once, tmp_path, range(8), n_jobs=2, scheduler=LOCAL)) == [i**2 for i in range(8)]
+    assert sorted(each(dies_once, tmp_path, range(8), n_jobs=2, scheduler=_LOCAL)) == [i**2 for i in range(8)]
     assert (tmp_path / "killed").exists()
 
 
@@ -48,7 +48,7 @@ def test_processes_run_a_models_hooks() -> None:
     episodes = experts.sample(8, 6, 2, seed=0)
     here, there = (
         probes.sweep(model, episodes, ["votes"], components="resid_post", n_jobs=2, scheduler=scheduler).to_frame()
-        for scheduler in ("", LOCAL)
+        for scheduler in ("", _LOCAL)
     )
     pd.testing.assert_frame_equal(here, there)
 
@@ -98,7 +98,7 @@ def test_processes_evaluate_a_model_part_by_part(monkeypatch: pytest.MonkeyPatch
     """Regimes that two real processes measure give the tables of one."""
     monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform", "drift"])
     model = interp.load("wma-handwired", n_experts=2)
-    here, there = (suite.evaluate(model, n_episodes=30, n_jobs=2, scheduler=s).tables for s in ("", LOCAL))
+    here, there = (suite.evaluate(model, n_episodes=30, n_jobs=2, scheduler=s).tables for s in ("", _LOCAL))
     assert list(here) == list(there)
     for name, table in here.items():
         pd.testing.assert_frame_equal(table, there[name])

@@ -43,7 +43,7 @@ class Learner(nn.Module):
         self.read = nn.Sequential(nn.Linear(n_state + said.n_asked, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, n_outcomes))
 
 
-class Reader(nn.Module):
+class _Reader(nn.Module):
     """A core that reads a round as two inputs, what is asked and then all with the truth; it predicts between them."""
 
     def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int) -> None:
@@ -55,7 +55,7 @@ class Reader(nn.Module):
         self.begin, self.core, self.read = nn.Linear(1, width, bias=False), core, nn.Linear(width, n_outcomes)
 
 
-class Refine(nn.Sequential):
+class _Refine(nn.Sequential):
     """A block that adds a little to what it is given."""
 
     def forward(self, z: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def _cell(layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: 
 
 def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
     said = Said(layout)
-    block = Refine(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+    block = _Refine(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
     module = Learner(said, block, width, layout.n_outputs, width)
 
     def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Ada
 
     said = Said(layout)
     config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
-    module = Reader(said, MambaModel(config), width, layout.n_outputs)
+    module = _Reader(said, MambaModel(config), width, layout.n_outputs)
     del module.begin  # it has no place for a thought
     del module.core.embeddings
 
@@ -133,7 +133,7 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
     # Every batch is new, so there is nothing to overfit, and a count that is to be exact suffers from noise.
     silent = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
     config = GPT2Config(vocab_size=1, bos_token_id=0, eos_token_id=0, **sizes, **silent)
-    module = Reader(said, GPT2Model(config), width, layout.n_outputs)
+    module = _Reader(said, GPT2Model(config), width, layout.n_outputs)
     del module.core.wte
 
     def embed(module: Any, fed: Any) -> Tensor:

@@ -27,7 +27,7 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
 _Tree = dict[str, Tensor]
-Hear = Callable[[Any, Any], Tensor]
+_Hear = Callable[[Any, Any], Tensor]
 """``(module, fed)`` to what the model hears of a round."""
 Read = Callable[[Any, Tensor, Any], Tensor]
 """``(module, state, fed)`` to the scores ``[batch, outcome]``."""
@@ -85,7 +85,7 @@ def cell(
     module: nn.Module,
     task: str | Task | RoundLayout,
     *,
-    hear: Hear,
+    hear: _Hear,
     read: Read,
     core: str = "core",
     hears: Literal["after", "before"] = "after",
@@ -175,7 +175,7 @@ def loop(
     *,
     cycles: int,
     shape: tuple[int, ...],
-    hear: Hear,
+    hear: _Hear,
     read: Read,
     block: str = "block",
     inject: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
@@ -293,7 +293,7 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
 
 
 @checked
-def agent(actor: Actor, task: str | Task | RoundLayout, *, hear: Hear, **options: Any) -> AdaptedMachine:
+def agent(actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **options: Any) -> AdaptedMachine:
     """A machine of an agent: its prediction is the probability of each action.
 
     The file is a zip archive; only the tensors of its ``policy.pth`` are read, and neither ``sb3-contrib`` nor anything

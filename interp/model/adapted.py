@@ -54,7 +54,7 @@ _DIGITS = 3
 """To how many digits a digest holds what a machine does: rounding on another computer moves the eighth."""
 
 
-def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
+def _pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     """What is carried, ``[batch, row, width]``, from each channel's ``[batch, *shape]``."""
     width, parts = max(channel.shape[-1] for channel in channels), []
     for channel in channels:
@@ -69,7 +69,7 @@ def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
 
-def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
+def _unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
     """Each channel's part ``[..., *shape]`` of what is carried, ``[..., row, width]``."""
     parts = zip(channels, carried.split([channel.rows for channel in channels], -2), strict=True)
     return {c.name: part[..., : c.shape[-1]].reshape(*carried.shape[:-2], *c.shape) for c, part in parts}
@@ -174,7 +174,7 @@ class AdaptedMachine(HookedMachine):
         self.tapped = nn.ModuleList(self.taps.values())
         asked = {point.module.rpartition(".")[0] for point in points.values()}
         cells = {name: part for name, part in _named(module).items() if name in asked and gates(part)}
-        self.opened = {name: OPEN[type(part)](part) for name, part in cells.items()}
+        self.opened = {name: _OPEN[type(part)](part) for name, part in cells.items()}
         self._largest = layout.max_layout
         self._of_length = {one.n_positions: one for one in (*layout.family, layout)}
         self._does: tuple[Any, str] = ((), "")
@@ -215,12 +215,12 @@ class AdaptedMachine(HookedMachine):
                 real, f"initial= of {self.name!r}: {channel.name!r} is a tensor of real numbers, got {shown(value)}"
             )
             one[channel.name] = value.to(self.device, self.dtype)
-        packed = pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
+        packed = _pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
         return packed.expand(n_episodes, -1, -1)
 
     def step(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
         """One round of a batch."""
-        tree = unpack(self.channels, self.hook_latents(carried))
+        tree = _unpack(self.channels, self.hook_latents(carried))
         known = {**tree, **{name: tree[name].squeeze(-1).round().long() for name in self.lengths}}
         with self._settled(carried.dtype):
             done = self._tried("a round", self.one_step, self.module, dict(known), fed)
@@ -254,7 +254,7 @@ class AdaptedMachine(HookedMachine):
                 f"{self.name!r}: predictions are no probabilities of the outcomes: they must be 0 or more and add up "
                 f"to 1, the least is {low:.4g} and a sum is {worst:.6g}; give output='logits' where they are scores",
             )
-        return Stepped(fitted.prediction(scores), pack(self.channels, after))
+        return Stepped(fitted.prediction(scores), _pack(self.channels, after))
 
     forward = step  # for tools that call a module
 
@@ -298,7 +298,7 @@ class AdaptedMachine(HookedMachine):
         """The state that the machine carries, exactly; only where ``adapt`` was told how to read it."""
         if self.reader is None:
             raise InputError(f"{self.name!r} has no exact state readout; decode with a probe, or adapt it with read=")
-        state: Tensor = self._tried("read=", self.reader, unpack(self.channels, latents))
+        state: Tensor = self._tried("read=", self.reader, _unpack(self.channels, latents))
         require(isinstance(state, Tensor), f"read= of {self.name!r} gives the state, a tensor, got {shown(state)}")
         return state
 
@@ -590,7 +590,7 @@ class _OpenLayers(_Open):
         return x, parts if len(parts) > 1 else parts[0]
 
 
-OPEN: dict[type[nn.Module], type[_Open]] = {
+_OPEN: dict[type[nn.Module], type[_Open]] = {
     nn.GRUCell: _OpenGRU,
     nn.LSTMCell: _OpenLSTM,
     nn.GRU: _OpenLayers,
@@ -618,4 +618,4 @@ def gates(part: nn.Module) -> tuple[str, ...]:
             return ()
         several = range(part.num_layers)
         return tuple(_numbered(gate, layer, part.num_layers) for layer in several for gate in of.gates)
-    return OPEN[type(part)].gates if type(part) in OPEN else ()
+    return _OPEN[type(part)].gates if type(part) in _OPEN else ()

@@ -22,7 +22,7 @@ _CPU_LANES = 16
 """Float32 numbers in the widest vector register of a CPU."""
 
 
-class LayerNormPre(nn.Module):
+class _LayerNormPre(nn.Module):
     """LayerNorm without affine parameters ("LNPre": the next matrix would absorb them)."""
 
     def __init__(self, eps: float) -> None:
@@ -42,7 +42,7 @@ class LayerNormPre(nn.Module):
 
 def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
     """The normalisation of ``config``: pre-norm, or the identity."""
-    return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
+    return _LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
 
 
 class _Drawn(nn.Module):
@@ -251,7 +251,7 @@ class Affine(_Drawn):
         return x @ self.weight + self.bias
 
 
-_KINDS = {Block, Attention, MLP, LayerNormPre, Embedding, Affine, HookPoint, nn.ModuleList, nn.Identity}
+_KINDS = {Block, Attention, MLP, _LayerNormPre, Embedding, Affine, HookPoint, nn.ModuleList, nn.Identity}
 _SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")
 """Hook points that run beside plain blocks."""
 _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
@@ -288,7 +288,7 @@ class PlainBlock:
     def __init__(self, block: Block, sparse: bool = False) -> None:
         attn = block.attn
         self.block, self.attn, self.mlp, self.scale, self.mask = block, attn, block.mlp, attn.scale, attn.mask
-        self.eps = block.ln1.eps if isinstance(block.ln1, LayerNormPre) else None
+        self.eps = block.ln1.eps if isinstance(block.ln1, _LayerNormPre) else None
         self.n_heads, d_model, self.d_head = attn.W_Q.shape
         self.q, self.k, self.v = (
             (_stored(weight.transpose(0, 1).reshape(d_model, -1), sparse), bias.reshape(-1))

@@ -30,18 +30,24 @@ _OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
 """In a model without MLPs these fire like those of an MLP that writes zeros, when a hook or a cache asks for them."""
 
 
-def _switch(flag: str) -> Callable[[Any, bool], None]:
+def _switch(name: str) -> Callable[[Any, bool], None]:
     """The method of HookedTransformer that makes points fire, or not."""
 
-    def switch(self: Any, on: bool) -> None:
-        setattr(self.runtime, flag, fit("flag", on, bool))
+    def switch(self: Any, flag: bool) -> None:
+        """Whether these points fire."""
+        setattr(self.runtime, name, fit("flag", flag, bool))
 
     return switch
 
 
 def _stacked(name: str) -> Any:
     """The weights of all heads, layer by layer."""
-    return property(lambda model: torch.stack([block.attn.get_parameter(name) for block in model.blocks]))
+
+    def stacked(model: Any) -> Tensor:
+        """The weights of all heads: ``[layer, head, d_model, d_head]``."""
+        return torch.stack([block.attn.get_parameter(name) for block in model.blocks])
+
+    return property(stacked)
 
 
 class LensSurface(HookedMachine):
@@ -155,7 +161,7 @@ class LensSurface(HookedMachine):
     W_E = property(attrgetter("embed.table"))
     W_pos = property(attrgetter("pos_embed.table"))
     W_U = property(attrgetter("unembed.weight"))
-    b_U = property(attrgetter("unembed.bias"))
+    b_U = property(attrgetter("unembed.bias"))  # noqa: N815
 
     @property
     def QK(self) -> FactoredMatrix:

@@ -196,13 +196,13 @@ class HookedLatentTransformer(LensSurface):
                 whose own are appended. None where ``resid`` starts at the first position.
             n_read: how many of the last positions are read after the last of these blocks, which computes no others;
                 all of them when None.
-            blocks: all of the model's blocks in the form that runs here, as :func:`plain_blocks` gives them; for
+            blocks: all of the model's blocks in the form that runs here, as :func:`_plain_blocks` gives them; for
                 callers that run many rounds and ask for it once.
 
         Returns:
             The residual stream before block ``stop`` (after the last block when None), at the positions that are read.
         """
-        all_blocks: Iterable[Block | PlainBlock] = blocks or plain_blocks(self) or self.blocks
+        all_blocks: Iterable[Block | PlainBlock] = blocks or _plain_blocks(self) or self.blocks
         running = list(all_blocks)[layer:stop]
         several = itertools.repeat(None, len(running)) if past is None else past
         for left, block, known in zip(reversed(range(len(running))), running, several, strict=True):
@@ -261,7 +261,7 @@ class HookedLatentTransformer(LensSurface):
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """:meth:`step` with the blocks laid out once, for many rounds without hooks."""
-        return partial(self.step, blocks=plain_blocks(self))
+        return partial(self.step, blocks=_plain_blocks(self))
 
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Float[Tensor, "batch latent d_model"]:
@@ -391,7 +391,7 @@ class HookedLatentTransformer(LensSurface):
         return fresh
 
 
-def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
+def _plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
     """The model's blocks without hooks, for its weights as they are now.
 
     None where a hook is attached, a gradient is asked for or a module was changed, and for classes derived from the

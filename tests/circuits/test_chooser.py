@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from circuits.basis import Basis, PositionCode
-from circuits.heads import Head, chooser_table, fixed_offset, measured_attention, required_eta, shift_terms
+from circuits.heads import Head, _measured_attention, _required_eta, chooser_table, fixed_offset, shift_terms
 from interp.errors import InputError
 
 
@@ -21,12 +21,12 @@ def test_measured_attention_is_at_least_what_is_promised(eps: float, offset: int
 def test_the_requirement_is_not_slack_by_orders_of_magnitude() -> None:
     """At a fifth of the inverse temperature the promise is broken."""
     code = PositionCode.one_hot(f"t_{i}" for i in range(34))
-    assert measured_attention(code, 1, required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
+    assert _measured_attention(code, 1, _required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
 
 
 def test_eps_outside_its_range_is_refused() -> None:
     with pytest.raises(InputError, match=r"eps must lie in \(0, 1\), got 0"):
-        required_eta(1.0, 34, 0)
+        _required_eta(1.0, 34, 0)
 
 
 LABELS = tuple(f"t_{i}" for i in range(34))

@@ -20,7 +20,7 @@ from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit
 from circuits.exactness import check
 from circuits.registry import handwired
-from circuits.verification import size_arguments
+from circuits.verification import _size_arguments
 from interp.algorithm import NEXT
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -100,7 +100,7 @@ def listed(machine: str) -> set[str]:
 def built(machine: str, larger: bool = False) -> Circuit:
     name = MACHINES[machine]
     size = (LARGER if larger else SMALL)[name]
-    return circuits.build(name, variant=machine, **size_arguments(handwired(name), size))
+    return circuits.build(name, variant=machine, **_size_arguments(handwired(name), size))
 
 
 @cache

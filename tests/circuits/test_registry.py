@@ -12,7 +12,7 @@ import pytest
 import circuits
 import interp.tasks
 from circuits.registry import RECORDS, handwired
-from circuits.verification import size_arguments
+from circuits.verification import _size_arguments
 from circuits.weighted_majority import construction
 from interp import library
 from interp.checks import unique
@@ -54,7 +54,7 @@ def test_a_size_of_another_task_is_refused_with_a_sentence(name: str, size: Any,
 
 
 def test_one_number_is_a_size_with_and_without_brackets() -> None:
-    assert size_arguments(handwired("wma-handwired"), (3,)) == {"n_experts": 3}
+    assert _size_arguments(handwired("wma-handwired"), (3,)) == {"n_experts": 3}
     bare, bracketed = (circuits.verify("wma-handwired", [size], 3, 2, "float64") for size in (2, (2,)))
     assert bare.checks == bracketed.checks
 

@@ -17,7 +17,7 @@ import torch
 import circuits
 from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit
-from circuits.exactness import MOST_SOFT, Check, check
+from circuits.exactness import _MOST_SOFT, Check, check
 from circuits.registry import handwired
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -97,7 +97,7 @@ def test_the_tolerance_is_that_of_hard_heads_and_an_allowance_that_is_said(form:
             continue
         plain, by = plan.tolerance(entry.variable, "float64")
         assert entry.by == by and (entry.tolerance > plain) == bool(entry.allowance)
-        assert entry.tolerance <= plain + MOST_SOFT and ("e^(-eta/2)" in entry.allowance or not entry.allowance)
+        assert entry.tolerance <= plain + _MOST_SOFT and ("e^(-eta/2)" in entry.allowance or not entry.allowance)
         needed += (entry.error if by == "error" else entry.relative) > plain
     assert needed
 

@@ -11,7 +11,7 @@ import torch
 import circuits
 from circuits.basis import MIN_MARGIN, PositionCode
 from circuits.compiler import compile_circuit
-from circuits.exactness import causal_leak, check
+from circuits.exactness import _causal_leak, check
 from circuits.registry import handwired
 from circuits.verification import VerificationResult
 from interp.cli.options import settings_of
@@ -82,10 +82,10 @@ def test_a_mask_that_lets_one_position_look_ahead_is_seen() -> None:
     circuit = circuits.build("wma-handwired", n_experts=3)
     model = compile_circuit(circuit)
     run = rollout(model, handwired("wma-handwired").plan.episodes(circuit, 4, 2, 0))
-    assert causal_leak(model, run) == 0.0
+    assert _causal_leak(model, run) == 0.0
     p = circuit.layout.position("p?")
     model.blocks[2].attn.mask[p, p + 1] = False
-    assert causal_leak(model, run) > 0.0
+    assert _causal_leak(model, run) > 0.0
 
 
 def test_too_many_undecided_rows_fail() -> None:

@@ -11,7 +11,7 @@ from torch.nn.utils import prune
 
 import interp
 from interp.errors import InputError
-from interp.model.adapted import pack, unpack
+from interp.model.adapted import _pack, _unpack
 from interp.model.layout import EncodedRounds
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, RoundCell, adapted, cached, gru, loop, lstm, read_round
@@ -350,11 +350,11 @@ def test_hostile_arguments_are_refused():
 @pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_open_cell_is_the_fused_one_to_rounding(kind, dtype):
-    from interp.model.adapted import OPEN
+    from interp.model.adapted import _OPEN
 
     torch.manual_seed(0)
     fused = kind(5, 16).to(dtype)
-    opened = OPEN[kind](fused)
+    opened = _OPEN[kind](fused)
     x, h = torch.randn(64, 5, dtype=dtype), torch.randn(64, 16, dtype=dtype)
     state = h if kind is nn.GRUCell else (h, torch.randn(64, 16, dtype=dtype))
     one, other, nothing = fused(x, state), opened(x, state), (fused(x), opened(x))
@@ -377,9 +377,9 @@ def test_nothing_is_left_on_a_module_and_no_weight_is_copied():
 def test_packing_is_undone_by_unpacking_whatever_the_shapes():
     channels = [interp.Channel("h", (5,)), interp.Channel("cache", (3, 2, 4), grows=1), interp.Channel("c", (2,))]
     tree = {channel.name: torch.randn(7, *channel.shape) for channel in channels}
-    packed = pack(channels, tree)
+    packed = _pack(channels, tree)
     assert packed.shape == (7, 8, 5)
-    again = unpack(channels, packed.unflatten(0, (7, 1)))
+    again = _unpack(channels, packed.unflatten(0, (7, 1)))
     assert all(torch.equal(again[name][:, 0], value) for name, value in tree.items())
     assert [label for c in channels for label in c.labels] == ["h", *(f"cache_{i}" for i in range(1, 7)), "c"]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import interp
 from interp import tasks
 from interp.model.rollout import rollout
-from interp.model.transformer import HookedLatentTransformer, plain_blocks
+from interp.model.transformer import HookedLatentTransformer, _plain_blocks
 
 MODELS = {
     "wma-learned": {},
@@ -28,7 +28,7 @@ def model(request):
 def hooked(model, call, *rounds):
     """The same call with a hook that changes nothing: it runs through the modules."""
     with torch.no_grad(), model.hooks(fwd_hooks=[("hook_update", lambda update, hook: None)]):
-        assert plain_blocks(model) is None
+        assert _plain_blocks(model) is None
         return call(*rounds)
 
 
@@ -50,7 +50,7 @@ def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payl
     parts = data.draw(cuts(model))
     calls = [model, model.predict, lambda *round_: in_parts(model, round_, *parts)]
     with torch.no_grad():
-        blocks = plain_blocks(model)
+        blocks = _plain_blocks(model)
         assert blocks is not None
         plain = [call(tokens, latents, values) for call in calls]
     for call, gave in zip(calls, plain, strict=True):
@@ -115,10 +115,10 @@ def test_whatever_looks_at_a_module_is_run(small):
         with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: seen.append("lens"))]):
             model.predict(tokens, latents)
         model.blocks[0].forward, whole = lambda resid, past=None: resid * 0, model.blocks[0].forward
-        assert plain_blocks(model) is None
+        assert _plain_blocks(model) is None
         del model.blocks[0].forward
-        assert plain_blocks(model) is not None and whole is not None
-    assert seen == ["torch", "lens"] and plain_blocks(model) is None
+        assert _plain_blocks(model) is not None and whole is not None
+    assert seen == ["torch", "lens"] and _plain_blocks(model) is None
     assert model(tokens, latents).update.requires_grad
 
 
@@ -127,4 +127,4 @@ def test_a_class_derived_from_the_model_runs_its_own_forward(small):
         pass
 
     with torch.no_grad():
-        assert plain_blocks(Own(small[0].config)) is None
+        assert _plain_blocks(Own(small[0].config)) is None

@@ -11,7 +11,7 @@ import pytest
 
 from interp import figures, tasks
 from interp.errors import InputError
-from interp.palette import DASHES, HUES, LIGHT, looks
+from interp.palette import _DASHES, HUES, LIGHT, looks
 from interp.style import inline_svg
 from reports import panels
 
@@ -91,7 +91,7 @@ KNOWN = {
 def test_known_names_keep_their_looks() -> None:
     """Whoever says it, the palette or a task: the colour and the dash of an algorithm do not change between pages."""
     said = {name: look.split() for name, look in KNOWN.items()}
-    assert looks(KNOWN) == {name: (LIGHT[hue], DASHES[dash]) for name, (hue, dash) in said.items()}
+    assert looks(KNOWN) == {name: (LIGHT[hue], _DASHES[dash]) for name, (hue, dash) in said.items()}
 
 
 def test_no_two_tasks_give_one_name_two_looks() -> None:

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import interp
 from interp import figures
-from interp.figures import DIVERGING, SEQUENTIAL
+from interp.figures import _DIVERGING, SEQUENTIAL
 from reports import panels
 from reports.build import write
 from reports.page import Section
@@ -93,7 +93,7 @@ def test_every_head_has_its_panel() -> None:
     np.testing.assert_array_equal(drawn["2.1"], given[1][0])
 
 
-@pytest.mark.parametrize("colours", [SEQUENTIAL, DIVERGING])
+@pytest.mark.parametrize("colours", [SEQUENTIAL, _DIVERGING])
 def test_opacity_grows_with_the_magnitude(colours: matplotlib.colors.Colormap) -> None:
     """A third of the largest value is a third opaque: four even stops once made it white."""
     values = np.linspace(0, 1, 21)

@@ -17,7 +17,7 @@ from interp.checks import unique
 from interp.cli import app
 from interp.errors import InputError
 from interp.library import handwired_models
-from interp.task import TAKEN, Corruption
+from interp.task import _TAKEN, Corruption
 from interp.tasks import Algorithms, Analysis, Data, Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.goal import TrainingGoal
@@ -245,7 +245,7 @@ def test_what_commands_take_is_what_sizes_may_not_be_called():
     for command in (own for one in commands for own in getattr(one, "commands", {"": one}).values()):
         taken = {param.name for param in command.params}
         taken |= {word.lstrip("-").replace("-", "_") for param in command.params for word in param.opts}
-        assert not sizes & taken or taken - sizes <= TAKEN, command.name
+        assert not sizes & taken or taken - sizes <= _TAKEN, command.name
 
 
 @pytest.mark.parametrize("grid", [(float("nan"),), (0.0, float("nan")), (0.0, float("inf")), (), ("a",), (1.0, 0.0)])
