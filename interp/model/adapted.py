@@ -205,7 +205,8 @@ class AdaptedMachine(HookedMachine):
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Tensor:
         """What the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` was told otherwise."""
-        tree = {} if self.start is None else self._tried("initial=", self.start, self.module)
+        with self._settled(self.dtype, looked_into=False):
+            tree = {} if self.start is None else self._tried("initial=", self.start, self.module)
         require(isinstance(tree, Mapping), f"initial= of {self.name!r} gives a mapping of channels, got {shown(tree)}")
         one = {}
         for channel in self.channels:
@@ -271,10 +272,10 @@ class AdaptedMachine(HookedMachine):
             raise InputError(text) from error
 
     @contextmanager
-    def _settled(self, dtype: torch.dtype) -> Iterator[None]:
-        """While it is open, hook points see the submodules, cells are open and numbers are made in ``dtype``.
+    def _settled(self, dtype: torch.dtype, looked_into: bool = True) -> Iterator[None]:
+        """While it is open, the module is in evaluation mode unless the machine is trained, and makes ``dtype``.
 
-        The module is in evaluation mode unless the machine is trained. Everything is as it was afterwards.
+        Where it is looked into, hook points see the submodules and cells are open. All is as it was afterwards.
         """
         awake = [] if self.training else [part for part in self.module.modules() if part.training]
         default = torch.get_default_dtype()
@@ -285,9 +286,9 @@ class AdaptedMachine(HookedMachine):
             if dtype != default:
                 torch.set_default_dtype(dtype)
                 stack.callback(torch.set_default_dtype, default)
-            for cell in self.opened.values():
+            for cell in self.opened.values() if looked_into else ():
                 stack.enter_context(cell.instead())
-            for tap in self.taps.values():
+            for tap in self.taps.values() if looked_into else ():
                 name, _, gate = tap.point.module.rpartition(".")
                 opened = self.opened.get(name)  # a gate of a fused cell, or a submodule
                 part = _named(self.module)[tap.point.module] if opened is None else opened.get_submodule(gate)

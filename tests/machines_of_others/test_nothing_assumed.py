@@ -181,6 +181,10 @@ def test_every_precision_gives_numbers(dtype):
     machine = adapted().to(dtype)
     effects = patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=3, sites=("latent",))
     assert np.isfinite(effects.to_frame()["effect"]).all() and predicted(machine).dtype == dtype
+    # What a cell hears first is a number of a user's, too.
+    said = {"hear": lambda m, f: torch.cat(read_round(f), 1), "read": lambda m, h, f: h[:, :2]}
+    first = interp.machines.cell(body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **said)
+    interp.check_machine(first, only=["it_runs_in_every_precision"])
     halves = adapted(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
     with pytest.raises(InputError, match=r"it_runs_in_every_precision: .*\.to\(fed\.values\)"):
         interp.check_machine(halves)
