@@ -50,7 +50,14 @@ def compile_circuit(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        _write_embeddings(model, circuit)
+        basis, vocabulary = circuit.basis, circuit.layout.vocabulary
+        positions = [basis.code(i) + basis.one for i in range(circuit.layout.n_positions)]
+        payloads = [circuit.payloads.get(token, basis.zero) for token in vocabulary]
+        model.embed.table.copy_(rows([circuit.tokens[token] for token in vocabulary], circuit))
+        model.value_embed.table.copy_(rows(payloads, circuit))
+        model.pos_embed.table.copy_(rows(positions, circuit))
+        model.latents.table.copy_(rows(circuit.latents, circuit))
+        model.unembed.weight.copy_(rows(circuit.outcomes, circuit).T)
         for layer, block in enumerate(model.blocks):
             attn, mlp = block.attn, block.mlp
             for index, head in enumerate(circuit.layer(layer)):
@@ -123,18 +130,6 @@ def _configuration(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerCon
         name=circuit.name,
         origin={"circuit": circuit.name, "arguments": dict(circuit.arguments), "edits": list(circuit.edits)},
     )
-
-
-def _write_embeddings(model: HookedLatentTransformer, circuit: Circuit) -> None:
-    """Tokens, payloads, positions, initial latents and the unembedding."""
-    basis, vocabulary = circuit.basis, circuit.layout.vocabulary
-    positions = range(circuit.layout.n_positions)
-    model.embed.table.copy_(rows([circuit.tokens[token] for token in vocabulary], circuit))
-    payloads = [circuit.payloads.get(token, basis.zero) for token in vocabulary]
-    model.value_embed.table.copy_(rows(payloads, circuit))
-    model.pos_embed.table.copy_(rows([basis.code(i) + basis.one for i in positions], circuit))
-    model.latents.table.copy_(rows(circuit.latents, circuit))
-    model.unembed.weight.copy_(rows(circuit.outcomes, circuit).T)
 
 
 def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:

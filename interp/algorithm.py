@@ -378,11 +378,8 @@ class Algorithm:
         for changed in changes:
             require_known(f"variable of {self.key!r}", changed, [v.key for v in variables], limit=40)
 
-        def of_the_variant(variable: Variable) -> Variable:
-            parents, equation = changes.get(variable.key, (variable.parents, variable.equation))
-            return replace(variable, parents=parents, equation=equation)
-
-        made = tuple(map(of_the_variant, variables))
+        own = ((v, *changes.get(v.key, (v.parents, v.equation))) for v in variables)
+        made = tuple(replace(variable, parents=parents, equation=equation) for variable, parents, equation in own)
         return replace(self, key=key, name=name, parameters=dict(parameters), variables=made, **others)
 
     @checked

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -143,18 +142,17 @@ class Tabled:
         return ""
 
     def __repr__(self) -> str:
-        line = f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
-        return f"{self.finding} {line}" if self.finding else line
-
-    def _told(self) -> Iterator[str]:
+        told: list[str] = []
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Interval):
-                yield f"{field.name}={value}"
+                told.append(f"{field.name}={value}")
             elif isinstance(value, float | np.floating):
-                yield f"{field.name}={float(value):.4g}"
+                told.append(f"{field.name}={float(value):.4g}")
             elif isinstance(value, int | str | np.integer) and value != "":
-                yield f"{field.name}={value!r}"
+                told.append(f"{field.name}={value!r}")
+        line = f"{type(self).__name__}({', '.join(told[:_MOST_FIELDS])})"
+        return f"{self.finding} {line}" if self.finding else line
 
     def _repr_html_(self) -> str:
         return table_html(repr(self), self.to_frame())

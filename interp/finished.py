@@ -25,15 +25,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from interp.files import folder_to_write, write_text
 from interp.provenance import versions
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
@@ -145,7 +142,9 @@ class Finished:
             case {"__array__": numbers, "shape": shape, "dtype": dtype}:
                 return np.array(numbers, dtype=dtype).reshape(shape)
             case {"__table__": columns}:
-                return _table(columns)
+                import pandas as pd
+
+                return pd.DataFrame({name: pd.Series(numbers, dtype=dtype) for name, dtype, numbers in columns})
             case {"__tuple__": items}:
                 kinds = inner if inner and inner[-1] is not ... else (each,) * len(items)
                 return tuple(self._decoded(one, item) for one, item in zip(kinds, items, strict=True))
@@ -161,12 +160,6 @@ class Finished:
             case dict():
                 return {key: self._decoded(inner[-1] if inner else Any, item) for key, item in value.items()}
         return value
-
-
-def _table(columns: list[Any]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame({name: pd.Series(values, dtype=dtype) for name, dtype, values in columns})
 
 
 def _digest(content: Any) -> str:

@@ -39,12 +39,9 @@ def plain(text: object) -> str:
     >>> plain("ok\\r\\n"), plain("\\ud800"), plain("a\\u202eb")
     ('ok\\n', '\\\\ud800', 'a\\\\u202eb')
     """
-    return _UNSEEN.sub(lambda found: _escape(found[0]), str(text).replace("\r\n", "\n").replace("\r", "\\r"))
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    return _UNSEEN.sub(
+        lambda found: found[0].encode("unicode_escape").decode(), str(text).replace("\r\n", "\n").replace("\r", "\\r")
+    )
 
 
 def one_line(text: object) -> str:

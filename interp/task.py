@@ -16,6 +16,7 @@ import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -281,20 +282,10 @@ class Task:
     def __post_init__(self) -> None:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
 
-    @property
-    def sizes(self) -> tuple[Size, ...]:
-        """The sizes of its episodes."""
-        return self.data.sizes
-
-    @property
-    def layout(self) -> Callable[..., Any]:
-        """Makes the layout of a round from sizes."""
-        return self.data.layout
-
-    @property
-    def sample(self) -> Callable[..., Any]:
-        """Samples episodes: ``(n_episodes, n_rounds, *, regime, seed, **sizes)``."""
-        return self.data.sample
+    # The sizes of its episodes; what makes the layout of a round of sizes; and the sampler.
+    sizes = property(attrgetter("data.sizes"))
+    layout = property(attrgetter("data.layout"))
+    sample = property(attrgetter("data.sample"))
 
     @cached_property
     def kind(self) -> Predicted:

@@ -162,13 +162,11 @@ KINDS: dict[str, Callable[..., AdaptedMachine]] = {
 """Kind -> its builder, of a layout, a width, a number of layers and of rounds."""
 
 
-def _builder(kind: str, task: str) -> Callable[..., AdaptedMachine]:
-    build = partial(learner, kind, task)
-    build.__module__ = __name__  # a card says which module must be imported to train its model again
-    return build
-
-
-BUILT = {f"{kind}-{task.key}": _builder(kind, task.key) for task in catalog.every() for kind in KINDS}
+BUILT: dict[str, Callable[..., AdaptedMachine]] = {}
 """KIND-TASK -> the builder of that kind for that task, by which checkpoints are made again."""
-for _name, _build in BUILT.items():
-    BUILDERS.setdefault(_name, _build)
+for _task in catalog.every():
+    for _kind in KINDS:
+        _build = partial(learner, _kind, _task.key)
+        _build.__module__ = __name__  # type: ignore[attr-defined]  # a card says what to import to train its model again
+        BUILT[f"{_kind}-{_task.key}"] = _build
+        BUILDERS.setdefault(f"{_kind}-{_task.key}", _build)

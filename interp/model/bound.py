@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -73,10 +74,8 @@ class BoundRounds:
             raise AttributeError(name)
         return getattr(self.model, name)
 
-    @property
-    def original_model(self) -> HookedLatentTransformer:
-        """The model itself: where TransformerLens looks for modules in training mode."""
-        return self.model
+    original_model = property(attrgetter("model"))  # where TransformerLens looks for modules in training mode
+    predict_position = property(attrgetter("round_layout.predict_position"))
 
     @property
     def cfg(self) -> RuntimeConfig:
@@ -97,11 +96,6 @@ class BoundRounds:
         rows = torch.arange(len(self.bank_tokens), device=self.bank_tokens.device)
         ids = rows.unsqueeze(1).expand(-1, self.bank_tokens.shape[1])
         return [part.contiguous() for part in ids.split(self.split)]
-
-    @property
-    def predict_position(self) -> int:
-        """Where the prediction is read."""
-        return self.round_layout.predict_position
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""

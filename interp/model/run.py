@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from interp.checks import checked, fit
@@ -78,20 +79,10 @@ class Rollout:
         """How many rounds of every episode were run."""
         return self.tokens.shape[1]
 
-    @property
-    def tokens(self) -> Int[Tensor, "episode round pos"]:
-        """The tokens that were fed."""
-        return self.fed.tokens
-
-    @property
-    def values(self) -> Float[Tensor, "episode round pos"]:
-        """The payloads that were fed."""
-        return self.fed.values
-
-    @property
-    def slots(self) -> Int[Tensor, "episode round"]:
-        """The latent slot that each round's update was written to."""
-        return self.fed.slots
+    # The tokens and payloads that were fed, and the latent slot that each round's update was written to.
+    tokens = property(attrgetter("fed.tokens"))
+    values = property(attrgetter("fed.values"))
+    slots = property(attrgetter("fed.slots"))
 
     def rows(self, rounds: Rounds) -> tuple[Tensor, EncodedRounds]:
         """The latents that some rounds read, and these rounds, as :meth:`EncodedRounds.rows` lays them in one batch."""

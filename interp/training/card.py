@@ -95,6 +95,7 @@ def card(
     config, choice = run.config, run.model.layout.choice_label
     task = catalog.get(config.task)
     limits = goal_of(task).limits
+    early = config.patience > 0 or any(stage.until for stage in config.curriculum)  # over before all steps are made
     stages = "; ".join(_stage_text(stage, config.task) for stage in config.curriculum)
     data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch"
     software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
@@ -122,7 +123,7 @@ def card(
         "Commit": f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
         "Seed": str(config.seed),
         "Batches and time": (
-            f"{run.step:,} of {'at most ' * config.may_end_early}{config.total_steps:,} batches, "
+            f"{run.step:,} of {'at most ' * early}{config.total_steps:,} batches, "
             f"{run.seconds / 60:.0f} minutes in them"
         ),
         "Machine": machine or run.about.get("machine") or this_machine(),

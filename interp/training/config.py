@@ -203,11 +203,6 @@ class TrainingConfig:
         """Steps of all stages together."""
         return sum(stage.steps for stage in self.curriculum)
 
-    @property
-    def may_end_early(self) -> bool:
-        """Whether a stage may be over before all of its steps are made."""
-        return self.patience > 0 or any(stage.until for stage in self.curriculum)
-
     def model_config(self, name: str) -> LatentTransformerConfig:
         """The configuration of the model that this run trains."""
         largest = {name: high for name, (_, high) in self.sizes.items()}

@@ -8,7 +8,6 @@ Its stages allow 2, 3 and 4 actions: the paper's "up to 2 + k in stage k" would 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -16,19 +15,13 @@ from numpy.typing import NDArray
 from interp.evaluation.qlearning.agreement import agreement
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.training.config import read_presets
-from interp.training.goal import Bounds, TrainingGoal
+from interp.training.goal import TrainingGoal
 
 
 def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
     """Uniform over the tied greedy actions, ``[episode, round, action]``."""
     ties = episodes.greedy_sets
     return ties / ties.sum(-1, keepdims=True)
-
-
-def _every_number_of_actions(bounds: Bounds) -> tuple[Mapping[str, int], ...]:
-    """A held-out batch for each number of actions; its number of states is drawn."""
-    low, high = bounds["n_actions"]
-    return tuple({"n_actions": n} for n in range(low, high + 1))
 
 
 def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
@@ -44,7 +37,10 @@ def goal() -> TrainingGoal:
         targets=_targets,
         presets=read_presets("qlearning"),
         drawn=("n_actions", "n_states"),
-        held_out=_every_number_of_actions,
+        # A held-out batch for each number of actions; its number of states is drawn.
+        held_out=lambda bounds: tuple(
+            {"n_actions": n} for n in range(bounds["n_actions"][0], bounds["n_actions"][1] + 1)
+        ),
         evaluate=_evaluate,
         learns="imitation of tabular Q-learning",
         limits=(
