@@ -16,7 +16,7 @@ LEFT_OUT = {
         f"HookedLatentTransformer.{name}": "a step inside a round: forward and predict check the round"
         for name in STEPS
     },
-    **{f"AdaptedMachine.{name}": "a step inside a round, as above" for name in ("forward", "layout_of", *STEPS)},
+    **{f"AdaptedMachine.{name}": "a step inside a round, as above" for name in ("forward", *STEPS)},
     "EdgeGraph.forward": "a step inside a round, as above",
     **{f"Algorithm.{name}": "a step inside a round: run checks the episodes" for name in ("advance", "needed")},
     "Measure.from_dict": "reads what to_dict wrote; its reader says which file is damaged",

@@ -15,7 +15,6 @@ import hashlib
 import inspect
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,6 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import versions
 
 _FORMAT_VERSION = 2
-_BEFORE_DIGESTS = 1
-"""The version whose configuration no digest covers; its folders load with a warning."""
 _CLOSE = 1e-3
 """How far predictions of the same weights may lie apart on another computer, in float32."""
 _SAID = ("builder", "arguments", "name", "origin", "layout", "is_handwired", "predicts")
@@ -270,17 +267,8 @@ def _predicted(machine: Machine) -> dict[str, Any]:
 def _check_about(folder: Path, about: dict[str, Any]) -> None:
     """Refuse a configuration of another version, or one that was edited since it was written."""
     version = about.get("format_version")
-    require(
-        version in (_FORMAT_VERSION, _BEFORE_DIGESTS) and not isinstance(version, bool),
-        f"{str(folder)!r} has format version {version!r}; this version reads {_BEFORE_DIGESTS} and {_FORMAT_VERSION}",
-    )
-    if version == _BEFORE_DIGESTS and "digest" not in about:
-        warnings.warn(
-            f"{str(folder)!r} is of format version {version}: nothing shows whether its config.json was edited; load "
-            "it where that is certain, and save it again with save_checkpoint",
-            stacklevel=6,
-        )
-        return
+    known = version == _FORMAT_VERSION and not isinstance(version, bool)
+    require(known, f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}")
     require(
         about.get("digest") == _digest({key: value for key, value in about.items() if key != "digest"}),
         f"{str(folder / 'config.json')!r} was edited: its digest is not that of its contents; fetch the checkpoint "
