@@ -46,7 +46,7 @@ from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Step, run_round
-from interp.model.run import Rollout, select_rounds
+from interp.model.run import Rollout, select_rounds, refuse_nan
 
 CHUNK = 8192
 """Rows (episode x edited round) that are run at once."""
@@ -403,6 +403,7 @@ def _run_on(
                     done = run_round(model, fed, latents, base.layout, base.commit, ())
                     prediction, latents = done.prediction, done.latents
             prediction, now = prediction.unflatten(0, shape), latents.unflatten(0, shape)
+            refuse_nan(f"what {model.name!r} predicts after an edit", prediction.movedim(1, 0).flatten(1, 2), at)
         else:
             kept = base.predictions[:, at], base.latents[:, [t + 1 for t in at]]
             prediction, now = (y.expand(n, *y.shape) for y in kept)

@@ -32,10 +32,12 @@ from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
-from interp.model.run import Commit, Rollout, Rounds, select_rounds
+from interp.model.run import Commit, Rollout, Rounds, refuse_nan, select_rounds
 from interp.provenance import provenance
 from interp.session import once
 
+_MANY = 10_000
+"""Rounds of which one is cached by itself first, to see what all of them would take."""
 CHUNK = 256
 """Episodes run at once on a CPU."""
 
@@ -102,6 +104,10 @@ def rollout(
         run = replace(run, episodes=episodes)
     else:
         run = _unhooked(model, episodes, encoded, layout, commit)
+    if names and run.n_episodes * len(cached) > _MANY:
+        _, _, one = replay(model, run.select([0]), rounds=cached[0], names_filter=names)
+        n_bytes = run.n_episodes * len(cached) * sum(held.nbytes for held in one.values())
+        refuse_beyond_machine(f"a cache of {len(names)} points in {len(cached)} rounds of {run.n_episodes}", n_bytes)
     if names:
         run = replace(run, cache=Cache(_cached(model, run, cached, names, hooks)), cached_rounds=tuple(cached))
     return run
@@ -284,15 +290,9 @@ class _Record:
     def rollout(self, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
         """All rounds."""
         predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
-        for what, part, first in (("predicts", predictions, 0), ("carries", self.latents, 1)):
-            wrong = (~part.isfinite()).flatten(2).any(2) if part.ndim > 2 else ~part.isfinite()
-            if wrong.any():
-                t, model = int(wrong.any(0).nonzero()[0]), settings.get("model")
-                raise InputError(
-                    f"what {model!r} {what} is not a number from round {max(t - first, 0)} on, in episode "
-                    f"{int(wrong[:, t].nonzero()[0])} (in {int(wrong.any(1).sum())} of {len(part)} episodes in all): "
-                    "look for a logarithm of 0, a division by 0 or a state that grows without end"
-                )
+        model, rounds = settings.get("model"), range(self.n_rounds)
+        refuse_nan(f"what {model!r} predicts", predictions, rounds)
+        refuse_nan(f"what {model!r} carries", self.latents, [0, *rounds])
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
     @staticmethod
