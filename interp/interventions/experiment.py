@@ -46,7 +46,7 @@ from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Step, run_round
-from interp.model.run import Rollout, select_rounds, refuse_nan
+from interp.model.run import Rollout, refuse_nan, select_rounds
 
 CHUNK = 8192
 """Rows (episode x edited round) that are run at once."""
