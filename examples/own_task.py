@@ -115,7 +115,7 @@ def exchange_history(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisod
 
 
 def losses(predictions: torch.Tensor, episodes: BanditEpisodes, rounds: slice) -> torch.Tensor:
-    return 1 - predictions.gather(-1, torch.from_numpy(episodes.rewards[:, rounds, None])).squeeze(-1)
+    return BanditRound().loss(predictions, torch.from_numpy(episodes.rewards[:, rounds]))
 
 
 def said(seen: BanditEpisodes) -> RoundInputs:

@@ -126,7 +126,7 @@ def step(speaker: Speaker, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor
 
 
 def losses(predictions: Tensor, words: Words, rounds: slice) -> Tensor:
-    return 1 - predictions.gather(-1, torch.from_numpy(words.said[:, rounds, None])).squeeze(-1)
+    return Saying().loss(predictions, torch.from_numpy(words.said[:, rounds]))
 
 
 def task(speaker: Speaker) -> Task:

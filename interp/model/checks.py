@@ -343,7 +343,10 @@ def check_machine(
     if episodes is None:
         task = catalog.of(machine)
         room = min((c.shape[0] // c.grows for c in machine.channels if c.grows), default=_N_RUN)
-        episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(min(_N_RUN, room))), SEED)
+        try:
+            episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(min(_N_RUN, room))), SEED)
+        except InputError:  # recorded episodes may be shorter
+            episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
     require(len(episodes) >= 2 and episodes.n_rounds >= 2, "give at least 2 episodes of at least 2 rounds")
     case = _Case(machine, episodes)
     asked = [c for c in MACHINE_CHECKS.values() if (only is None and (c.cheap or not cheap)) or c.key in (only or ())]
