@@ -150,8 +150,8 @@ def state_space(
                 after.append(held)
             states, convs = zip(*after, strict=True)
             shown.append(model.norm_f(x))
-        held = {name: torch.stack(part, 1).flatten(2) for name, part in (("state", states), ("conv", convs))}
-        return torch.stack(shown, 1), held
+        left = {name: torch.stack(part, 1).flatten(2) for name, part in (("state", states), ("conv", convs))}
+        return torch.stack(shown, 1), left
 
     def step(module: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
         shown, held = run(module.get_submodule(core), embedded.embed(module, fed), carried)

@@ -128,7 +128,7 @@ def _pure(case: _Case) -> Iterator[str]:
     before = [written(tensor) for tensor in (*given, *held.values())]
     with torch.random.fork_rng(devices=[]):
         torch.rand(1)  # elsewhere than where a step that seeds the generator leaves it
-        drawn = torch.random.get_rng_state()
+        drawn: Any = torch.random.get_rng_state()
         first = case.machine.step(start, fed)
         case.machine.step(first.carried.clone(), case.fed(case.n_rounds - 1))  # another round in between
         again = case.machine.step(kept.clone(), case.fed(0))
@@ -235,11 +235,11 @@ def _points(case: _Case) -> Iterator[str]:
 
             with case.machine.hooks(fwd_hooks=[(name, look)]):
                 hooked = case.machine.step(case.start, case.fed(0))
-            shape = seen[0][1].shape if seen and seen[0] else ()
+            shape: tuple[int, ...] = tuple(seen[0][1].shape) if seen and seen[0] else ()
             if len(seen) != 1:
                 why = "; compiled modules call no hooks: adapt the module that was compiled" if compiled else ""
                 yield f"the point {name!r} fires {len(seen)} times in a round, which must be once{why}"
-            elif len(shape) != 2 + len(component.axes.split()) or shape[0] != len(plain.carried):
+            elif len(shape) != 2 + len(component.axes.split()) or shape[:1] != (len(plain.carried),):
                 got = f"shape {tuple(shape)}" if seen[0] else "no tensor"
                 yield f"the point {name!r} has axes [batch, {component.axes.replace(' ', ', ')}, vector], got {got}"
             elif component.key != "latent" and component.labels and len(component.labels) not in shape[1:-1]:
@@ -489,9 +489,8 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int)
     even = torch.full(shape, 1 / layout.n_outputs if layout.kind == "classes" else 0.0)
     for batch in ((), (2,)):  # a sweep scores several edits at once
         told = layout.prediction(even.expand(*batch, *shape))
-        found = _tried(
-            "losses", lambda told=told: torch.as_tensor(task.data.losses(told, episodes, slice(0, n_rounds)))
-        )
+        losses = partial(task.data.losses, told, episodes, slice(0, n_rounds))
+        found = torch.as_tensor(_tried("losses", losses))
         wanted, axes = (*batch, *shape[:2]), "[batch, episode, round]" if batch else "[episode, round]"
         _require(
             tuple(found.shape) == wanted,

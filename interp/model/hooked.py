@@ -198,7 +198,7 @@ class HookedMachine(HookedRootModule):
             memo.update({id(value): value.detach().clone() for value in _with_a_past(vars(part))})
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        vars(copied).update(copy.deepcopy(vars(self), memo))
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
     def _held(self) -> dict[str, Tensor]:
