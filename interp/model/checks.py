@@ -490,7 +490,7 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int)
     for batch in ((), (2,)):  # a sweep scores several edits at once
         told = layout.prediction(even.expand(*batch, *shape))
         losses = partial(task.data.losses, told, episodes, slice(0, n_rounds))
-        found = torch.as_tensor(_tried("losses", losses))
+        found = _tried("losses", partial(torch.as_tensor, _tried("losses", losses)))
         wanted, axes = (*batch, *shape[:2]), "[batch, episode, round]" if batch else "[episode, round]"
         _require(
             tuple(found.shape) == wanted,
