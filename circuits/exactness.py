@@ -147,10 +147,11 @@ def check(
     if circuit.layout.prediction_axes == 0:
         # Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others.
         position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
+        final, unembed = model.ln_final, model.unembed
 
         def outcomes(resid: Tensor) -> Tensor:
-            read = model.unembed(model.ln_final(resid[..., position, :].to(model.W_U.device)))
-            return read[..., : circuit.layout.n_outputs].cpu()  # type: ignore[no-any-return]
+            read: Tensor = unembed(final(resid[..., position, :].to(unembed.weight.device)))
+            return read[..., : circuit.layout.n_outputs].cpu()
 
         truth, where = circuit.algorithm.distribution(values), f"{hook} at {circuit.layout.predict_label}"
         meters.append(_Meter("distribution", hook, where, outcomes, truth, 1.0))

@@ -7,7 +7,9 @@ page's theme (``interp.style`` writes the hues as CSS variables). Ink, the page'
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 INK = "#000000"
@@ -17,27 +19,14 @@ PAPER = "#fefefe"
 LIGHT_TEXT = "#fdfdfd"
 """Stays light, for text on a strong colour."""
 
-HUES: dict[str, tuple[str, str]] = {
-    "blue": ("#0072b2", "#58b2ef"),
-    "vermilion": ("#d05a00", "#ff8d4f"),
-    "green": ("#008f68", "#35c79b"),
-    "purple": ("#b4558c", "#e495c2"),
-    "amber": ("#a97000", "#edb740"),
-    "grey": ("#6d7480", "#9ba3af"),
-    "brown": ("#7d5433", "#c79d70"),
-}
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+HUES: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _TABLES["hues"].items()}
 """Hue name -> (colour on a light page, colour on a dark page)."""
 
 LIGHT = {name: light for name, (light, _) in HUES.items()}
 CYCLE = tuple(LIGHT.values())
 
-_DASHES: dict[str, Any] = {
-    "solid": "-",
-    "dashed": (0, (6, 2)),
-    "short": (0, (3, 1.5)),
-    "dashdot": (0, (6, 2, 1.5, 2)),
-    "dotted": (0, (1.2, 1.6)),
-}
+_DASHES: dict[str, Any] = {name: (0, tuple(lengths)) if lengths else "-" for name, lengths in _TABLES["dashes"].items()}
 """Dash name -> what matplotlib calls it."""
 
 
@@ -48,26 +37,7 @@ class Look(NamedTuple):
     dash: Any
 
 
-_EVERYWHERE = {
-    # What a page is about, and what it is held against. A machine shares the hue of the algorithm that it runs.
-    "model": "blue solid",
-    "learned": "blue solid",
-    "handwired": "vermilion solid",
-    "algorithm": "vermilion dashed",
-    # Language models, by what they remember with.
-    "no-note": "purple solid",
-    "note": "amber solid",
-    "note-only": "brown solid",
-    # Controls.
-    "random": "grey dotted",
-    "control": "grey dotted",
-    "untrained": "grey short",
-    "cut": "grey dotted",
-    "frozen": "grey dashed",
-    # Precisions.
-    "float64": "blue solid",
-    "float32": "amber short",
-}
+_EVERYWHERE: dict[str, str] = _TABLES["everywhere"]
 """Name -> hue and dash, of names that no task owns; a task's record says the looks of its own (``Task.report``).
 
 Two names share a look only where they are one thing, or never stand on one page.

@@ -167,6 +167,6 @@ BUILT: dict[str, Callable[..., AdaptedMachine]] = {}
 for _task in catalog.every():
     for _kind in KINDS:
         _build = partial(learner, _kind, _task.key)
-        _build.__module__ = __name__  # type: ignore[attr-defined]  # a card says what to import to train its model again
+        _build.__module__ = __name__  # a card says what to import to train its model again
         BUILT[f"{_kind}-{_task.key}"] = _build
         BUILDERS.setdefault(f"{_kind}-{_task.key}", _build)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,32 +166,28 @@ def state_space(
     sizes = {"state": inner * config.state_size, "conv": inner * kept}
     channels = [Channel(name, (len(layers), size)) for name, size in sizes.items()]
     empty = {channel.name: torch.zeros(2, *channel.shape) for channel in channels}
-    _hold_against(model, lambda x: run(model, x, {name: value.to(x) for name, value in empty.items()})[0])
+    _hold_against(model, lambda own, x: run(own, x, {name: value.to(x) for name, value in empty.items()})[0])
     return adapt(module, task, step=step, channels=channels, **options)
 
 
 @plainly()
-def _hold_against(model: Any, ours: Callable[[Tensor], Tensor], width: str = "hidden_size") -> None:
+def _hold_against(model: Any, ours: Callable[[Any, Tensor], Tensor], width: str = "hidden_size") -> None:
     """Refuse a model whose own forward pass, on a few inputs, gives other numbers than the adapter's form of it."""
-    weight = next(model.parameters())
+    copied = copy.deepcopy(model).eval()
+    weight = next(copied.parameters())
     noise = torch.randn(2, 5, getattr(model.config, width), generator=torch.Generator().manual_seed(0)).to(weight)
-    awake, log = [part for part in model.modules() if part.training], logging.getLogger("transformers")
+    log = logging.getLogger("transformers")
     level = log.level
+    log.setLevel(logging.ERROR)  # not of kernels that only make it quicker
     try:
-        log.setLevel(logging.ERROR)  # not of kernels that only make it quicker
-        for part in awake:
-            part.training = False
         with torch.no_grad():
-            try:
-                mine, own = ours(noise), model(inputs_embeds=noise, use_cache=False).last_hidden_state
-            except Exception as error:
-                text = f"a {type(model).__name__} cannot be run as this adapter does ({type(error).__name__}: {error})"
-                raise InputError(f"{text}; adapt its own forward pass with interp.adapt") from error
+            mine, own = ours(copied, noise), copied(inputs_embeds=noise, use_cache=False).last_hidden_state
+    except Exception as error:
+        text = f"a {type(model).__name__} cannot be run as this adapter does ({type(error).__name__}: {error})"
+        raise InputError(f"{text}; adapt its own forward pass with interp.adapt") from error
     finally:
         log.setLevel(level)
-        for part in awake:
-            part.training = True
-    gap = float((mine - own).abs().max() / own.abs().max().clamp_min(1e-30)) if mine.shape == own.shape else math.inf
+    gap = float((mine - own).abs().max() / own.abs().max().clamp_min(1e-30))
     require(
         gap <= 100 * torch.finfo(weight.dtype).eps,
         f"the forward pass of {type(model).__name__} gives other numbers than this adapter's form of it, by up to "
@@ -276,7 +272,7 @@ def hrm(
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel(name, (config.hidden_size,)) for name in ("z_H", "z_L")]
     nothing = torch.zeros(2, config.hidden_size)
-    _hold_against(inner, lambda x: refined(inner, x, nothing.to(x), nothing.to(x))[0])
+    _hold_against(inner, lambda own, x: refined(own, x, nothing.to(x), nothing.to(x))[0])
     return adapt(model, layout, step=step, channels=channels, **options)
 
 
@@ -390,11 +386,11 @@ def thoughts(
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel("thought", (config.n_embd,)), cached]
 
-    def halves(x: Tensor) -> Tensor:
+    def halves(own: Any, x: Tensor) -> Tensor:
         """A sequence of inputs in two parts, the second of which reads the first from the cache."""
         none, length = x.new_zeros(len(x), 0, cached.shape[1]), torch.zeros(len(x), dtype=torch.long)
-        begun, cache = _run(inner, x[:, :2], none, torch.ones(len(x), 0, dtype=torch.bool), length)
-        rest, _ = _run(inner, x[:, 2:], cache, torch.ones(len(x), 2, dtype=torch.bool), length + 2)
+        begun, cache = _run(own, x[:, :2], none, torch.ones(len(x), 0, dtype=torch.bool), length)
+        rest, _ = _run(own, x[:, 2:], cache, torch.ones(len(x), 2, dtype=torch.bool), length + 2)
         return torch.cat([begun, rest], 1)
 
     if config.n_positions >= 5:

@@ -174,7 +174,7 @@ class AdaptedMachine(HookedMachine):
         self.tapped = nn.ModuleList(self.taps.values())
         asked = {point.module.rpartition(".")[0] for point in points.values()}
         cells = {name: part for name, part in _named(module).items() if name in asked and gates(part)}
-        self.opened = {name: _OPEN[type(part)](part) for name, part in cells.items()}
+        self.opened = {name: _Open(part) for name, part in cells.items()}
         self._largest = layout.max_layout
         self._of_length = {one.n_positions: one for one in (*layout.family, layout)}
         self._does: tuple[Any, str] = ((), "")
@@ -478,131 +478,72 @@ def _components(channels: Sequence[Channel], points: Mapping[str, Point]) -> dic
     return found
 
 
-# The gates of PyTorch's fused recurrent cells and layers, as submodules that can be looked into: these compute in one
-# kernel, so no hook sees a gate. Their open form computes the same with the module's own weights, gate by gate, to
-# rounding (a test holds it). The gates of several layers are numbered: ``reset_1``, ``reset_2``.
-
-
 class _Open(nn.Module):
-    """A cell's gates; each is a submodule that passes its value on."""
+    """The gates of a fused recurrent cell or of layers of one direction, as submodules that can be looked into.
 
-    gates: tuple[str, ...]
+    PyTorch computes these in one kernel, so that no hook sees a gate. Here the same is computed with the module's own
+    weights, gate by gate, to rounding (a test compares them). The gates of several layers are numbered: ``reset_1``.
+    """
 
-    def __init__(self, cell: Any) -> None:
+    def __init__(self, fused: Any) -> None:
         super().__init__()
-        self.of = [cell]  # in a list: the weights stay the cell's, under its names
-        for gate in self.gates:
+        self.of = [fused]  # in a list: the weights stay the fused module's, under its names
+        for gate in gates(fused):
             self.add_module(gate, nn.Identity())
-
-    def sums(self, x: Tensor, h: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What each gate is given by the input, and by the carried state."""
-        cell = self.of[0]
-        given = nn.functional.linear(x, cell.weight_ih, cell.bias_ih)
-        kept = nn.functional.linear(h, cell.weight_hh, cell.bias_hh)
-        return given.chunk(len(self.gates), 1), kept.chunk(len(self.gates), 1)
 
     @contextmanager
     def instead(self) -> Iterator[None]:
-        """While it is open, the cell computes in this form."""
-        cell = self.of[0]
-        cell.forward = self.forward
+        """While it is open, the fused module computes in this form."""
+        fused = self.of[0]
+        fused.forward = self.forward
         try:
             yield
         finally:
-            del cell.forward
+            del fused.forward
 
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        fused = self.of[0]
+        state = state if isinstance(state, tuple) or state is None else (state,)
+        if isinstance(fused, nn.RNNCellBase):
+            after = self._cell(x, state, "", "")
+            return after if len(after) > 1 else after[0]
+        time, left = 1 if fused.batch_first else 0, []
+        for layer in range(fused.num_layers):
+            now, shown = None if state is None else tuple(part[layer] for part in state), []
+            for x_t in x.unbind(time):
+                now = self._cell(x_t, now, f"_l{layer}", f"_{layer + 1}" if fused.num_layers > 1 else "")
+                shown.append(now[0])
+            x = torch.stack(shown, time)
+            left.append(now)
+        parts = tuple(torch.stack(part) for part in zip(*left, strict=True))
+        return x, parts if len(parts) > 1 else parts[0]
 
-class _OpenGRU(_Open):
-    """``nn.GRUCell``: gates ``reset``, ``update`` and ``new``."""
-
-    gates = ("reset", "update", "new")
-
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
-        h = x.new_zeros(len(x), self.of[0].hidden_size) if h is None else h
-        (x_r, x_z, x_n), (h_r, h_z, h_n) = self.sums(x, h)
-        reset, update = (
-            self.get_submodule("reset")((x_r + h_r).sigmoid()),
-            self.get_submodule("update")((x_z + h_z).sigmoid()),
+    def _cell(self, x: Tensor, state: Any, weights: str, number: str) -> tuple[Tensor, ...]:
+        """One step: ``(h,)`` of a GRU, ``(h, c)`` of an LSTM."""
+        fused, names = self.of[0], _GATES[type(self.of[0])]
+        state = (x.new_zeros(len(x), fused.hidden_size),) * 2 if state is None else state
+        (w_x, b_x), (w_h, b_h) = (  # a layer may have no bias
+            (getattr(fused, f"weight_{of}{weights}"), getattr(fused, f"bias_{of}{weights}", None))
+            for of in ("ih", "hh")
         )
-        new = self.get_submodule("new")((x_n + reset * h_n).tanh())
-        return new + update * (h - new)
-
-
-class _OpenLSTM(_Open):
-    """``nn.LSTMCell``: gates ``input``, ``forget``, ``new`` and ``output``."""
-
-    gates = ("input", "forget", "new", "output")
-
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        nothing = x.new_zeros(len(x), self.of[0].hidden_size)
-        h, c = (nothing, nothing) if state is None else state
-        sums = [given + kept for given, kept in zip(*self.sums(x, h), strict=True)]
-        made = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
-        taken, kept, new, shown = (
-            self.get_submodule(gate)(act(total)) for gate, act, total in zip(self.gates, made, sums, strict=True)
-        )
-        c = kept * c + taken * new
+        given = nn.functional.linear(x, w_x, b_x).chunk(len(names), 1)
+        kept = nn.functional.linear(state[0], w_h, b_h).chunk(len(names), 1)
+        seen = [self.get_submodule(f"{name}{number}") for name in names]
+        if len(names) == 3:
+            reset, update = (seen[i]((given[i] + kept[i]).sigmoid()) for i in (0, 1))
+            new = seen[2]((given[2] + reset * kept[2]).tanh())
+            return (new + update * (state[0] - new),)
+        acts = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
+        taken, held, new, shown = (look(act(a + b)) for look, act, a, b in zip(seen, acts, given, kept, strict=True))
+        c = held * state[1] + taken * new
         return shown * c.tanh(), c
 
 
-class _Layer:
-    """One layer of an ``nn.GRU`` or ``nn.LSTM``, under the names that a cell gives its weights."""
-
-    def __init__(self, rnn: nn.RNNBase, layer: int) -> None:
-        self.rnn, self.layer, self.hidden_size = rnn, layer, rnn.hidden_size
-
-    def _weight(self, name: str) -> Any:
-        return getattr(self.rnn, f"{name}_l{self.layer}", None)  # a layer may have no bias
-
-    weight_ih = property(lambda self: self._weight("weight_ih"))
-    weight_hh = property(lambda self: self._weight("weight_hh"))
-    bias_ih = property(lambda self: self._weight("bias_ih"))
-    bias_hh = property(lambda self: self._weight("bias_hh"))
-
-
-class _OpenLayers(_Open):
-    """``nn.GRU`` and ``nn.LSTM`` of one direction, for sequences in a batch: every layer is an open cell."""
-
-    def __init__(self, rnn: nn.RNNBase) -> None:
-        self.gates = gates(rnn)
-        super().__init__(rnn)
-        form = _OF_LAYERS[type(rnn)]
-        self.layers = [form(_Layer(rnn, layer)) for layer in range(rnn.num_layers)]
-        for layer, opened in enumerate(self.layers):
-            for gate in form.gates:
-                opened.add_module(gate, self.get_submodule(_numbered(gate, layer, rnn.num_layers)))
-
-    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        rnn = self.of[0]
-        time = 1 if rnn.batch_first else 0
-        several = state if isinstance(state, tuple) else () if state is None else (state,)
-        after = []
-        for layer, opened in enumerate(self.layers):
-            now: Any = None
-            if several:
-                now = tuple(part[layer] for part in several) if isinstance(state, tuple) else several[0][layer]
-            shown = []
-            for x_t in x.unbind(time):
-                now = opened(x_t, now)
-                shown.append(now[0] if isinstance(now, tuple) else now)
-            x = torch.stack(shown, time)
-            after.append(now if isinstance(now, tuple) else (now,))
-        parts = tuple(torch.stack(part) for part in zip(*after, strict=True))
-        return x, parts if len(parts) > 1 else parts[0]
-
-
-_OPEN: dict[type[nn.Module], type[_Open]] = {
-    nn.GRUCell: _OpenGRU,
-    nn.LSTMCell: _OpenLSTM,
-    nn.GRU: _OpenLayers,
-    nn.LSTM: _OpenLayers,
+_GATES: dict[type[nn.Module], tuple[str, ...]] = {
+    **dict.fromkeys((nn.GRUCell, nn.GRU), ("reset", "update", "new")),
+    **dict.fromkeys((nn.LSTMCell, nn.LSTM), ("input", "forget", "new", "output")),
 }
-"""Fused cells and layers by class, with their open form."""
-_OF_LAYERS: dict[type[nn.Module], type[_Open]] = {nn.GRU: _OpenGRU, nn.LSTM: _OpenLSTM}
-
-
-def _numbered(gate: str, layer: int, n_layers: int) -> str:
-    return gate if n_layers == 1 else f"{gate}_{layer + 1}"
+"""The gates of fused cells and layers, by their class."""
 
 
 def gates(part: nn.Module) -> tuple[str, ...]:
@@ -611,12 +552,10 @@ def gates(part: nn.Module) -> tuple[str, ...]:
     >>> gates(nn.GRUCell(2, 3)), gates(nn.GRU(2, 3, num_layers=2))[-2:], gates(nn.Linear(2, 3))
     (('reset', 'update', 'new'), ('update_2', 'new_2'), ())
     """
-    if "forward" in vars(part):
-        return ()  # its owner runs it otherwise
-    if isinstance(part, nn.RNNBase):
-        of, plain = _OF_LAYERS.get(type(part)), not part.bidirectional and not part.proj_size
-        if of is None or not plain:
-            return ()
-        several = range(part.num_layers)
-        return tuple(_numbered(gate, layer, part.num_layers) for layer in several for gate in of.gates)
-    return _OPEN[type(part)].gates if type(part) in _OPEN else ()
+    names = _GATES.get(type(part), ())
+    if not isinstance(part, nn.RNNBase) or not names or "forward" in vars(part):
+        return () if "forward" in vars(part) else names  # where its owner runs it otherwise, there are none
+    if part.bidirectional or part.proj_size:
+        return ()
+    several = range(1, part.num_layers + 1)
+    return tuple(f"{name}_{layer}" for layer in several for name in names) if part.num_layers > 1 else names

@@ -154,11 +154,7 @@ def _hard(scores: Tensor) -> Tensor:
     return is_max / is_max.sum(-1, keepdim=True)
 
 
-def _linear(scores: Tensor) -> Tensor:
-    return scores.masked_fill(scores == float("-inf"), 0.0)
-
-
-_RULES = {"softmax": _softmax, "hard": _hard, "linear": _linear}
+_RULES = {"softmax": _softmax, "hard": _hard, "linear": lambda scores: scores.masked_fill(scores == float("-inf"), 0.0)}
 
 
 class MLP(_Drawn):

@@ -152,7 +152,7 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
             step = run_round(model, encoded.at(0), latents, layout, "own", (), stepper)
             latents, choice = step.latents, step.choice.cpu().numpy()
             record.add(step)
-    settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
+    settings = {**provenance(model, **model.precision(), commit="own"), "seed": seed, "epsilon": epsilon}
     episodes = interaction.episodes()
     return episodes, replace(record.rollout(layout, "own", settings), model=model, episodes=episodes)
 
@@ -239,7 +239,11 @@ def _sequential(
             record.add(replace(step, latents=latents))
     for counter in counters.values():
         counter.check()
-    settings = {**_settings(model, commit), "propagate": not hold, "hooked_rounds": sorted(hooks)}
+    settings = {
+        **provenance(model, **model.precision(), commit=commit),
+        "propagate": not hold,
+        "hooked_rounds": sorted(hooks),
+    }
     return record.rollout(layout, commit, settings)
 
 
@@ -317,7 +321,3 @@ def _cached(
             _, _, cache = replay(model, run, rounds=t, names_filter=names, fwd_hooks=hooks[t])
             parts[t] = {name: value[:, 0] for name, value in cache.items()}
     return {name: torch.stack([parts[t][name] for t in rounds], 1) for name in names}
-
-
-def _settings(model: Machine, commit: str) -> dict[str, Any]:
-    return provenance(model, **model.precision(), commit=commit)

@@ -14,6 +14,7 @@ in half the time.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import warnings
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -29,7 +31,7 @@ from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
-from interp.checks import MOST_GB, checked, fit, unique
+from interp.checks import MOST_GB, checked, fit
 from interp.errors import InputError, require
 from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
@@ -59,25 +61,8 @@ class RoundOutput(NamedTuple):
     latents: Tensor
 
 
-COMPONENTS: dict[str, Component] = unique(
-    (
-        Component("latent", "hook_latents", "latent", "latent"),
-        Component("embed", "hook_embed", "pos", "embedding"),
-        Component("resid_pre", "blocks.{layer}.hook_resid_pre", "pos", "residual before layer"),
-        Component("q", "blocks.{layer}.attn.hook_q", "pos head", "query"),
-        Component("k", "blocks.{layer}.attn.hook_k", "pos head", "key"),
-        Component("v", "blocks.{layer}.attn.hook_v", "pos head", "value"),
-        Component("scores", "blocks.{layer}.attn.hook_attn_scores", "head pos", "attention scores"),
-        Component("pattern", "blocks.{layer}.attn.hook_pattern", "head pos", "attention pattern"),
-        Component("z", "blocks.{layer}.attn.hook_z", "pos head", "head output"),
-        Component("result", "blocks.{layer}.attn.hook_result", "pos head", "head's write"),
-        Component("attn_out", "blocks.{layer}.hook_attn_out", "pos", "attention output"),
-        Component("resid_mid", "blocks.{layer}.hook_resid_mid", "pos", "residual after attention"),
-        Component("mlp_out", "blocks.{layer}.hook_mlp_out", "pos", "MLP output"),
-        Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
-    ),
-    "component",
-)
+with Path(__file__).with_name("components.csv").open(encoding="utf-8", newline="") as _table:
+    COMPONENTS: dict[str, Component] = {row["key"]: Component(**row) for row in csv.DictReader(_table)}
 """Every component of a transformer, in the order in which a round computes them."""
 _OF_AN_MLP = {"resid_mid", "mlp_out"}
 

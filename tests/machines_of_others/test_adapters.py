@@ -16,7 +16,7 @@ from interp.errors import InputError
 from interp.machines import Said
 from interp.machines.learners import learner
 from interp.machines.sequences import Embedded, mixed, refined
-from interp.model.adapted import _OPEN
+from interp.model.adapted import _Open
 from tests.machines_of_others.kinds import (
     KINDS,
     LAYOUT,
@@ -122,7 +122,7 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
 def test_open_layers_are_the_fused_ones_to_rounding(core, options):
     torch.manual_seed(0)
     fused = core(5, 8, **options).double()
-    opened, x = _OPEN[core](fused), torch.randn(6, 4, 5).double()
+    opened, x = _Open(fused), torch.randn(6, 4, 5).double()
     n = options.get("num_layers", 1), (6 if "batch_first" in options else 4), 8
     state = torch.randn(n).double() if core is nn.GRU else (torch.randn(n).double(), torch.randn(n).double())
     for given in ((x, state), (x,)):

@@ -350,11 +350,11 @@ def test_hostile_arguments_are_refused():
 @pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_open_cell_is_the_fused_one_to_rounding(kind, dtype):
-    from interp.model.adapted import _OPEN
+    from interp.model.adapted import _Open
 
     torch.manual_seed(0)
     fused = kind(5, 16).to(dtype)
-    opened = _OPEN[kind](fused)
+    opened = _Open(fused)
     x, h = torch.randn(64, 5, dtype=dtype), torch.randn(64, 16, dtype=dtype)
     state = h if kind is nn.GRUCell else (h, torch.randn(64, 16, dtype=dtype))
     one, other, nothing = fused(x, state), opened(x, state), (fused(x), opened(x))
