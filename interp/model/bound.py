@@ -60,10 +60,6 @@ class BoundRounds:
         values: Float[Tensor, "row pos"],
         split: Sequence[int] | None = None,
     ) -> None:
-        require(
-            len(tokens) == len(latents) == len(values),
-            f"the bank needs as many latents and values as rounds, got {len(tokens)}, {len(latents)}, {len(values)}",
-        )
         self.model = model.eval()
         self.round_layout = layout
         self.bank_tokens, self.bank_latents, self.bank_values = tokens, latents, values

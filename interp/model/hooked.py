@@ -12,6 +12,7 @@ import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 import torch
@@ -142,15 +143,8 @@ class HookedMachine(HookedRootModule):
         buffers = (buffer for buffer in self.buffers() if buffer.is_floating_point())
         return next(itertools.chain(self.parameters(), buffers), torch.empty(0))
 
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-        return self._weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of its weights."""
-        return self._weight.dtype
+    device = property(attrgetter("_weight.device"))
+    dtype = property(attrgetter("_weight.dtype"))
 
     def precision(self) -> dict[str, Any]:
         """The dtype of the weights, and the largest relative error of rounding one number to it: in every rollout."""

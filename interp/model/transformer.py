@@ -64,6 +64,18 @@ class RoundOutput(NamedTuple):
 with Path(__file__).with_name("components.csv").open(encoding="utf-8", newline="") as _table:
     COMPONENTS: dict[str, Component] = {row["key"]: Component(**row) for row in csv.DictReader(_table)}
 """Every component of a transformer, in the order in which a round computes them."""
+_SHARED = [
+    "n_layers",
+    "n_heads",
+    "d_model",
+    "d_head",
+    "d_mlp",
+    "n_ctx",
+    "d_vocab",
+    "d_vocab_out",
+    "act_fn",
+    "normalization_type",
+]
 _OF_AN_MLP = {"resid_mid", "mlp_out"}
 
 
@@ -89,10 +101,8 @@ class HookedLatentTransformer(LensSurface):
         config.require_room(max_gb)
         self.config = config
         self.runtime = RuntimeConfig(
-            **{name: getattr(config, name) for name in ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")},
-            **{name: getattr(config, name) for name in ("n_ctx", "d_vocab", "d_vocab_out", "act_fn")},
+            **{name: getattr(config, name) for name in _SHARED},
             attn_only=config.d_mlp == 0,
-            normalization_type=config.normalization_type,
             device=torch.device("cpu"),
             dtype=torch.get_default_dtype(),
         )

@@ -193,7 +193,7 @@ def test_thoughts_are_what_the_whole_sequence_without_a_cache_gives():
     machine = coconut()
     episodes, _ = pair(machine, 4, 5)
     run = interp.rollout(machine, episodes)
-    model = machine.module.model
+    model = machine.module.model.eval()
     sequence = torch.zeros(4, 0, 16)
     with torch.no_grad():
         for t in range(5):
