@@ -62,7 +62,7 @@ class RoundOutput(NamedTuple):
 
 
 with Path(__file__).with_name("components.csv").open(encoding="utf-8", newline="") as _table:
-    COMPONENTS: dict[str, Component] = {row["key"]: Component(**row) for row in csv.DictReader(_table)}
+    COMPONENTS: dict[str, Component] = {row["key"]: Component(**row) for row in csv.DictReader(_table)}  # type: ignore[arg-type]
 """Every component of a transformer, in the order in which a round computes them."""
 _OF_AN_MLP = {"resid_mid", "mlp_out"}
 
