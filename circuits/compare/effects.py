@@ -43,7 +43,7 @@ from interp.algorithm import NEXT, Algorithm
 from interp.decoder import Affine
 from interp.display import lacks
 from interp.interventions.experiment import Outcome
-from interp.interventions.interchange import Claim, interchange
+from interp.interventions.interchange import Claim, InterchangeResult, interchange, score_difference
 from interp.interventions.mediation import EffectMap, effect_map
 from interp.interventions.moves import Writer, move
 from interp.interventions.sites import Place

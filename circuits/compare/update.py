@@ -156,7 +156,7 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
     own, families = scores.under(algorithm), subject.task.update_families()
     found = [
-        _extended(subject, family, algorithm, own, effort)
+        _extended(subject, family, algorithm, tuple(writer.shapes), own, effort)
         if family.extends == algorithm.key
         else _fitted(family, fits, scores, own, effort.seed)
         for family in families.values()
@@ -177,16 +177,17 @@ def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResul
     """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
     searched = [parameter for parameter in family.searched if not parameter.enters]
     left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
-    return left, _rule(family, found, scores.under(_made(family, found)), own, seed)
+    return left, _rule(family, found, scores, own, seed)
 
 
-def _rule(family: Family, found: Mapping[str, float], made: StepResult, own: StepResult, seed: int) -> _Rule:
+def _rule(family: Family, found: Mapping[str, float], steps: Transition, own: StepResult, seed: int) -> _Rule:
+    made = steps.under(_made(family, found))
     missed = ratio_interval(made.missed.sum(1) / made.varied.sum(), own.missed.sum(1) / own.varied.sum(), seed=seed)
-    return _Rule(family.key, family.name, made.keys, found, made.r2(seed), missed)
+    return _Rule(family.key, family.name, tuple(steps.shapes), found, made.r2(seed), missed)
 
 
 def _extended(
-    subject: Participant, family: Family, algorithm: Algorithm, own: StepResult, effort: Effort
+    subject: Participant, family: Family, algorithm: Algorithm, keys: tuple[str, ...], own: StepResult, effort: Effort
 ) -> tuple[float, _Rule]:
     """An extension of ``algorithm``, at the point of its grid that says most of the steps of its own state.
 
@@ -197,14 +198,14 @@ def _extended(
     found: list[tuple[float, dict[str, float], Algorithm]] = []
 
     def steps(made: Algorithm, episodes: Any) -> Transition:
-        return transition(subject.model, episodes, subject.writer(made, own.keys), starts=effort.at)
+        return transition(subject.model, episodes, subject.writer(made, keys), starts=effort.at)
 
     for point in product(*(s.grid for s in free)):
         parameters = {**known, **dict(zip([s.name for s in free], point, strict=True))}
         made = _made(family, parameters)
         found.append((steps(made, subject.samples.other).left(made), parameters, made))
     left, parameters, made = min(found, key=lambda one: one[0])
-    return left, _rule(family, parameters, steps(made, subject.samples.test).under(made), own, effort.seed)
+    return left, _rule(family, parameters, steps(made, subject.samples.test), own, effort.seed)
 
 
 def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:

@@ -19,7 +19,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -62,7 +62,7 @@ class RoundOutput(NamedTuple):
 
 
 with Path(__file__).with_name("components.csv").open(encoding="utf-8", newline="") as _table:
-    COMPONENTS: dict[str, Component] = {row["key"]: Component(**row) for row in csv.DictReader(_table)}
+    COMPONENTS: dict[str, Component] = {row["key"]: Component(**row) for row in csv.DictReader(_table)}  # type: ignore[arg-type]
 """Every component of a transformer, in the order in which a round computes them."""
 _SHARED = [
     "n_layers",
@@ -101,7 +101,7 @@ class HookedLatentTransformer(LensSurface):
         config.require_room(max_gb)
         self.config = config
         self.runtime = RuntimeConfig(
-            **{name: getattr(config, name) for name in _SHARED},
+            **{of.name: getattr(config, of.name) for of in fields(RuntimeConfig) if hasattr(config, of.name)},
             attn_only=config.d_mlp == 0,
             device=torch.device("cpu"),
             dtype=torch.get_default_dtype(),

@@ -172,19 +172,23 @@ _Q = q_learning()
 
 
 def _learner(
-    key: str, name: str, table: Callable[[Values], _Array], *memories: Variable, **parameters: Any
+    key: str,
+    name: str,
+    table: Callable[[Values], _Array],
+    *memories: tuple[str, str, Callable[[Values], _Array]],
+    **parameters: Any,
 ) -> Algorithm:
     """A learner that chooses greedily by its table, ``table`` being that after the round.
 
-    ``memories`` are further tables that it keeps, zero at first, of the pair of the round before.
+    ``memories`` are further tables that it keeps, zero at first: (key, what it is, its value after the round).
     """
     labels = _Q.variable("table").outputs
     inputs, states = (tuple(v for v in _Q.variables if v.role == role) for role in ("input", "state"))
-    states = (*states, *memories)
+    states += tuple(Variable(key, key, what, "reward", "state", outputs=labels) for key, what, _ in memories)
     known, round_ = tuple(v.key for v in (*inputs, *states)), []
     following: dict[str, tuple[str, Callable[[Values], _Array]]] = {
         "next_visits": ("visits, this round included", lambda v: v["visits"] + pair(v)),
-        **{f"next_{memory.key}": (f"{memory.meaning}, after the round", pair) for memory in memories},
+        **{f"next_{key}": (f"{what}, after the round", equation) for key, what, equation in memories},
         "next_table": ("every entry of the table after the round", table),
     }
     for what, (meaning, equation) in following.items():
@@ -251,8 +255,8 @@ def _trace_q(alpha: float = 0.1, gamma: float = 0.9, trace: float = 0.5) -> Algo
         error = error - (v["table"] * pair(v)).sum((-1, -2))
         return v["table"] + alpha * error[..., None, None] * v["next_eligible"]
 
-    memories = (("eligible", "traces of the pairs before", lambda v: gamma * trace * v["eligible"] + pair(v)),)
-    return _learner("trace_q", "Q(lambda)", table, memories, alpha=alpha, gamma=gamma, trace=trace)
+    eligible = "eligible", "traces of the pairs before", lambda v: gamma * trace * v["eligible"] + pair(v)
+    return _learner("trace_q", "Q(lambda)", table, eligible, alpha=alpha, gamma=gamma, trace=trace)
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
@@ -265,8 +269,7 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
         known = v["table"] + alpha * gamma * following * v["last_pair"]
         return known + alpha * here * (v["reward"][..., None, None] - v["table"])
 
-    labels = _Q.variable("table").outputs
-    last = Variable("last_pair", "last_pair", "the pair of the round before", "reward", "state", outputs=labels)
+    last = "last_pair", "the pair of the round before", pair
     return _learner("sarsa", "SARSA, on-policy", table, last, alpha=alpha, gamma=gamma)
 
 
