@@ -15,15 +15,10 @@ from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
 from interp import figures
 from interp.statistics import Interval
-from reports.blocks import Figure, Measures, Prose, Table, joined, plain
+from reports.blocks import TEXTS, Figure, Measures, Prose, Table, joined, plain
 from reports.page import Report, Section, write_listed
 
-_LEAD = (
-    "Methods of interpretability are run on machines that carry a state from round to round and whose insides are "
-    "known. Every method answers the same questions on the same episodes. An oracle, which knows the answers, and a "
-    "draw at random bound the scale. Intervals (95 %) resample the forms of the machines, after averaging over "
-    "variants and seeds: they say how much the choice of machines matters."
-)
+_LEAD = TEXTS["benchmark"]["lead"]
 _BOUNDS = ("oracle", "random")
 _PARTIAL = (":prediction", ":state", ":rounds", ":absolute")
 """Readings that the figure of variants leaves out."""

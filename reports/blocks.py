@@ -15,6 +15,7 @@ import hashlib
 import math
 import re
 import secrets
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -129,19 +130,18 @@ class Table:
     @property
     def headers(self) -> list[tuple[str, bool]]:
         """(header, is numeric) for every column."""
-        return [(str(name).replace("_", " "), self._numeric(i)) for i, name in enumerate(self.shown.columns)]
+        headers = []
+        for name, dtype, (_, values) in zip(self.shown, self.shown.dtypes, self.shown.items(), strict=True):
+            intervals = len(values) and all(isinstance(value, Interval) or value is None for value in values)
+            numeric = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
+            headers.append((str(name).replace("_", " "), bool(intervals or numeric)))
+        return headers
 
     @property
     def rows(self) -> list[list[Any]]:
         """Cells as text, or as the measure whose word is shown."""
         specs = [self.formats.get(name) for name in self.shown.columns]
         return [list(map(cell, row, specs)) for row in self.shown.itertuples(index=False, name=None)]
-
-    def _numeric(self, column: int) -> bool:
-        dtype, values = self.shown.dtypes.iloc[column], self.shown.iloc[:, column]
-        if len(values) and all(isinstance(value, Interval) or value is None for value in values):
-            return True
-        return pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
 
 
 @dataclass(frozen=True)
@@ -354,6 +354,8 @@ def _percent(value: float) -> float:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
+TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text("utf-8"))
+"""The longer texts of pages, by the file that shows them."""
 
 
 def policy(scripts: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from matplotlib.patches import FancyBboxPatch
 from circuits.compare import FULL, Comparison
 from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.effects import WherePart
-from circuits.compare.state import StatePart, Trajectory
+from circuits.compare.state import StatePart
 from interp import figures, tasks
 from interp.measure import Measure, Word
 from interp.palette import INK, LIGHT, PAPER
@@ -159,25 +159,23 @@ def _state(part: StatePart, comparison: Comparison, shown: str) -> list[Any]:
         for s in part.stitchings
         if not s.control
     ]
-    ways = [_trajectory(way, shown) for way in part.trajectories]
-    return [Measures(rows, "Scores of stitching, both ways."), *ways]
-
-
-def _trajectory(way: Trajectory, shown: str) -> Figure:
-    drawn = {f"{way.target}, by itself": way.own, f"on the latents of {way.source}": way.stitched, "cut": way.cut}
-    rounds = range(way.first + 1, way.first + 1 + len(way.own))
-    frame = pd.concat(
-        pd.DataFrame({"round": rounds, "algorithm": name, "name": name, "mean": values[:, 0]})
-        for name, values in drawn.items()
-    )
-    distance, cut = (float(np.abs(of - way.own).mean()) for of in (way.stitched, way.cut))
-    caption = (
-        f"On the latents of {way.source}, {way.target} predicts within {distance:.3f} of its own, without a memory "
-        f"within {cut:.3f} (means over rounds). The first test episode; at round {way.first + 1} {way.target} got what "
-        f"{way.source} remembered, mapped, or its initial latents (cut)."
-    )
-    picture = figures.curves(frame, ylabel=shown)
-    return Figure(picture, f"{way.source} in {way.target}: predictions after stitching", caption)
+    blocks: list[Any] = [Measures(rows, "Scores of stitching, both ways.")]
+    for way in part.trajectories:
+        drawn = {f"{way.target}, by itself": way.own, f"on the latents of {way.source}": way.stitched, "cut": way.cut}
+        rounds = range(way.first + 1, way.first + 1 + len(way.own))
+        frame = pd.concat(
+            pd.DataFrame({"round": rounds, "algorithm": name, "name": name, "mean": values[:, 0]})
+            for name, values in drawn.items()
+        )
+        distance, cut = (float(np.abs(of - way.own).mean()) for of in (way.stitched, way.cut))
+        caption = (
+            f"On the latents of {way.source}, {way.target} predicts within {distance:.3f} of its own, without a memory "
+            f"within {cut:.3f} (means over rounds). The first test episode; at round {way.first + 1} {way.target} got "
+            f"what {way.source} remembered, mapped, or its initial latents (cut)."
+        )
+        picture = figures.curves(frame, ylabel=shown)
+        blocks.append(Figure(picture, f"{way.source} in {way.target}: predictions after stitching", caption))
+    return blocks
 
 
 def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:

@@ -31,7 +31,7 @@ from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
 from reports import panels
-from reports.blocks import Figure, Prose, Summary, Table, joined
+from reports.blocks import TEXTS, Figure, Prose, Summary, Table, joined
 from reports.page import Report, Section, write_listed
 from reports.parts.closing import PAPER, PRINTED, commands, titled
 
@@ -203,17 +203,13 @@ def _notes(notes: NoteTable) -> Section:
             drawn = over.assign(mean=over[column], algorithm=group)
             picture, called = figures.curves(drawn[drawn["mean"].notna()], ylabel=label), label.capitalize()
             blocks.append(Figure(picture, f"{called} over rounds", f"{called} after each round, mean over runs."))
-    blocks.append(Table(_examples(notes), "Notes of the first instance of each group", collapsed=True))
-    return Section("Notes", blocks)
-
-
-def _examples(notes: NoteTable) -> pd.DataFrame:
-    """The notes of each group's first instance after rounds 1 and 6 and after the last; long ones are cut."""
-    table = notes.notes
+    table = notes.notes  # each group's first instance after rounds 1, 6 and the last; long notes are cut
     first = table["index"] == table.groupby(["model", "condition", "regime"])["index"].transform("min")
     shown = table[first & (table["round"].isin((1, 6)) | (table["round"] == table["last_round"]))]
     cut = shown["note"].where(shown["note"].str.len() <= _LONGEST_NOTE, shown["note"].str[:_LONGEST_NOTE] + " ...")
-    return shown[["model", "condition", "regime", "round", "format"]].assign(note=cut)
+    examples = shown[["model", "condition", "regime", "round", "format"]].assign(note=cut)
+    blocks.append(Table(examples, "Notes of the first instance of each group", collapsed=True))
+    return Section("Notes", blocks)
 
 
 def _prompts(runs: Sequence[LLMRun]) -> Section:
@@ -240,32 +236,10 @@ scores.note_table(played).formats()
 """
 
 _LONGEST_NOTE = 400
-_FINAL = (
-    "Mean over complete episodes with the 95 % bootstrap interval over instances, and the standard deviation over "
-    "instances (n in the denominator, as in the paper). **Missing left out** is the regret with the rounds of "
-    "missing predictions left out for the experts too. Rows marked (paper) are its published numbers, on other "
-    "instances and with its own prompts: differences of a few mistakes are within what instances alone make."
-)
-_ANSWERS = (
-    "A malformed answer is one that is not one JSON object with the right key and value, or that is cut at the token "
-    "limit. It is asked for again; if that fails, the prediction is missing, never 0. An embedded answer is one such "
-    "object among other words, and counts. The server counts tokens."
-)
-_ACTS = (
-    "Families of algorithms are fitted to the choices, with a lapse rate and a temperature, and scored in nats a "
-    "round on instances left out. A family is **named** where it loses less than every rival and does as the model "
-    "in .85 of the **telling** rounds, each by its 95 % interval over instances. Telling are those where the best "
-    "guess without a memory says something else. Otherwise the answer is *undecided* or *none*. **Lead**: nats a "
-    "round less than the runner-up. The last two columns: in the second half, how often the model says what the "
-    "most accurate expert says, and the opposite of what the least accurate one says. Choices do not show that a "
-    "model keeps weights."
-)
-_NOTES = (
-    "Formats follow rules (`interp.llm.notes`) that look at the surface only. Readable: the note has a tally for every "
-    "expert. Exact: every tally is the true count. Best and worst: the note's top and bottom expert are the best and "
-    "the worst on the rounds played. Most and least accurate: they are so by their accuracy or, where none is given, "
-    "by their record over the whole instance. In the anti-signal regime, the least accurate is the adversary."
-)
+_FINAL = TEXTS["llm"]["final"]
+_ANSWERS = TEXTS["llm"]["answers"]
+_ACTS = TEXTS["llm"]["acts"]
+_NOTES = TEXTS["llm"]["notes"]
 _PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
 _SET_ASIDE = (
     "Of each episode the longest consistent source is read (by the rule in `interp.llm.importer`); the rest is here."
@@ -278,11 +252,7 @@ _DRAWN = {
     "majority vote": ("majority_vote", "majority vote"),
 }
 """The four baselines that the paper draws beside its models -> key and name here; the others are in the tables."""
-_REGRET = (
-    "Mistakes beyond those of the best expert on the same rounds, never clipped: a predictor that combines experts, "
-    "or inverts one, can go below zero. A missing prediction counts as a mistake here. All predictors meet the same "
-    "instances. A baseline that tosses coins counts its expected mistakes, so its own luck is not in it."
-)
+_REGRET = TEXTS["llm"]["regret"]
 
 
 def _regret(scores: LLMScores) -> list[Figure]:

@@ -120,11 +120,6 @@ class Report:
     sentence: str = ""
     hero: Sequence[Figure] = ()
 
-    @property
-    def folds(self) -> bool:
-        """Whether all sections but the first are folded, so that the page is a list of what they say."""
-        return len(self.sections) > _FLAT
-
     def html(self) -> str:
         """The whole page."""
         slugs = [section.slug for section in self.sections]
@@ -137,7 +132,12 @@ class Report:
         plots = [block for block in blocks if isinstance(block, Measures)]
         scripts = [*(attention.scripts() if views else []), (TEMPLATES / "contents.js").read_text("utf-8").strip()]
         shown: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
-        shown |= {"drawn": _drawn(blocks), "words": _words(plots), "numbers": {}}
+        shown |= {"drawn": {}, "words": _words(plots), "numbers": {}}
+        if figures := [block for block in blocks if isinstance(block, Figure)]:
+            from interp.style import inline_svg  # matplotlib is heavy
+
+            drawn = ((id(block), inline_svg(block.figure, block.title, f"f{i}")) for i, block in enumerate(figures, 1))
+            shown["drawn"] = dict(drawn)
         shown |= {"ids": {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}}
         for name, kinds in (("Figure", (Figure, Measures, attention.AttentionView)), ("Table", (Table,))):
             of_kind = [block for block in blocks if isinstance(block, kinds)]
@@ -162,16 +162,6 @@ def _words(plots: Sequence[Measures]) -> dict[str, list[tuple[str, str]]]:
     return words
 
 
-def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
-    """Every figure as SVG, by the identity of its block."""
-    figures = [block for block in blocks if isinstance(block, Figure)]
-    if not figures:
-        return {}
-    from interp.style import inline_svg
-
-    return {id(block): inline_svg(block.figure, block.title, f"f{i}") for i, block in enumerate(figures, start=1)}
-
-
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in record.items():
         if isinstance(value, Mapping):
@@ -180,8 +170,6 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield f"{prefix}{name}".replace("_", " "), str(cell(value) if not isinstance(value, float) else value)
 
 
-_FLAT = 3
-"""A page of more sections folds them."""
 INDEX = "index.html"
 COMPARISONS = "comparisons"
 """The folder of comparisons, one each in a folder of its own, beside the reports on models."""
@@ -216,19 +204,15 @@ def write_index(folder: str | Path) -> Path:
 
 def write_listed(report: Report, path: Path, listed: Path | None = None) -> Path:
     """Write a page, and again the list of reports that it belongs to: ``listed``, or one beside or above it, if any."""
-    if (listed := listed or _index_of(path)) is None:
+    above = path.parent.parent
+    if above.name in (COMPARISONS, "audits"):  # the list is beside the folder of comparisons or audits
+        listed = above.parent / INDEX
+    listed = listed or next((up / INDEX for up in (path.parent, above) if (up / INDEX).is_file()), None)
+    if listed is None:
         return report.write(path)
     written = replace(report, index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
     write_index(listed.parent)
     return written
-
-
-def _index_of(page: Path) -> Path | None:
-    """The list of a page: beside the folder of comparisons or audits that it lies in, else one that lies above it."""
-    above = page.parent.parent
-    if above.name in (COMPARISONS, "audits"):
-        return above.parent / INDEX
-    return next((up / INDEX for up in (page.parent, above) if (up / INDEX).is_file()), None)
 
 
 def _pages(folder: Path) -> Iterator[dict[str, str]]:
@@ -243,15 +227,12 @@ def _pages(folder: Path) -> Iterator[dict[str, str]]:
             continue
         title = re.search(r"<title>(.*?)</title>", head)
         about = re.search(r'<meta name="report" content="(.*?)">', head)
-        if title and about and (said := _said(unescape(about[1]))):
+        if not (title and about):
+            continue
+        try:
+            said = loaded(unescape(about[1]))
+        except (ValueError, RecursionError):
+            continue
+        texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())
+        if texts and said.get("kind") in _KINDS and "report" not in said:
             yield {**said, "title": unescape(title[1]), "where": path.relative_to(folder).as_posix()}
-
-
-def _said(about: str) -> dict[str, str] | None:
-    """What a page says of itself, where it is a report of a kind that is listed."""
-    try:
-        said = loaded(about)
-    except (ValueError, RecursionError):
-        return None
-    texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())
-    return said if texts and said.get("kind") in _KINDS and "report" not in said else None

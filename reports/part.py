@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -262,9 +263,8 @@ def uncompiled(context: Context) -> str:
     return "" if known else f"not applicable: {context.name} was not compiled from a circuit"
 
 
-def wired(context: Context) -> bool:
-    """Where a part of a handwired model applies."""
-    return context.handwired
+wired: Callable[[Context], bool] = attrgetter("handwired")
+"""Where a part of a handwired model applies."""
 
 
 def learned(context: Context) -> bool:

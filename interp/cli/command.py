@@ -247,11 +247,8 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
 def _warnings_as_lines() -> Iterator[None]:
     """Warnings are a line on standard error each, without the place in the code that gave them."""
 
-    def show(message: Any, *where: Any, **more: Any) -> None:
-        typer.echo(f"interp: warning: {plain(message)}", err=True)
-
     with warnings.catch_warnings():
-        warnings.showwarning = show
+        warnings.showwarning = lambda message, *_, **__: typer.echo(f"interp: warning: {plain(message)}", err=True)
         yield
 
 

@@ -8,14 +8,10 @@ import pandas as pd
 
 from interp import figures
 from interp.audit import FULL, QUICK, THRESHOLDS, AuditResult, audit
-from reports.blocks import Figure, Measures, Prose, Table
+from reports.blocks import TEXTS, Figure, Measures, Prose, Table
 from reports.part import Context, Heading, Part
 
-_TEXT = (
-    "Each row is a claim that critics of latent reasoning doubt, judged by its whole 95 % interval over episodes and "
-    "by its controls. NOT evidence that the state means what a decoder reads from it: a state can be used, decodable, "
-    "and something else."
-)
+_TEXT = TEXTS["audit"]["text"]
 _TABLES = pd.read_csv(Path(__file__).with_suffix(".csv")).set_index("table")["caption"]
 """Name of a table -> its caption."""
 

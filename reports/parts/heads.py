@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from einops import einsum
-from numpy.typing import NDArray
 
 from circuits.circuit import Circuit
 from circuits.registry import build
@@ -21,16 +20,11 @@ from interp.model.rollout import rollout
 from interp.style import WIDTH
 from reports import arrows, panels
 from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, show, spread, worded
-from reports.blocks import Figure, Prose, Table, joined
+from reports.blocks import TEXTS, Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part, needing
 
-_ATTENTION_TEXT = (
-    "Rows (destinations) attend to columns (sources). Open the view below the picture to choose an episode, a round, a "
-    "layer and a head, by mouse or by keyboard. There, hover over a head to enlarge it, click to keep it, hover over a "
-    "cell for its weight. Grey is what a causal mask hides. Heads with the linear rule show their raw scores, where "
-    "orange is negative. **Where a head looks is not evidence of what it does**: see the patching and the circuit."
-)
+_ATTENTION_TEXT = TEXTS["heads"]["attention_text"]
 
 
 def attention(paper: str = "") -> Part:
@@ -87,13 +81,7 @@ _SHOWN = 12
 """Reads of a learned model that are drawn."""
 _THRESHOLD = 0.05
 """The smallest write of a wired head that is drawn, as a share of its largest."""
-_READS = (
-    "Each arrow is one head's attention from one position to another. Its **effect** is measured by taking it out on "
-    "its own: its weight is set to zero and the others stay. The effect is how far that moves the prediction, or the "
-    "update, as a share of how far episodes lie apart there (1: as far as another episode). The picture shows the {n} "
-    "with the largest effect on either. Reads of the first position, where heads rest, are left out. Two reads that "
-    "stand in for each other can both look idle, and an effect does not say what was read."
-)
+_READS = TEXTS["heads"]["reads"]
 _BESIDE = (
     "For comparison, this is the circuit that was wired by hand for the same task, drawn from its table of heads. "
     "Nobody claims here that the learned model does the same: `interp compare` tests it."
@@ -140,13 +128,12 @@ def _written(context: Context) -> pd.DataFrame:
     run, patterns, writes = context.run, [], []
     model: Any = context.model
 
-    def cached(name: str) -> NDArray[np.floating]:
-        return run.cache[name][context.shown, run.cached_rounds.index(context.looked_at)].numpy(force=True)
-
+    at = (context.shown, run.cached_rounds.index(context.looked_at))
     for layer, names in enumerate(context.heads):
-        pattern = cached(f"blocks.{layer}.attn.hook_pattern")[: len(names)]
+        pattern = run.cache[f"blocks.{layer}.attn.hook_pattern"][at].numpy(force=True)[: len(names)]
         w_o = model.blocks[layer].attn.W_O.detach().numpy(force=True)
-        moved = einsum(cached(f"blocks.{layer}.attn.hook_v"), w_o, "key head d, head d model -> head key model")
+        values = run.cache[f"blocks.{layer}.attn.hook_v"][at].numpy(force=True)
+        moved = einsum(values, w_o, "key head d, head d model -> head key model")
         patterns.append(pattern)
         writes.append(pattern * np.linalg.norm(moved, axis=-1)[: len(names), None, :])
     heads = [list(names) for names in context.heads]
@@ -175,21 +162,16 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         f"The reads whose cut changes most in round {t}",
         f"{matters} Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: head and effect.",
     )
+    beside: list[object] = []
+    if names := handwired_models(context.task.key):
+        wired = build(names[0], **context.sizes)
+        said = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
+        drawn = _picture(wired, "The circuit that was wired by hand", said)
+        beside = [Prose(_BESIDE), drawn, Table(_named(wired)[0], f"Its heads. {_FORMULAS}", collapsed=True)]
     table = joined(reads[["head", "source", "target", "weight", "exit", "effect", "low", "high"]])
     table = table.rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
     caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
-    return Section(_LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *_beside(context)])
-
-
-def _beside(context: Context) -> list[object]:
-    """The wiring of a handwired model of the same task, where there is one."""
-    names = handwired_models(context.task.key)
-    if not names:
-        return []
-    wired = build(names[0], **context.sizes)
-    caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
-    drawn = _picture(wired, "The circuit that was wired by hand", caption)
-    return [Prose(_BESIDE), drawn, Table(_named(wired)[0], f"Its heads. {_FORMULAS}", collapsed=True)]
+    return Section(_LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *beside])
 
 
 def _wiring(wired: Circuit) -> list[object]:

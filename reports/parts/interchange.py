@@ -20,34 +20,16 @@ from interp.interventions import causal_tables
 from interp.measure import NOTHING, WORDS, Control, Measure, listed
 from interp.statistics import Interval
 from reports import panels
-from reports.blocks import Figure, Measures, Prose, Table, cell, joined, number, plain
+from reports.blocks import TEXTS, Figure, Measures, Prose, Table, cell, joined, number, plain
 from reports.part import Context, Part
 
-_TEXT = (
-    "In one round of an episode, an activation is set to its value in another episode. The outcome is compared with "
-    "the algorithm's own counterfactual: the same round with one variable set to its value there. **Accuracy** is over "
-    "pairs of episodes in which that changes the algorithm's outcome. **Score** compares how far the outcome moved "
-    "with how far it should have moved: 1 is the whole counterfactual effect in every pair, 0 no better than no "
-    "effect. **Slope** says whether the effect has the right size. The controls are **doing nothing** and **moving the "
-    "same activations as far in a random direction**. An accuracy of 1 says that these places hold the variable in a "
-    "form that the rest of the round uses, for such pairs. It does not show that no other place does."
-)
+_TEXT = TEXTS["interchange"]["text"]
 _WIRED = (
     "Only the subspace that the circuit names is interchanged. Controls are places that do not hold the variable, and "
     "random subspaces of equal rank."
 )
-_WHOLE = (
-    "Whole activations are interchanged, with everything that reaches a place, at places where the variable could be. "
-    "What the model writes into its latents is read by a map that was fitted on other episodes. It counts as right "
-    "when its change is within half of the change that the counterfactual asks for."
-)
-_ALIGNED = (
-    "**Learned subspaces** (distributed alignment search) are directions at one place. They are trained on some "
-    "episodes so that interchanging them gives the counterfactual's choice, and scored on others. Methods that train a "
-    "basis find something in any network. Each basis therefore stands beside one trained for arbitrary labels, one "
-    "trained in a re-initialised model, and an equally large move in a random subspace. A basis that does not beat all "
-    "of them is no evidence that the place holds the variable; one that does need not be used elsewhere."
-)
+_WHOLE = TEXTS["interchange"]["whole"]
+_ALIGNED = TEXTS["interchange"]["aligned"]
 _QUICK_DECODED = 32
 """Episodes that a state decoder is fitted on in a quick report."""
 _MOST = 0.5
@@ -137,16 +119,12 @@ def _best(rows: pd.DataFrame) -> Measure:
     return Measure(
         first["outcome"],
         first["variable"].replace("_", " "),
-        _interval(first, "score"),
+        Interval(first["score"], first["score_low"], first["score_high"]),
         _MOST,
         unit="share of the effect",
         controls=beside,
         rests_on=("interchange accuracy by variable and place",),
     )
-
-
-def _interval(row: Mapping[Any, Any], name: str) -> Interval:
-    return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
@@ -170,7 +148,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     rows = [
         plain(
             f"{row['variable'].replace('_', ' ')}, read in {_SHOWS[row['outcome']]}: {place}",
-            _interval(row, "score"),
+            Interval(row["score"], row["score_low"], row["score_high"]),
             {"a random direction": row["random_score"]},
         )
         for row, place in zip(carried.to_dict("records"), places, strict=True)
@@ -265,12 +243,7 @@ def _where(text: str) -> str:
     return _called(" + ".join(places))
 
 
-_STEERING_TEXT = (
-    "Doses of a state change are added to the latents that one round reads, by {how}. The prediction is compared with "
-    "the algorithm's from the state changed in the same way. The control is random directions of equal norm on the "
-    "same latents. Where a dose moves the prediction as it moves the algorithm's, the model uses this direction for "
-    "this state around these inputs. That says nothing of large doses, which leave the range of states that occur."
-)
+_STEERING_TEXT = TEXTS["interchange"]["steering_text"]
 _EXACT = "the one latent change that the circuit's readout sees"
 _FITTED = "how latents vary with the state, by least squares"
 _SMALLEST = 0.02

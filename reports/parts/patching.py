@@ -15,16 +15,12 @@ from interp.interventions.sites import sites
 from interp.measure import Control, Measure, decisive
 from interp.statistics import Interval
 from reports.attention import Heads, heads_of
-from reports.blocks import Figure, Prose, Table, cell, joined, pivoted
+from reports.blocks import TEXTS, Figure, Prose, Table, cell, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing
 
 _LISTED = 0.01
 """Cells that restore less of the difference are left to the pictures."""
-_TEXT = (
-    "Two runs differ in one thing. One activation of the clean run is put into the corrupted run. A cell shows "
-    "which share of their difference comes back: **1 restores the clean run, 0 does nothing**. A cell that lights up "
-    "is evidence that the difference between the inputs passes there. It does not say what the activation means."
-)
+_TEXT = TEXTS["patching"]["text"]
 _SAYING = {"resid_pre": "by the residual stream before each layer", "z": "by each head's output"}
 _POINTS = (
     "This machine has no layers of attention heads. What it carries (`latent`) and its own points are patched, each "
@@ -91,7 +87,13 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
             blocks += _draw_points(what, caption, result.to_frame())
             continue
         blocks.append(_maps(what, caption, result, context.heads))
-        frame = _counted(result.to_frame(), context.heads)
+        frame = result.to_frame().drop(columns=["site", "metric", "direction", "round", "read", "propagate"])
+        names = [list(of_layer) for of_layer in context.heads]  # heads are called as in the pictures
+        called = [
+            None if pd.isna(head) or int(head) >= len(names[int(layer)]) else names[int(layer)][int(head)]
+            for layer, head in zip(frame["layer"], frame["head"], strict=True)
+        ]
+        frame = frame.assign(head=pd.Series(called, index=frame.index, dtype=object))
         shown = frame[frame["fraction"].abs() >= _LISTED]
         said = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
         blocks.append(Table(shown, said, collapsed=True))
@@ -132,27 +134,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
 
 
-def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """Every cell, with heads by the names that the pictures call them."""
-    frame = frame.drop(columns=["site", "metric", "direction", "round", "read", "propagate"])
-    names = [list(of_layer) for of_layer in heads]
-    called = [
-        None if pd.isna(head) or int(head) >= len(names[int(layer)]) else names[int(layer)][int(head)]
-        for layer, head in zip(frame["layer"], frame["head"], strict=True)
-    ]
-    return frame.assign(head=pd.Series(called, index=frame.index, dtype=object))
-
-
-_EDGES_TEXT = (
-    "An edge is what one head (or an MLP, or the embedding) writes, as another's query, key or value, or an exit, "
-    "reads it. Each edge is scored by EAP-IG between a run and one with another episode's latents. The score is the "
-    "gradient of the logit difference, averaged on the way between the runs, along the edge's difference. A cut "
-    "edge carries the other run's write, at all positions. **Faithfulness** is the share of the difference between "
-    "the whole model (1) and none of its edges (0) that a circuit keeps. **CPR** is the area under faithfulness "
-    "over circuit sizes (higher is better), **CMD** the area between it and 1 (lower is better). Such a circuit "
-    "suffices for this metric, these pairs and this way of cutting. It is not evidence that no other does, or of "
-    "what its edges mean."
-)
+_EDGES_TEXT = TEXTS["patching"]["edges_text"]
 _SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
 _NODES = (
     "What the logit difference and the state lose when one node is ablated on its own, in three ways, with 95 % "
@@ -165,14 +147,10 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 def edges() -> Part:
     """Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""
 
-    def compute(context: Context) -> dict[str, pd.DataFrame]:
-        pairs, t = context.pairs[0], context.looked_at
-        return causal_tables.circuit_tables(context.smooth, pairs, t, context.seed, minimality=False)
-
     return Part(
         "edges",
         "Circuits of edges",
-        compute,
+        lambda of: causal_tables.circuit_tables(of.smooth, of.pairs[0], of.looked_at, of.seed, minimality=False),
         _draw_edges,
         lambda context: bool(context.task.analysis.default_corruption),
         _edges_suffice,

@@ -19,16 +19,11 @@ from interp.measure import Measure
 from interp.style import WIDTH
 from probes import ProbeResult
 from probes.targets import parse
-from reports.blocks import Figure, Measures, Prose, Table, number
+from reports.blocks import TEXTS, Figure, Measures, Prose, Table, number
 from reports.part import Context, Part
 
 KEY = "probes"
-_TEXT = (
-    "Linear probes are fitted on some episodes and scored on others. The controls repeat the fit where reading the "
-    "state cannot help; untrained copies of the model are among them. Intervals are of the score on new episodes of "
-    "each probe, refitted on all episodes. A high score says that the latents carry the target in a form that a linear "
-    "map can read. **It does not say that the model uses it**, which is what patching tests."
-)
+_TEXT = TEXTS["probing"]["text"]
 
 
 def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:

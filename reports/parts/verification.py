@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -19,20 +20,11 @@ from circuits.verification import VerificationResult, verify, verify_machine
 from interp import figures
 from interp.errors import InputError
 from interp.measure import Measure
-from reports.blocks import Figure, Prose, Table, number
+from reports.blocks import TEXTS, Figure, Prose, Table, number
 from reports.part import Context, Part, uncompiled, wired
 
-_TEXT = (
-    "The model ran over fresh episodes and carried its own state from round to round. Every causal variable of its "
-    "circuit was read inside the forward pass, at every round, and compared with the reference algorithm in NumPy. "
-    "Errors are the largest over all episodes, rounds and elements. This shows that this construction computes the "
-    "algorithm; it is no evidence about a learned model."
-)
-_EXITS_TEXT = (
-    "The machine ran over fresh episodes and carried its own state from round to round. What it predicts, and the "
-    "state that is read in what it carries, were compared with {algorithm}, the algorithm that it is held against. "
-    "Errors are the largest over all episodes, rounds and elements. No circuit says what it does in between."
-)
+_TEXT = TEXTS["verification"]["text"]
+_EXITS_TEXT = TEXTS["verification"]["exits_text"]
 _EXITS = ("distribution", CARRIED)
 """What is checked of a machine whose insides are not known."""
 _ROUNDS = 20
@@ -118,11 +110,7 @@ _SOFT_ROUNDS = 40
 """Rounds that the softened models run for at most."""
 _OUTPUTS = ("output", "latents")
 """Where a check is of what the model gives, not of an intermediate variable."""
-_SOFT_TEXT = (
-    "The exact circuit uses hard attention, and linear heads where it sums. Here every head is softmax, at inverse "
-    "temperature η. A silent or choosing head leaks about exp(−η/2) of attention to wrong tokens, and the error of "
-    "the whole model falls with it until rounding takes over."
-)
+_SOFT_TEXT = TEXTS["verification"]["soft_text"]
 
 
 def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
@@ -176,12 +164,7 @@ def _draw_softened(
 
 _N_EPISODES, _N_ROUNDS = 4, 12
 """Of every check."""
-_VARIANTS_TEXT = (
-    "Each variant of the circuit is checked against the algorithm in float64 at every setting, with {episodes} "
-    "episodes of {rounds} rounds each. The error is the largest over episodes, rounds and elements. Layers, heads and "
-    "d_model are those of the exact circuit. The weights that are not zero are those that were written down; all "
-    "others only fill the shape of a transformer."
-)
+_VARIANTS_TEXT = TEXTS["verification"]["variants_text"]
 
 
 @dataclass(frozen=True)
@@ -207,7 +190,17 @@ def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tupl
     """How exact every variant (``names``) is over every sweep, and how large the exact circuit is at some sizes."""
 
     def compute(context: Context) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-        return [_errors(context, sweep, sweep.variants or names) for sweep in sweeps], _sizes(context, sizes)
+        name, size, tables = context.circuit.name, tuple(context.sizes.values()), []
+        for sweep in sweeps:  # the largest error of the swept variable, for every variant and value
+            key, where = (handwired(name).plan.output, "output") if sweep.output else (CARRIED, "latents")
+            rows = []
+            for variant, value in product(sweep.variants or names, sweep.values):
+                settings: dict[str, Any] = {"variant": variant, sweep.setting: value, **sweep.fixed}
+                result = verify(name, (size,), _N_ROUNDS, _N_EPISODES, "float64", context.seed, **settings)
+                error = next(check.error for check in result.checks if (check.variable, check.where) == (key, where))
+                rows.append({"value": value, "variant": variant, "error": error})
+            tables.append(pd.DataFrame(rows))
+        return tables, _sizes(context, sizes)
 
     def draw(measured: tuple[list[pd.DataFrame], pd.DataFrame], context: Context) -> list[object]:
         drawn = [_drawn(errors, sweep) for errors, sweep in zip(measured[0], sweeps, strict=True)]
@@ -215,19 +208,6 @@ def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tupl
         return [Prose(text), *drawn, Table(measured[1], "The exact circuit by size")]
 
     return Part("variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=_unlisted)
-
-
-def _errors(context: Context, sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
-    """The largest error of the swept variable, for every variant and value."""
-    name, size, rows = context.circuit.name, tuple(context.sizes.values()), []
-    key, where = (handwired(name).plan.output, "output") if sweep.output else (CARRIED, "latents")
-    for variant in names:
-        for value in sweep.values:
-            settings: dict[str, Any] = {"variant": variant, sweep.setting: value, **sweep.fixed}
-            result = verify(name, (size,), _N_ROUNDS, _N_EPISODES, "float64", context.seed, **settings)
-            error = next(check.error for check in result.checks if (check.variable, check.where) == (key, where))
-            rows.append({"value": value, "variant": variant, "error": error})
-    return pd.DataFrame(rows)
 
 
 def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
