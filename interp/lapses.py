@@ -128,6 +128,22 @@ def window(algorithm: Algorithm, rounds: float = 10, key: str = "", name: str = 
     return _updated(_carrying(algorithm, "recent", kept, variables), (), held, {"window": rounds}, *made)
 
 
+def lapsed(lapse: Callable[..., Algorithm], base: Callable[..., Algorithm], key: str = "") -> Callable[..., Algorithm]:
+    """What makes ``base`` with a lapse: of the parameters of ``base``, and of the lapse's own by its name.
+
+    >>> from interp.tasks.experts.algorithms import weighted_majority
+    >>> dict(lapsed(stopped, weighted_majority)(gain=0.5, last=4).parameters)
+    {'gain': 0.5, 'last': 4}
+    """
+    name = {late: "lag", stopped: "last", fading: "decay", window: "window"}[lapse]
+
+    def make(*given: Any, **parameters: Any) -> Algorithm:
+        own = [parameters.pop(name)] if name in parameters else []
+        return lapse(base(*given, **parameters), *own, key=key)
+
+    return make
+
+
 def _check_rounds(name: str, value: float) -> None:
     require(1 <= value <= 10**6, f"{name} must be a number of rounds >= 1, got {value}; at most 1,000,000 are kept")
 

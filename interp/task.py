@@ -91,6 +91,30 @@ class Corruption:
     each: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda episodes: {"": {}}
 
 
+def episode_array(
+    name: str, values: Any, axes: str, low: float = -np.inf, high: float = np.inf, whole: bool = False
+) -> NDArray[Any]:
+    """``values`` as an array of these axes: finite numbers from ``low`` to ``high`` as float64, whole ones as int64.
+
+    >>> episode_array("labels", [[0, 1.0]], "episode, round", 0, 1, whole=True)
+    array([[0, 1]])
+    """
+    array = array_of(name, values)
+    require(array.ndim == axes.count(",") + 1, f"{name} must be an array [{axes}], got shape {array.shape}")
+    wrong = ~((array >= low) & (array <= high) & np.isfinite(array) & (not whole or array == np.rint(array)))
+    if wrong.any():
+        bounds = f" from {low} to {high}" if high < np.inf else f" >= {low}" if low > -np.inf else ""
+        what = f"{'whole' if whole else 'finite'} numbers{bounds}"
+        raise InputError(f"{name} must be {what}, got {array[wrong][0]} at {np.argwhere(wrong)[0].tolist()}")
+    return array.astype(np.int64 if whole else np.float64, copy=False)
+
+
+def freeze(record: Any, **values: Any) -> None:
+    """Set the checked values of a frozen dataclass."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
 def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
     """The indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
     asked = index if isinstance(index, slice) else array_of("the selection of episodes", index)

@@ -24,9 +24,8 @@ from circuits import compare
 from interp.checks import checked, require_columns, unique
 from interp.errors import require, require_known
 from interp.machine import Machine
-from interp.tasks.experts import lapses
 from interp.tasks.experts.algorithms import weighted_majority
-from interp.tasks.experts.families import fading_majority
+from interp.tasks.experts.families import fading_majority, late_majority, majority_window
 from interp.tasks.qlearning.algorithms import q_learning
 from lab import known
 from lab.known import QUESTIONS, edits
@@ -72,16 +71,16 @@ def deviations() -> Mapping[str, Deviation]:
         return computed(weighted_majority(factor * GAIN))
 
     def leak(keep: float) -> Machine:
-        return computed(fading_majority(GAIN, keep))
+        return computed(fading_majority(GAIN, decay=keep))
 
     def noise(sd: float) -> Machine:
         return edits.noisy(known.reference("experts"), sd)
 
     def late(lag: float) -> Machine:
-        return computed(lapses.late_majority(GAIN, int(lag)))
+        return computed(late_majority(GAIN, lag=int(lag)))
 
     def window(rounds: float) -> Machine:
-        return computed(lapses.majority_window(GAIN, int(rounds)))
+        return computed(majority_window(GAIN, window=int(rounds)))
 
     found = (
         Deviation("experts: gain", (1.05, 1.1, 1.2, 1.4, 2.0), gain, "a gain {} times as large"),

@@ -2,10 +2,10 @@
 
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.regimes import EVALUATION, REGIMES, SHIFTS, MDPRegime, chain, ladder
-from interp.tasks.qlearning.sampling import Interaction, sample, sample_grid, sample_mdps
+from interp.tasks.qlearning.sampling import Interaction, sample, sample_mdps
 
 # fmt: off
 __all__ = [
     "EVALUATION", "REGIMES", "SHIFTS", "Interaction", "MDPEpisodes", "MDPRegime", "MDPs", "chain", "ladder", "sample",
-    "sample_grid", "sample_mdps",
+    "sample_mdps",
 ]

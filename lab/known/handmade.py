@@ -83,4 +83,4 @@ def majority(n_experts: int = 4, log_gamma: float = 0.5, decay: float = KEPT, na
 
 def algorithm(log_gamma: float = 0.5, decay: float = KEPT) -> Algorithm:
     """What the machine computes."""
-    return fading_majority(log_gamma, decay)
+    return fading_majority(log_gamma, decay=decay)

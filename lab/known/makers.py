@@ -21,9 +21,8 @@ from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.tasks.experts import algorithms as experts
-from interp.tasks.experts import lapses
+from interp.tasks.experts import families as rivals
 from interp.tasks.qlearning import families as learners
-from interp.tasks.qlearning.lapses import late_q, stopped_q
 from interp.tasks.reachability import algorithms as search
 from lab.known import by_algorithm, edits, handmade
 from lab.variants import rescaled
@@ -167,7 +166,7 @@ _EXPERTS: _Makers = {
     "leaky {:g}": lambda keep: edits.leaky(_advice(), keep),
     "last {:g} rounds": lambda rounds: edits.window(_advice(), int(rounds)),
     "noise {:g}": lambda sd: edits.noisy(_advice(), sd),
-    "one round late, by algorithm": lambda: computed(lapses.late_majority(GAIN, 1)),
+    "one round late, by algorithm": lambda: computed(rivals.late_majority(GAIN, lag=1)),
     "ignores expert {:g}": lambda expert: _without("experts", expert - 1, f"ignores expert {expert:g}"),
     "label stuck": lambda: _but(
         _MAJORITY(), "label stuck", "match", ("votes",), lambda plain, v: v["votes"].astype(np.int64)
@@ -186,8 +185,8 @@ _QLEARNING: _Makers = {
     "discount {:g}": lambda gamma: _values(gamma=gamma),
     "SARSA": lambda: _learner(learners.sarsa()),
     "counts of visits": lambda: _learner(learners.visit_counts()),
-    "one round late": lambda: computed(late_q()),
-    "stops at round {:g}": lambda last: computed(stopped_q(last=int(last))),
+    "one round late": lambda: computed(learners.late_q()),
+    "stops at round {:g}": lambda last: computed(learners.stopped_q(last=int(last))),
     "one action ignored": lambda: _without("qlearning", 0, "one action ignored"),
     "leaky {:g}": lambda keep: edits.leaky(_values(), keep),
     "noise {:g}": lambda sd: edits.noisy(_values(signed=True), sd),

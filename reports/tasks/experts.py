@@ -112,7 +112,7 @@ def _score(context: Context) -> dict[str, _Scored]:
 
     by_key = {"model": scored(context.name, predictions, "threshold")}
     for key in _BASELINES:
-        baseline = predictors.get_predictor(key)
+        baseline = predictors.PREDICTORS[key]
         predicted = baseline.run(episodes)
         by_key[key] = scored(baseline.name, predicted.predictions, predicted.decision)
     return by_key

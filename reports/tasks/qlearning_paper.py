@@ -100,8 +100,8 @@ def played_by_all(
     agents = {
         "greedy": tabular.QLearner(alpha, gamma, before_update=before_update),
         "epsilon-greedy": tabular.QLearner(alpha, gamma, epsilon=0.2),
-        "random": tabular.agent("random"),
-        "optimal": tabular.agent("optimal"),
+        "random": tabular.AGENTS["random"],
+        "optimal": tabular.AGENTS["optimal"],
     }
     played = {key: (names[key], tabular.run(agent, mdps, n_rounds, seed)) for key, agent in agents.items()}
     return {"model": (context.name, play(model, mdps, n_rounds, seed)[0]), **played}

@@ -27,7 +27,7 @@ from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
-from interp.tasks.experts import corruptions
+from interp.tasks.experts import analysis as corruptions
 from interp.tasks.experts.layout import ExpertRound
 
 ROUND, N_PAIRS = 20, 64

@@ -24,7 +24,7 @@ import interp
 from circuits import compare
 from interp.interventions import patching
 from interp.tasks import experts, mdp
-from interp.tasks.experts import corruptions
+from interp.tasks.experts import analysis as corruptions
 from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.trainer import _Run

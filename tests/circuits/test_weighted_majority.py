@@ -26,7 +26,7 @@ def errors(episodes: experts.ExpertEpisodes, log_gamma: float = 0.5, **arguments
     model = circuits.load("wma-handwired", n_experts=episodes.n_experts, log_gamma=log_gamma, **arguments)
     run = interp.rollout(model, episodes)
     truth = algorithms.weighted_majority(episodes, eta=log_gamma)
-    weights = np.abs(model.read_state(run.latents).double().numpy() - truth.state).max()
+    weights = np.abs(model.read_state(run.latents).double().numpy() - algorithms.log_weights(episodes, log_gamma)).max()
     return float(np.abs(run.predictions.double().numpy() - truth.predictions).max()), float(weights)
 
 

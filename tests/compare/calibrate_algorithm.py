@@ -23,12 +23,10 @@ from circuits.compare.fitting import predictor
 from interp import tasks
 from interp.model.transformer import untrained
 from interp.tasks.experts import algorithms as experts
-from interp.tasks.experts import families as expert_rivals
-from interp.tasks.experts import lapses
+from interp.tasks.experts import families as rivals
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
-from interp.tasks.qlearning import lapses as q_lapses
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -91,22 +89,22 @@ def _experts() -> list[Machine]:
         machine("Bayes U[0, 1]", lambda: experts.bayes(0.0, 1.0), "bayes"),
         machine("Bayes U[.3, .9], noise .3", lambda: noisy(experts.bayes(), 0.3), "bayes"),
         machine("50 : 50 Weighted Majority and Bayes", lambda: mixed, ""),
-        machine("leaky .98", lambda: expert_rivals.bayes_fading(decay=0.98), "bayes_fading"),
-        machine("leaky .9", lambda: expert_rivals.bayes_fading(decay=0.9), "bayes_fading"),
-        machine("last 10", lambda: expert_rivals.bayes_window(window=10), "bayes_window"),
-        machine("last 7, prior U[.1, .8]", lambda: expert_rivals.bayes_window(0.1, 0.8, 7), "bayes_window"),
-        machine("fading Weighted Majority", lambda: expert_rivals.fading_majority(0.7, 0.93), "fading_majority"),
-        machine("fixed share", lambda: expert_rivals.fixed_share(1.3, 0.04), "fixed_share"),
-        machine("Weighted Majority, 1 late", lambda: lapses.late_majority(0.5, 1), "late_majority"),
-        machine("Weighted Majority, 2 late", lambda: lapses.late_majority(0.9, 2), "late_majority"),
-        machine("Weighted Majority of the last 8", lambda: lapses.majority_window(0.6, 8), "majority_window"),
-        machine("Weighted Majority of 10 rounds", lambda: lapses.stopped_majority(0.5, 10), "stopped_majority"),
-        machine("Weighted Majority deaf to the third", lambda: lapses.deaf_majority(0.5, 3), "deaf_majority"),
-        machine("Weighted Majority, second says 1", lambda: lapses.deaf_majority(0.7, 2, 1), "deaf_majority"),
-        machine("Bayes, 1 late", lambda: lapses.bayes_late(lag=1), "bayes_late"),
-        machine("Bayes of 10 rounds", lambda: lapses.bayes_stopped(0.2, 0.9, 10), "bayes_stopped"),
-        machine("sigmoid vote", lambda: expert_rivals.sigmoid_vote(0.15), "sigmoid_vote"),
-        machine("previous winners", expert_rivals.follow_previous_winners, "follow_previous_winners"),
+        machine("leaky .98", lambda: rivals.bayes_fading(decay=0.98), "bayes_fading"),
+        machine("leaky .9", lambda: rivals.bayes_fading(decay=0.9), "bayes_fading"),
+        machine("last 10", lambda: rivals.bayes_window(window=10), "bayes_window"),
+        machine("last 7, prior U[.1, .8]", lambda: rivals.bayes_window(0.1, 0.8, window=7), "bayes_window"),
+        machine("fading Weighted Majority", lambda: rivals.fading_majority(0.7, decay=0.93), "fading_majority"),
+        machine("fixed share", lambda: rivals.fixed_share(1.3, 0.04), "fixed_share"),
+        machine("Weighted Majority, 1 late", lambda: rivals.late_majority(0.5, lag=1), "late_majority"),
+        machine("Weighted Majority, 2 late", lambda: rivals.late_majority(0.9, lag=2), "late_majority"),
+        machine("Weighted Majority of the last 8", lambda: rivals.majority_window(0.6, window=8), "majority_window"),
+        machine("Weighted Majority of 10 rounds", lambda: rivals.stopped_majority(0.5, last=10), "stopped_majority"),
+        machine("Weighted Majority deaf to the third", lambda: rivals.deaf_majority(0.5, 3), "deaf_majority"),
+        machine("Weighted Majority, second says 1", lambda: rivals.deaf_majority(0.7, 2, 1), "deaf_majority"),
+        machine("Bayes, 1 late", lambda: rivals.bayes_late(lag=1), "bayes_late"),
+        machine("Bayes of 10 rounds", lambda: rivals.bayes_stopped(0.2, 0.9, last=10), "bayes_stopped"),
+        machine("sigmoid vote", lambda: rivals.sigmoid_vote(0.15), "sigmoid_vote"),
+        machine("previous winners", rivals.follow_previous_winners, "follow_previous_winners"),
         machine("majority vote", experts.majority_vote, ""),
         *fresh,
     ]
@@ -121,8 +119,8 @@ def _qlearning() -> list[Machine]:
         return machine(f"handwired, gamma {gamma}", made, expected)
 
     boltzmann = q_rivals.acting(q.q_learning(0.2, 0.8), temperature=0.05)
-    late = q_rivals.acting(q_lapses.late_q(0.2, 0.8), shared_ties=False, after=False)
-    stopped = q_rivals.acting(q_lapses.stopped_q(0.1, 0.9, 10))
+    late = q_rivals.acting(q_rivals.late_q(0.2, 0.8), shared_ties=False, after=False)
+    stopped = q_rivals.acting(q_rivals.stopped_q(0.1, 0.9, last=10))
     return [
         hand(0.0, "no_bootstrap"),
         hand(0.5, "q_learning"),

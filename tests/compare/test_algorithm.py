@@ -127,7 +127,7 @@ def test_a_machine_without_a_memory_is_none_of_these(sets):
 def test_an_extension_is_named_only_where_it_leaves_less(sets, decay, family):
     """A family that contains another one always fits at least as well: that alone says nothing for it."""
     families = asked("experts", "weighted_majority", "fading_majority", "follow_the_leader", "majority_vote")
-    part = explain(expert_rivals.fading_majority(1.0, decay), TASK, sets, seed=0, families=families)
+    part = explain(expert_rivals.fading_majority(1.0, decay=decay), TASK, sets, seed=0, families=families)
     assert part.family == family
     assert part.runner_up not in ("weighted_majority", "fading_majority")
 

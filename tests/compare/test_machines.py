@@ -106,7 +106,7 @@ def test_what_is_no_memory_stays_the_targets_own():
 @pytest.mark.parametrize(("name", "same"), [("itself", True), ("gain", True), ("forgets", False), ("untrained", False)])
 def test_the_update_is_weighted_majoritys_or_not(subjects, name, same):
     """On the manifold and off it, one round on and several; log-weights that fade are updated in another way."""
-    algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, 0.8)}
+    algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, decay=0.8)}
     part = updates(subjects[name], algorithms, [subjects["untrained"]], SMALL)
     scores = [u.r2 for u in part.of("wm")]
     assert len(scores) == 4

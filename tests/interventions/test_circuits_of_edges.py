@@ -16,7 +16,7 @@ from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.metrics import Metric
 from interp.interventions.pairs import prepare
 from interp.tasks import experts
-from interp.tasks.experts import corruptions
+from interp.tasks.experts import analysis as corruptions
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 

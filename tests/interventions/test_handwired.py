@@ -8,8 +8,8 @@ import circuits
 from interp.interventions import patching
 from interp.interventions.patching import round_map
 from interp.tasks import experts, mdp
-from interp.tasks.experts import corruptions
-from interp.tasks.qlearning import corruptions as q_corruptions
+from interp.tasks.experts import analysis as corruptions
+from interp.tasks.qlearning import analysis as q_corruptions
 
 COMPONENTS = ("resid_pre", "resid_post", "attn_out", "z")
 

@@ -143,7 +143,7 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
 
 def test_a_known_machine_carries_what_it_carries(others):
     """Interchange of h alone is the algorithm's counterfactual, of the clock nothing; a random line is neither."""
-    machine, algorithm = leaky(), fading_majority(GAIN, DECAY)
+    machine, algorithm = leaky(), fading_majority(GAIN, decay=DECAY)
     claims = [*Claim.carried(machine, "log_weights"), *Claim.carried(machine, "log_weights", "state")]
     table = carriers(machine, *others, algorithm, claims).set_index(["places", "outcome"])
     for outcome in ("prediction", "state"):
@@ -158,7 +158,7 @@ def test_a_known_machine_carries_what_it_carries(others):
 
 def test_a_known_machine_moves_by_a_known_amount(others):
     """A log-weight set 1 higher moves the outcome as in the algorithm; the update keeps 0.8 of the move."""
-    machine, algorithm, (known, episodes) = leaky(), fading_majority(GAIN, DECAY), others
+    machine, algorithm, (known, episodes) = leaky(), fading_majority(GAIN, decay=DECAY), others
     run, values = interp.rollout(machine, known), algorithm.run(known)
     for site in ("latent", "latent@h"):
         writer = Writer.fit(machine, run, values, ("log_weights",), site)
@@ -187,7 +187,7 @@ def test_a_known_machine_moves_by_a_known_amount(others):
 
 
 def test_a_known_machine_steers_as_its_algorithm(others):
-    machine, algorithm, episodes = leaky(), fading_majority(GAIN, DECAY), others[0]
+    machine, algorithm, episodes = leaky(), fading_majority(GAIN, decay=DECAY), others[0]
     direction = torch.zeros(2, N_EXPERTS, dtype=torch.float64)
     direction[1, 0] = 1
     known = steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=direction), round=5)

@@ -12,8 +12,8 @@ from interp.errors import InputError
 from interp.interventions import metrics, patching
 from interp.interventions.metrics import metric, state_difference
 from interp.interventions.pairs import Pair, Readout, corruption, prepare
-from interp.tasks.experts.corruptions import exchange_history
-from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
+from interp.tasks.experts.analysis import exchange_history
+from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from interp.interventions import patching
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.attribution import attribute
 from interp.interventions.pairs import prepare
-from interp.tasks.experts import corruptions
-from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
+from interp.tasks.experts import analysis as corruptions
+from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
 
 
 def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):

@@ -12,8 +12,8 @@ from interp.interventions import metrics, pairs, patching
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Site, sites
 from interp.model.bound import bind
-from interp.tasks.experts import corruptions
-from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
+from interp.tasks.experts import analysis as corruptions
+from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
 
 EVERY = ("embed", "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post")
 

@@ -99,7 +99,7 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
             share = algorithms.weighted_majority(episodes, eta=0.3).predictions
             said = np.where(np.abs(share - 0.5) <= 1e-12, 1.0, share > 0.5)
         else:
-            leader = algorithms.counts(episodes)[:, :-1].argmax(axis=-1)
+            leader = (episodes.correct.cumsum(1) - episodes.correct).argmax(axis=-1)
             said = np.take_along_axis(episodes.advice, leader[..., None], axis=-1)[..., 0].astype(float)
             library = algorithms.follow_the_leader(episodes).predictions
             sure = np.isin(library, (0, 1))

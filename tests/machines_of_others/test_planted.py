@@ -75,7 +75,7 @@ def subjects():
 
 @pytest.mark.parametrize(("name", "same"), [("sums", True), (FORGETS, False)])
 def test_a_gru_of_known_weights_updates_as_weighted_majority_does_or_otherwise(subjects, name, same):
-    algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, 0.95)}
+    algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, decay=0.95)}
     part = updates(subjects[name], algorithms, [subjects["untrained"]], SMALL)
     scores = [update.r2 for update in part.of("wm")]
     assert len(scores) == 4

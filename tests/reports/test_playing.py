@@ -20,7 +20,7 @@ def test_no_single_action_is_good_in_every_copy(world: str) -> None:
         while not interaction.done:
             interaction.advance(np.full(40, action))
         assert returns.normalised_score(interaction.episodes()).get("score").estimate < 0.5
-    best = tabular.run(tabular.agent("optimal"), mdps, 30, seed=0)
+    best = tabular.run(tabular.AGENTS["optimal"], mdps, 30, seed=0)
     assert returns.normalised_score(best).get("score").estimate > 0.9
 
 

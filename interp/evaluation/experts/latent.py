@@ -32,7 +32,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.experts.predictors import bayes, majority_vote
+from interp.tasks.experts.predictors import PREDICTORS, bayes
 
 
 @checked
@@ -48,7 +48,10 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
         for name, hook in (("cut", cut(model)), ("swapped", swap()))
     }
     predictions = {name: run.predictions.double().numpy(force=True) for name, run in runs.items()}
-    predictions |= {"majority_vote": majority_vote(episodes).predictions, "bayes": bayes(episodes).predictions}
+    predictions |= {
+        "majority_vote": PREDICTORS["majority_vote"].run(episodes).predictions,
+        "bayes": bayes(episodes).predictions,
+    }
     right = {name: 1 - regret.mistakes(p, episodes).mean(axis=1) for name, p in predictions.items()}
     settings = provenance(
         model, regime=episodes.regime, n_episodes=len(episodes),

@@ -37,11 +37,13 @@ from interp.errors import InputError, require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval, percentile_bounds, resample_weights
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.experts.predictors import Decision, decisions
+from interp.tasks.experts.predictors import Decision
 
 PerRound = Float[np.ndarray, "episode round"]
 
 _DECISIONS = ("threshold", "sample")
+_TIE = 1e-12
+"""So near to one half a prediction is a tie, which counts as half a mistake."""
 ROUNDING = 1e-6
 """A probability may leave [0, 1] by this much: a float32 model's rounding, clipped."""
 
@@ -63,7 +65,9 @@ def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decisio
     p = check_predictions(predictions, episodes)
     if decision not in _DECISIONS:
         raise unknown_name("decision", decision, _DECISIONS)
-    return np.abs((decisions(p) if decision == "threshold" else p) - episodes.labels)
+    if decision == "threshold":
+        p = np.where(np.abs(p - 0.5) <= _TIE, 0.5, (p > 0.5).astype(np.float64))
+    return np.abs(p - episodes.labels)
 
 
 def expert_mistakes(episodes: ExpertEpisodes) -> Float[np.ndarray, "episode round"]:

@@ -104,7 +104,7 @@ def evaluate(
     """
     require(bool(horizons) and min(horizons) >= 1, f"horizons must be numbers of rounds >= 1, got {list(horizons)}")
     sizes, longest = representative_sizes(model), max(horizons)
-    each, explored = -(-n_episodes // len(sizes)), tabular.agent("epsilon-greedy").epsilon
+    each, explored = -(-n_episodes // len(sizes)), tabular.AGENTS["epsilon-greedy"].epsilon
     scores: dict[tuple[Any, ...], Interval] = {}
     rates: dict[tuple[Any, ...], Interval] = {}
     for regime in regimes:
@@ -114,8 +114,7 @@ def evaluate(
             for key, epsilon in ((MODEL, 0.0), (EXPLORING, explored))
         }
         for key in _AGENTS:
-            agent = tabular.agent(key)
-            played[key] = [tabular.run(agent, batch, longest, seed + i) for i, batch in enumerate(mdps)]
+            played[key] = [tabular.run(tabular.AGENTS[key], batch, longest, seed + i) for i, batch in enumerate(mdps)]
         for key, batches in played.items():
             for horizon in horizons:
                 found = normalised_score([_first(b, horizon) for b in batches], seed=seed).numbers

@@ -50,8 +50,8 @@ from interp.model.run import Rollout
 from interp.statistics import mean_interval
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first
+from interp.tasks.reachability.analysis import losses
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.reachability.hypotheses import losses
 
 Read = Callable[[Tensor], Tensor]
 """Latents ``[..., latent, d_model]`` to the set that they hold, ``[..., node]``, above a half where reached."""

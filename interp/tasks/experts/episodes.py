@@ -17,13 +17,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked, integer, refuse_beyond_machine
+from interp.checks import checked, integer, refuse_beyond_machine
 from interp.display import Sampled
 from interp.errors import InputError, require
-from interp.task import chosen_indices
-from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
-
-__all__ = ["REGIMES", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "sample"]
+from interp.task import chosen_indices, episode_array, freeze
+from interp.tasks.experts.regimes import ExpertRegime, get_regime
 
 # One random stream per stage: what one stage draws never moves another.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
@@ -54,9 +52,13 @@ class ExpertEpisodes(Sampled):
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        advice, labels = _binary("advice", self.advice, 3), _binary("labels", self.labels, 2)
-        accuracies = None if self.accuracies is None else _probabilities("accuracies", self.accuracies)
-        b, t, n = advice.shape
+        advice = episode_array("advice", self.advice, "episode, round, expert", 0, 1, whole=True)
+        labels = episode_array("labels", self.labels, "episode, round", 0, 1, whole=True)
+        require(advice.size > 0, f"advice must be a non-empty array, got shape {advice.shape}")
+        accuracies, (b, t, n) = self.accuracies, advice.shape
+        if accuracies is not None:
+            axes = "episode, round, expert" if np.ndim(accuracies) == 3 else "episode, expert"
+            accuracies = episode_array("accuracies", accuracies, axes, 0, 1)
         require(
             labels.shape == (b, t),
             f"labels have shape {labels.shape} but advice {advice.shape} needs labels [episode, round] = {(b, t)}",
@@ -67,8 +69,7 @@ class ExpertEpisodes(Sampled):
             f"accuracies have shape {shape} but advice {advice.shape} needs "
             f"[episode, expert] = {(b, n)} or [episode, round, expert] = {(b, t, n)}",
         )
-        for name, value in (("advice", advice), ("labels", labels), ("accuracies", accuracies)):
-            object.__setattr__(self, name, value)
+        freeze(self, advice=advice, labels=labels, accuracies=accuracies)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -111,28 +112,6 @@ class ExpertEpisodes(Sampled):
         return replace(self, advice=self.advice[chosen], labels=self.labels[chosen], accuracies=accuracies)
 
 
-def _binary(name: str, values: Any, ndim: int) -> NDArray[np.int64]:
-    array = array_of(name, values)
-    axes = "[episode, round, expert]" if ndim == 3 else "[episode, round]"
-    require(array.ndim == ndim and array.size > 0, f"{name} must be a non-empty array {axes}, got shape {array.shape}")
-    wrong = ~np.isin(array, (0, 1))
-    if wrong.any():
-        raise InputError(f"{name} must be 0 or 1, got {array[wrong][0]} at {_first(wrong)}")
-    return array.astype(np.int64, copy=False)
-
-
-def _probabilities(name: str, values: Any) -> NDArray[np.float64]:
-    array = array_of(name, values)
-    wrong = ~((array >= 0) & (array <= 1))
-    if wrong.any():
-        raise InputError(f"{name} must be finite and in [0, 1], got {array[wrong][0]} at {_first(wrong)}")
-    return array.astype(np.float64, copy=False)
-
-
-def _first(wrong: NDArray[np.bool_]) -> str:
-    return str(np.argwhere(wrong)[0].tolist())
-
-
 @checked
 def sample(
     n_episodes: int, n_rounds: int, n_experts: int, regime: str | ExpertRegime = "uniform", seed: int = 0
@@ -173,30 +152,20 @@ def _accuracies(record: ExpertRegime, shape: tuple[int, int, int], seed: int) ->
     low, high = np.array(record.slots(n_experts)).T
     in_slots = low + (high - low) * _stream(seed, _ACCURACIES).random((n_episodes, n_experts))
     start = _stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
-    if record.switch_every is not None:
-        return _switching(start, n_rounds, record.switch_every, seed)
     if record.drift_std is not None:
-        return _drifting(start, n_rounds, record.drift_std, record.drift_bounds, seed)
-    return start
-
-
-def _switching(start: NDArray[np.float64], n_rounds: int, every: int, seed: int) -> NDArray[np.float64]:
-    """Every ``every`` rounds, rotate accuracies by a random non-zero shift: the best expert always changes."""
-    n_episodes, n_experts = start.shape
-    segment = np.arange(n_rounds) // every
+        path = [start]
+        for step in _stream(seed, _MOTION).normal(0, record.drift_std, size=(n_rounds - 1, *start.shape)):
+            path.append(np.clip(path[-1] + step, *record.drift_bounds))
+        return np.stack(path, axis=1)
+    if record.switch_every is None:
+        return start
+    # Every so many rounds accuracies rotate by a random non-zero shift: the best expert always changes.
+    segment = np.arange(n_rounds) // record.switch_every
     steps = _stream(seed, _MOTION).integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
     steps[:, 0] = 0
     shift = steps.cumsum(axis=1)[:, segment]
     source = (np.arange(n_experts) - shift[..., None]) % n_experts
     return np.take_along_axis(np.broadcast_to(start[:, None], source.shape), source, axis=-1)
-
-
-def _drifting(start: NDArray[np.float64], n_rounds: int, std: float, bounds: Bounds, seed: int) -> NDArray[np.float64]:
-    steps = _stream(seed, _MOTION).normal(0, std, size=(n_rounds - 1, *start.shape))
-    path = [start]
-    for step in steps:
-        path.append(np.clip(path[-1] + step, *bounds))
-    return np.stack(path, axis=1)
 
 
 @checked
@@ -217,22 +186,15 @@ def battery(n_episodes: int, n_rounds: int, *, n_experts: int, seed: int) -> dic
     turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)
     turncoat[:, : n_rounds // 2, 0] = 1.0
     graded = np.broadcast_to(np.linspace(0.05, 0.95, n_experts), turncoat.shape)
+    whose = np.where(np.arange(n_experts) < (n_experts + 1) // 2, 0, np.arange(n_experts))
+    copied = uniform.advice[..., whose], uniform.labels, uniform.known_accuracies[..., whose]
     return {
         "uniform": uniform,
         "wide": sample(n_episodes, n_rounds, n_experts, "wide", seed),
-        "copied": _copied(uniform),
+        "copied": ExpertEpisodes(*copied, "copied", uniform.seed),
         "turncoat": _drawn("turncoat", turncoat, seed),
         "graded": _drawn("graded", graded, seed),
     }
-
-
-def _copied(episodes: ExpertEpisodes) -> ExpertEpisodes:
-    """Every expert of the first half but the first repeats the first one."""
-    n_experts = episodes.n_experts
-    source = np.where(np.arange(n_experts) < (n_experts + 1) // 2, 0, np.arange(n_experts))
-    return ExpertEpisodes(
-        episodes.advice[..., source], episodes.labels, episodes.known_accuracies[..., source], "copied", episodes.seed
-    )
 
 
 def _drawn(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:

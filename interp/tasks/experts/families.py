@@ -7,9 +7,13 @@
     sigmoid_vote          P = sigmoid(gain sum_i s_i (hits_i - misses_i)),  s_i = 2 votes_i - 1
     follow_previous_winners   the majority of those who were right in the last round
     fixed_vote            P = sigmoid(logit(accuracy) sum_i s_i): keeps nothing
+    late_majority, bayes_late         a round counts ``lag`` rounds after it should
+    majority_window, bayes_window     only the last ``window`` rounds count
+    stopped_majority, bayes_stopped   only the first ``last`` rounds count: a change point
+    deaf_majority         one expert is never heard: it has no vote, or is taken to say the same every time
 
-Those that hear late, forget all at once, stop learning or miss an expert stand in :mod:`~interp.tasks.experts.lapses`;
-they and those that forget bit by bit extend their base, and replace it only where they explain clearly more.
+Those with a lapse, and those that forget bit by bit, extend their base, and replace it only where they explain clearly
+more. An average over rounds hardly shows some of these: a lag of one round costs 1.5 % of what the memory is worth.
 
 Each is the algorithm that it varies with a few equations exchanged, so that variables keep their keys. One that fits no
 better than its base says nothing for it. Two answer without a memory; what each other one explains beyond the better of
@@ -30,25 +34,19 @@ from scipy import special
 from interp.algorithm import Algorithm, Family, Searched, Values, Variable
 from interp.checks import checked
 from interp.errors import require
-from interp.lapses import fading
+from interp.lapses import fading, lapsed, late, stopped, window
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.algorithms import LABEL, MATCH, PER_EXPERT, VOTES
-from interp.tasks.experts.lapses import (
-    SILENT,
-    bayes_late,
-    bayes_stopped,
-    bayes_window,
-    deaf_majority,
-    late_majority,
-    majority_window,
-    stopped_majority,
-)
 from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy, share
 
-Array = NDArray[Any]
+_Array = NDArray[Any]
 
 
-def _signs(v: Values) -> Array:
+SILENT = 0.5
+"""What an expert says that has no vote: neither 0 nor 1."""
+
+
+def _signs(v: Values) -> _Array:
     return 2 * v["votes"] - 1
 
 
@@ -63,18 +61,18 @@ def bayes_mixture(
     first, second = algorithms.bayes(low, high), algorithms.bayes(other_low, other_high)
     bounds = (low, high), (other_low, other_high)
 
-    def posterior(v: Values) -> Array:
+    def posterior(v: Values) -> _Array:
         hits = v["counts"]
         misses = v["elapsed"][..., None] - hits
         one, other = (log_evidence(hits, misses, interval).sum(-1) for interval in bounds)
         return special.expit(special.logit(weight) + one - other)
 
-    def evidence(v: Values) -> Array:
+    def evidence(v: Values) -> _Array:
         misses, said = v["elapsed"][..., None] - v["counts"], _signs(v) > 0
         means = [keep_uncertain(mean_accuracy(v["counts"], misses, interval)) for interval in bounds]
         prior = np.stack([v["regime"], 1 - v["regime"]], -1)
 
-        def likelihood(agreeing: Array) -> Array:
+        def likelihood(agreeing: _Array) -> _Array:
             """Log-probability of the votes, averaged over the intervals, where these experts are right."""
             votes = [np.where(agreeing, np.log(mean), np.log1p(-mean)).sum(-1) for mean in means]
             return np.asarray(special.logsumexp(np.stack(votes, -1), b=prior, axis=-1))
@@ -98,17 +96,12 @@ def bayes_mixture(
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
     """The Bayes predictor of counts that fade by ``decay`` a round."""
 
-    def accuracies(v: Values) -> Array:
+    def accuracies(v: Values) -> _Array:
         hits = np.asarray(v["counts"], np.float64)
         return mean_accuracy(hits, np.maximum(v["elapsed"][..., None] - hits, 0.0), (low, high))
 
     made = fading(algorithms.bayes(low, high), decay, name="Bayes predictor of fading counts")
     return made.varied(made.key, made.name, made.parameters, {"accuracies": (("counts", "elapsed"), accuracies)})
-
-
-def fading_majority(gain: float = 1.0, decay: float = 0.9) -> Algorithm:
-    """Weighted Majority whose log-weights fade by ``decay`` a round."""
-    return fading(algorithms.weighted_majority(gain), decay, "fading_majority")
 
 
 @checked
@@ -119,7 +112,7 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
     """
     require(0 < alpha < 1, f"alpha must lie in (0, 1), got {alpha}")
 
-    def following(v: Values) -> Array:
+    def following(v: Values) -> _Array:
         weights = special.softmax(v["log_weights"] + gain * v["match"], axis=-1)
         return np.log((1 - alpha) * weights + alpha / weights.shape[-1])
 
@@ -138,7 +131,7 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 def follow_previous_winners() -> Algorithm:
     """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
 
-    def prediction(v: Values) -> Array:
+    def prediction(v: Values) -> _Array:
         everyone = share(np.ones(v["votes"].shape), v["votes"])
         recent = share(v["won"], v["votes"])
         undecided = (v["won"].sum(-1) == 0) | (recent == 0.5)
@@ -165,6 +158,51 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     changes = {"prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * _signs(v).sum(-1)))}
     base = algorithms.majority_vote()
     return base.varied("fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
+
+
+def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = SILENT) -> Algorithm:
+    """Weighted Majority that never hears one expert.
+
+    Args:
+        expert: which one, from 1 on; one beyond the last is missed by nobody.
+        hears: what it takes that expert to say in every round, 0 or 1; .5 if the expert has no vote at all.
+    """
+    require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
+    base = algorithms.weighted_majority(gain)
+    require(hears in (0, SILENT, 1), f"hears must be 0, 1, or {SILENT} for no vote, got {hears!r}")
+
+    def is_deaf(votes: _Array) -> _Array:
+        return np.arange(votes.shape[-1]) == expert - 1
+
+    def heard(v: Values) -> _Array:
+        return np.where(is_deaf(v["votes"]), hears, v["votes"])
+
+    def weights(v: Values) -> _Array:
+        mute = is_deaf(v["votes"]) & (hears == SILENT) & (v["votes"].shape[-1] > 1)
+        return np.asarray(special.softmax(np.where(mute, -np.inf, v["log_weights"]), axis=-1))
+
+    said = Variable(
+        "heard", "h_i", "what each expert is taken to say", "class",
+        parents=("votes",), equation=heard, outputs=PER_EXPERT,
+    )  # fmt: skip
+    changes = {
+        "weights": (("log_weights", "votes"), weights),
+        "prediction": (("weights", "heard"), lambda v: share(v["weights"], v["heard"])),
+        "match": (("heard", "label"), lambda v: (v["heard"] == v["label"][..., None]).astype(np.int64)),
+    }
+    return base.varied(
+        "deaf_majority", "Weighted Majority that never hears one expert",
+        {"gain": gain, "expert": expert, "hears": hears}, changes,
+        variables=(*base.variables[:2], said, *base.variables[2:]),
+    )  # fmt: skip
+
+
+late_majority, bayes_late = lapsed(late, algorithms.weighted_majority, "late_majority"), lapsed(late, algorithms.bayes)
+majority_window = lapsed(window, algorithms.weighted_majority, "majority_window")
+bayes_window = lapsed(window, algorithms.bayes)
+stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
+bayes_stopped = lapsed(stopped, algorithms.bayes)
+fading_majority = lapsed(fading, algorithms.weighted_majority, "fading_majority")
 
 
 _LOWS, _ROOMS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), (0.2, 0.4, 0.6, 0.8, 1.0)

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from interp.algorithm import Algorithm, Family, Searched, Values
 from interp.errors import require
 from interp.tasks.experts import algorithms
-from interp.tasks.experts.families import families
-from interp.tasks.experts.lapses import SILENT
+from interp.tasks.experts.families import SILENT, families
 
-Array = NDArray[np.float64]
+_Array = NDArray[np.float64]
 _GAINS = (0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.85, 1.0, 1.4, 2.0, 4.0)
 """Finer than other gains: choices hardly change between neighbours, and a search that starts far off stays there."""
 _FEW_GAINS = (0.1, 0.3, 0.7, 2.0)
@@ -43,15 +42,15 @@ _KEPT: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 
-def one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
+def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     """Say what one expert says (``agrees`` 1), or the opposite (0), whatever happened before.
 
-    >>> one_expert(2).parameters
+    >>> _one_expert(2).parameters
     {'expert': 2, 'agrees': 1}
     """
     require(expert >= 1 and agrees in (0, 1), f"expert is counted from 1 and agrees is 0 or 1, got {expert}, {agrees}")
 
-    def prediction(v: Values) -> Array:
+    def prediction(v: Values) -> _Array:
         said = v["votes"][..., min(expert, v["votes"].shape[-1]) - 1].astype(np.float64)
         return said if agrees else 1 - said
 
@@ -60,10 +59,10 @@ def one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
     return base.varied("one_expert", "what one expert says", {"expert": expert, "agrees": agrees}, changes)
 
 
-def first_leader() -> Algorithm:
+def _first_leader() -> Algorithm:
     """Follow the leader; of several leaders the first."""
 
-    def prediction(v: Values) -> Array:
+    def prediction(v: Values) -> _Array:
         first = v["leads"].argmax(-1)
         return np.take_along_axis(v["votes"], first[..., None], -1)[..., 0].astype(np.float64)
 
@@ -87,6 +86,6 @@ def player_families(n_experts: int) -> tuple[Family, ...]:
     sides = Searched("agrees", (0, 1), kind="choice", enters=("prediction",))
     return (
         *chosen,
-        Family("first_leader", "follow the first leader", first_leader, extends="weighted_majority"),
-        Family("one_expert", "what one expert says, or its opposite", one_expert, (experts, sides), memoryless=True),
+        Family("first_leader", "follow the first leader", _first_leader, extends="weighted_majority"),
+        Family("one_expert", "what one expert says, or its opposite", _one_expert, (experts, sides), memoryless=True),
     )

@@ -156,8 +156,7 @@ def share(
     return np.where(total > 0, (weights * advice).sum(axis=-1) / np.where(total > 0, total, 1), 0.5)
 
 
-Predictions = Float[np.ndarray, "episode round"]
-States = Float[np.ndarray, "episode round_plus_1 expert"]
+_Predictions = Float[np.ndarray, "episode round"]
 _Orders = Integer[np.ndarray, "order expert"]
 
 _MAX_ORDERS = 1000
@@ -194,8 +193,8 @@ def _deal(tally: list[int]) -> list[list[int]]:
     ]
 
 
-def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]) -> tuple[Predictions, States]:
-    """P(y=1) and posterior mean accuracies when each slot is one expert's, in an unknown order.
+def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]) -> _Predictions:
+    """P(y=1) when each slot is one expert's, in an unknown order.
 
     ``alternatives`` are the slots of each regime that an episode may be of, each as likely as the others beforehand.
     """
@@ -204,8 +203,7 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
     orders = np.concatenate([np.array([kinds.index(kind) for kind in own])[order] for own, order in dealt])
     log_prior = -np.log(np.concatenate([np.full(len(order), len(order)) for _, order in dealt]))
     deal = (orders[:, :, None] == np.arange(len(kinds))).reshape(len(orders), -1).astype(np.float64)
-    right = episodes.correct.cumsum(axis=1)
-    hits = np.concatenate([np.zeros_like(right[:, :1]), right], axis=1)
+    hits = episodes.correct.cumsum(axis=1) - episodes.correct
     # Few records (hits, misses) occur, each many times: evaluate each once, then look it up.
     code, record = np.unique(hits * (episodes.n_rounds + 1) + np.arange(hits.shape[1])[:, None], return_inverse=True)
     hit, total = np.divmod(code, episodes.n_rounds + 1)
@@ -214,19 +212,17 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
     mean = np.stack([mean_accuracy(hit, total - hit, kind) for kind in kinds], axis=-1)
     record = record.reshape(hits.shape)
 
-    def average(block: slice) -> tuple[Predictions, States]:
-        means = mean[record[block]]
+    def average(block: slice) -> _Predictions:
+        means, advice = mean[record[block]], episodes.advice[block, ..., None]
         posterior = special.softmax(_flat(evidence[record[block]]) @ deal.T + log_prior, axis=-1)
-        sides = _log_likelihoods(means[:, :-1], episodes.advice[block, ..., None])
-        vote = [_flat(side) @ deal.T for side in sides]
-        held = (posterior @ deal).reshape(means.shape)
-        return _predict(posterior[:, :-1], vote), (held * means).sum(axis=-1)
+        right, wrong = np.log(keep_uncertain(means)), np.log(keep_uncertain(1 - means))
+        return _predict(posterior, [_flat(np.where(advice == y, right, wrong)) @ deal.T for y in (0, 1)])
 
     return _in_blocks(average, episodes, len(orders))
 
 
-def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int) -> tuple[Predictions, States]:
-    """P(y=1) and posterior mean accuracies when known accuracies rotate to a new order every ``every`` rounds."""
+def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int) -> _Predictions:
+    """P(y=1) when known accuracies rotate to a new order every ``every`` rounds."""
     if len(slots) != episodes.n_experts:
         raise InputError(f"slots must be the accuracies of {episodes.n_experts} experts, got {len(slots)}")
     if any(low < high for low, high in slots):
@@ -236,22 +232,22 @@ def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: 
     rotate = _rotations(orders)
     hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
 
-    def filtered(block: slice) -> tuple[Predictions, States]:
+    def filtered(block: slice) -> _Predictions:
         correct, advice = episodes.correct[block], episodes.advice[block, :, None]
         posterior = _beliefs(correct, hit, miss, rotate, every)
         vote = [np.where(advice == y, hit, miss).sum(axis=-1) for y in (0, 1)]
-        return _predict(posterior[:, :-1], vote), posterior @ accuracies
+        return _predict(posterior, vote)
 
     return _in_blocks(filtered, episodes, len(orders))
 
 
 def _beliefs(
     correct: np.ndarray, hit: np.ndarray, miss: np.ndarray, rotate: np.ndarray, every: int
-) -> Float[np.ndarray, "episode round_plus_1 order"]:
-    """P(order | history) before each round, and after the last; ``hit`` and ``miss`` are logs, [order, expert]."""
+) -> Float[np.ndarray, "episode round order"]:
+    """P(order | history) before each round; ``hit`` and ``miss`` are logs, [order, expert]."""
     belief = np.full((len(correct), len(hit)), 1 / len(hit))
     segments = []
-    for start in range(0, correct.shape[1] + 1, every):
+    for start in range(0, correct.shape[1], every):
         if start:
             belief = belief @ rotate
         right = correct[:, start : start + every].cumsum(axis=1)
@@ -259,7 +255,7 @@ def _beliefs(
         with np.errstate(divide="ignore"):
             after = np.log(belief)[:, None] + right @ hit.T + wrong @ miss.T
         segment = np.concatenate([belief[:, None], special.softmax(after, axis=-1)], axis=1)
-        segments.append(segment[:, :every])
+        segments.append(segment[:, :-1])
         belief = segment[:, -1]
     return np.concatenate(segments, axis=1)
 
@@ -269,20 +265,16 @@ def _flat(values: np.ndarray) -> np.ndarray:
     return values.reshape(*values.shape[:-2], -1)
 
 
-def _predict(posterior: np.ndarray, vote: list[np.ndarray]) -> Predictions:
+def _predict(posterior: np.ndarray, vote: list[np.ndarray]) -> _Predictions:
     """P(y=1) from P(order) and ``log P(advice | y, order)`` for y = 0, 1."""
     zero, one = (special.logsumexp(side, b=posterior, axis=-1) for side in vote)
     return special.expit(one - zero)
 
 
-def _in_blocks(
-    function: Callable[[slice], tuple[Predictions, States]], episodes: ExpertEpisodes, n_orders: int
-) -> tuple[Predictions, States]:
+def _in_blocks(function: Callable[[slice], _Predictions], episodes: ExpertEpisodes, n_orders: int) -> _Predictions:
     """``function`` on blocks of episodes, put together."""
     size = max(1, _BLOCK // (2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts))
-    blocks = [function(slice(start, start + size)) for start in range(0, len(episodes), size)]
-    predictions, states = zip(*blocks, strict=True)
-    return np.concatenate(predictions), np.concatenate(states)
+    return np.concatenate([function(slice(start, start + size)) for start in range(0, len(episodes), size)])
 
 
 def _rotations(orders: _Orders) -> Float[np.ndarray, "order order"]:
@@ -294,9 +286,3 @@ def _rotations(orders: _Orders) -> Float[np.ndarray, "order order"]:
         for shift in range(1, n_experts):
             matrix[i, number[tuple(np.roll(order, shift))]] += 1 / (n_experts - 1)
     return matrix
-
-
-def _log_likelihoods(accuracies: np.ndarray, advice: np.ndarray) -> np.ndarray:
-    """``log P(advice | y)`` for y = 0, 1 (leading axis) of experts with the given accuracies."""
-    right, wrong = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
-    return np.stack([np.where(advice == y, right, wrong) for y in (0, 1)])

@@ -115,15 +115,7 @@ def _regimes() -> Iterator[ExpertRegime]:
     # fmt: on
 
 
-def _registry(regimes: Iterator[ExpertRegime]) -> Mapping[str, ExpertRegime]:
-    found: dict[str, ExpertRegime] = {}
-    for record in regimes:
-        assert record.name not in found, f"regime {record.name!r} is registered twice"
-        found[record.name] = record
-    return MappingProxyType(found)
-
-
-REGIMES: Mapping[str, ExpertRegime] = _registry(_regimes())
+REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for regime in _regimes()})
 
 
 @checked

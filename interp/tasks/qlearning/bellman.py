@@ -8,10 +8,8 @@ that shows whether a learner does.
 Ties: the greedy action is the lowest index among the exactly largest values (``numpy.argmax``). Whether a step *is* a
 tie is asked with a tolerance, since values that are equal on paper may differ in the last bit.
 
-Optima, discounted by policy iteration (evaluate by a linear solve, improve, stop when no action is strictly better),
-and over a fixed number of rounds by backward induction, V_0 = 0:
+The optimum over a fixed number of rounds, by backward induction, V_0 = 0:
 
-    V(s) = max_a r(s, a) + gamma sum_s' P(s' | s, a) V(s')
     V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')        (k rounds to go, no discount)
 
 Bernoulli rewards enter by their mean. No optimum is reachable by a learner that must first find out what the MDP is.
@@ -119,36 +117,11 @@ def greedy_sets(
 # Optima of known MDPs.
 
 
-class _DiscountedPlan(NamedTuple):
-    """The optimum of the discounted problem."""
-
-    values: Float[np.ndarray, "mdp state"]
-    action_values: Float[np.ndarray, "mdp state action"]
-    policy: Int[np.ndarray, "mdp state"]
-
-
 class _FinitePlan(NamedTuple):
     """The optimum over a fixed number of rounds; ``values`` are expected sums of rewards still to come, the last 0."""
 
     values: Float[np.ndarray, "mdp steps state"]
     policy: Int[np.ndarray, "mdp round state"]
-
-
-def discounted(mdps: MDPs, gamma: float = 0.9) -> _DiscountedPlan:
-    """Policy iteration on every MDP of the batch; ``gamma`` lies in [0, 1)."""
-    check_rates(1.0, gamma)
-    rows, at = np.arange(len(mdps))[:, None], np.arange(mdps.n_states)[None]
-    policy = greedy(mdps.rewards)
-    while True:
-        dynamics, earned = mdps.transitions[rows, at, policy], mdps.rewards[rows, at, policy]
-        values = np.linalg.solve(np.eye(mdps.n_states) - gamma * dynamics, earned[..., None])[..., 0]
-        action_values = _lookahead(mdps, values, gamma)
-        tolerance = _TIE_TOLERANCE * (1 + np.abs(action_values).max(initial=0)) / (1 - gamma)
-        kept = entries_at(action_values, policy)
-        better = action_values.max(-1) > kept + tolerance
-        if not better.any():
-            return _DiscountedPlan(values, action_values, greedy_sets(action_values, tolerance).argmax(-1))
-        policy = np.where(better, greedy(action_values), policy)
 
 
 def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
@@ -157,7 +130,7 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
     policy = np.zeros((len(mdps), n_rounds, mdps.n_states), np.int64)
     for t in reversed(range(n_rounds)):
-        action_values = _lookahead(mdps, values[:, t + 1], 1.0)
+        action_values = _lookahead(mdps, values[:, t + 1])
         values[:, t] = action_values.max(-1)
         policy[:, t] = greedy_sets(action_values).argmax(-1)
     return _FinitePlan(values, policy)
@@ -168,11 +141,9 @@ def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps sta
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
     for t in reversed(range(n_rounds)):
-        values[:, t] = _lookahead(mdps, values[:, t + 1], 1.0).mean(-1)
+        values[:, t] = _lookahead(mdps, values[:, t + 1]).mean(-1)
     return values
 
 
-def _lookahead(
-    mdps: MDPs, values: Float[np.ndarray, "mdp state"], gamma: float
-) -> Float[np.ndarray, "mdp state action"]:
-    return mdps.rewards + gamma * np.einsum("bsan,bn->bsa", mdps.transitions, values)
+def _lookahead(mdps: MDPs, values: Float[np.ndarray, "mdp state"]) -> Float[np.ndarray, "mdp state action"]:
+    return mdps.rewards + np.einsum("bsan,bn->bsa", mdps.transitions, values)

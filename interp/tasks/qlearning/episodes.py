@@ -23,9 +23,9 @@ from interp.checks import array_of, check_fields, checked, integer
 from interp.display import Sampled
 from interp.errors import InputError, require, require_known
 from interp.provenance import provenance
-from interp.task import chosen_indices
+from interp.task import chosen_indices, episode_array, freeze
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, freeze, inverse_labels
+from interp.tasks.qlearning.mdps import MDPs, inverse_labels
 
 __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 
@@ -73,7 +73,7 @@ class MDPEpisodes(Sampled):
     def __post_init__(self) -> None:
         check_fields(self)
         bellman.check_rates(self.alpha, self.gamma)
-        tables = as_array("q_tables", self.q_tables, np.float64, 4)
+        tables = episode_array("q_tables", self.q_tables, "episode, round + 1, state, action")
         n, n_states, n_actions = len(tables), tables.shape[2], tables.shape[3]
         known = self.mdps
         require(
@@ -81,22 +81,12 @@ class MDPEpisodes(Sampled):
             f"q_tables have {n} rows but there are {0 if known is None else len(known)} MDPs, or other states and "
             f"actions than in q_tables {tables.shape}; give one MDP per episode",
         )
-        sizes = {"state": n_states, "action": n_actions}
-        kinds = {"states": "state", "actions": "action", "next_states": "state", "greedy": "action"}
-        arrays: dict[str, NDArray[Any]] = {k: as_labels(k, getattr(self, k), v, sizes[v]) for k, v in kinds.items()}
-        if self.noise is not None:
-            arrays["noise"] = as_labels("noise", self.noise, "draw", n_actions + 1)
-        shape = arrays["states"].shape
-        require(shape[0] == n, f"states have {shape[0]} episodes but q_tables {n}; give one MDP and table per episode")
-        arrays["rewards"] = as_array("rewards", self.rewards, np.float64, 2)
-        for name, array in arrays.items():
-            require(array.shape == shape, f"{name} must have the shape of states, {shape}, got {array.shape}")
-        require(bool(np.isfinite(arrays["rewards"]).all()), "rewards must be finite, got NaN or infinity")
-        expected = (n, shape[1] + 1, n_states, n_actions)
+        names = (*TRANSITIONS, "greedy", *(["noise"] * (self.noise is not None)))
+        arrays = _by_round({name: getattr(self, name) for name in names}, n, n_states, n_actions)
+        expected = (n, arrays["states"].shape[1] + 1, n_states, n_actions)
         require(tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}")
-        epsilon = as_array("epsilon", self.epsilon, np.float64, 1)
+        epsilon = check_epsilon(self.epsilon)
         require(epsilon.shape == (n,), f"epsilon must have one entry per episode ({n}), got {epsilon.shape}")
-        check_epsilon(epsilon)
         freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
         self._check_tables()
 
@@ -159,20 +149,13 @@ class MDPEpisodes(Sampled):
         )
         n_states = mdps.n_states if mdps is not None else _as_many("n_states", n_states, states, next_states)
         n_actions = mdps.n_actions if mdps is not None else _as_many("n_actions", n_actions, actions)
-        s = as_labels("states", states, "state", n_states)
-        following = as_labels("next_states", next_states, "state", n_states)
-        a, r = as_labels("actions", actions, "action", n_actions), as_array("rewards", rewards, np.float64, 2)
-        n = len(s) if mdps is None else len(mdps)
-        for name, array in (("actions", a), ("rewards", r), ("next_states", following)):
-            require(
-                array.shape == s.shape and len(s) == n,
-                f"states {s.shape} and {name} {array.shape} must both be [episode, round] for the {n} MDPs",
-            )
+        n = len(array_of("states", states) if mdps is None else mdps)
+        given = dict(zip(TRANSITIONS, (states, actions, rewards, next_states), strict=True))
+        made = _by_round(given, n, n_states, n_actions)
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
-        tables = bellman.replay_tables(s, a, r, following, start, alpha, gamma)
+        tables = bellman.replay_tables(*made.values(), start, alpha, gamma)
         return cls(
-            states=s, actions=a, rewards=r, next_states=following, q_tables=tables,
-            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
+            **made, q_tables=tables, greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], made["next_states"])),
             mdps=mdps, alpha=alpha, gamma=gamma, epsilon=np.full(n, 1.0) * epsilon, regime=regime, seed=seed,
             noise=None if noise is None else np.asarray(noise),
         )  # fmt: skip
@@ -280,6 +263,19 @@ class MDPEpisodes(Sampled):
         )  # fmt: skip
 
 
+def _by_round(arrays: Mapping[str, Any], n: int, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:
+    """Arrays ``[episode, round]`` of ``n`` episodes, states first: labels, the draws of ``noise``, and rewards."""
+    most = {"states": n_states - 1, "next_states": n_states - 1, "noise": n_actions}
+    most |= dict.fromkeys(("actions", "greedy"), n_actions - 1)
+    found: dict[str, NDArray[Any]] = {}
+    for name, values in arrays.items():
+        low, high = (0, most[name]) if name in most else (-np.inf, np.inf)
+        found[name] = episode_array(name, values, "episode, round", low, high, whole=name in most)
+        wanted, shape = (n, found["states"].shape[1]), found[name].shape
+        require(shape == wanted, f"{name} must be [episode, round] = {wanted}, one MDP and table each, got {shape}")
+    return found
+
+
 def _as_many(name: str, number: int | None, *labels: ArrayLike) -> int:
     """``number``, or one more than the largest label when it is None."""
     seen = [array_of("labels", values) for values in labels]
@@ -289,11 +285,12 @@ def _as_many(name: str, number: int | None, *labels: ArrayLike) -> int:
     return integer(name, number, 1)
 
 
-def check_epsilon(epsilon: ArrayLike) -> None:
-    """Refuse an exploration rate outside [0, 1]; NaN means that the behaviour has none."""
+def check_epsilon(epsilon: ArrayLike) -> NDArray[np.float64]:
+    """Exploration rates in [0, 1]; NaN means that the behaviour has none."""
     values = array_of("epsilon", epsilon).astype(np.float64)
-    wrong = values[(values < 0) | (values > 1)]
-    require(wrong.size == 0, f"epsilon must lie in [0, 1], got {wrong.flat[0] if wrong.size else ''}")
+    for wrong in values[(values < 0) | (values > 1)][:1]:
+        raise InputError(f"epsilon must lie in [0, 1], got {wrong}")
+    return values
 
 
 # One batch of episodes, or several of different sizes.

@@ -8,7 +8,8 @@ Rivals keep a table that is zero at first and is written where the round's pair 
     sarsa            Q(s, a) += alpha (r - Q(s, a)), and alpha gamma Q(s', a') once the next action a' is taken
     mean_reward      Q(s, a) = mean of the rewards of the pair
     visit_counts     Q(s, a) = how often the pair was visited, or less that
-    monte_carlo      Q(s, a) = mean over visits of the discounted rewards since: no bootstrapping, but looking ahead
+    late_q           Q(s, a) is moved by a round some rounds after it, with the table of then
+    stopped_q        Q(s, a) is moved by the first rounds alone: a change point
 
 SARSA is on-policy: it follows the recorded actions, whoever chose them. :func:`acting` says how a table becomes a
 policy at the state reached: by the table before or after the round, greedily with ties shared or broken to the lowest
@@ -23,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,9 @@ from scipy import special
 from interp.algorithm import Algorithm, Family, Searched, Values, Variable, numbered
 from interp.checks import checked
 from interp.errors import require
+from interp.lapses import lapsed, late, stopped
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.algorithms import no_bootstrap, pair, q_learning
-from interp.tasks.qlearning.lapses import late_q, stopped_q
 
 _Array = NDArray[Any]
 
@@ -54,18 +54,24 @@ _COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
 """Temperatures of a policy by counts, in visits."""
 
 
+def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
+    """Q-learning by its rates alone."""
+    return replace(q_learning(alpha, gamma), name="Q-learning", parameters={"alpha": alpha, "gamma": gamma})
+
+
+late_q, stopped_q = lapsed(late, _plain, "late_q"), lapsed(stopped, _plain, "stopped_q")
+
+
 def families() -> tuple[Family, ...]:
     """What a model of Q-learning is compared with."""
     alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", _GAMMAS)
     sign = Searched("sign", (-1.0, 1.0), kind="choice")
-    few_alphas, few_gammas = Searched("alpha", _FEW_ALPHAS), Searched("gamma", _FEW_GAMMAS)
+    few = Searched("alpha", _FEW_ALPHAS), Searched("gamma", _FEW_GAMMAS)
     lags, ends = Searched("lag", _LAGS, kind="choice"), Searched("last", _ENDS, kind="choice")
     return (
         _family(q_learning, alpha, gamma),
-        _family(
-            late_q, lags, few_alphas, few_gammas, temperatures=_FEW_TEMPERATURES, moments=_BEFORE, extends="q_learning"
-        ),
-        _family(stopped_q, ends, few_alphas, few_gammas, temperatures=_FEW_TEMPERATURES, extends="q_learning"),
+        _family(late_q, lags, *few, moments=_BEFORE, extends="q_learning"),
+        _family(stopped_q, ends, *few, extends="q_learning"),
         _family(no_bootstrap, alpha),
         _family(mean_bootstrap, alpha, gamma),
         _family(sarsa, alpha, gamma),
@@ -77,45 +83,39 @@ def families() -> tuple[Family, ...]:
 def updates() -> tuple[Family, ...]:
     """What a round could make of a table: which rate and discount, and the maximum, a soft one or the mean."""
     alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", (0.0, *_GAMMAS, 0.995))
-    soft = Searched("temperature", _SOFTNESS)
+    soft, fading = Searched("temperature", _SOFTNESS), (alpha, gamma, Searched("keep", _KEPT))
     return (
         Family("q_learning", "the maximum", q_learning, (alpha, gamma)),
-        Family("soft_bootstrap", "a soft maximum", soft_bootstrap, (alpha, gamma, soft)),
+        Family("soft_bootstrap", "a soft maximum", _soft_bootstrap, (alpha, gamma, soft)),
         Family("mean_bootstrap", "the mean", mean_bootstrap, (alpha, gamma)),
         Family("no_bootstrap", "no next value", no_bootstrap, (alpha,)),
-        Family(
-            "fading_q",
-            "the maximum, of a table that fades",
-            fading_q,
-            (alpha, gamma, Searched("keep", _KEPT)),
-            extends="q_learning",
-        ),
+        Family("fading_q", "the maximum, of a table that fades", _fading_q, fading, extends="q_learning"),
     )
 
 
 def _family(
     learner: Callable[..., Algorithm],
     *searched: Searched,
-    temperatures: tuple[float, ...] = _TEMPERATURES,
+    temperatures: tuple[float, ...] = (),
     moments: tuple[float, ...] = (0.0, 1.0),
     extends: str = "",
 ) -> Family:
     """A learner with every way to act by its table: at these ``temperatures``, before (0) or after (1) the round.
 
-    Of an extension no temperature between these is tried: it says that a table is late or stopped, and costs less.
+    Of an extension few temperatures are tried and none between them: it says that a table is late or stopped.
     """
+    grid = temperatures or (_FEW_TEMPERATURES if extends else _TEMPERATURES)
     acts = (
         Searched("after", moments, kind="choice", enters=("acting_values",)),
         Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",)),
-        Searched("temperature", temperatures, kind="choice" if extends else "real", enters=("policy",)),
+        Searched("temperature", grid, kind="choice" if extends else "real", enters=("policy",)),
     )
+
+    def make(temperature: float, shared_ties: float, after: float, **parameters: float) -> Algorithm:
+        return acting(learner(**parameters), temperature, bool(shared_ties), bool(after))
+
     known = learner()
-    return Family(known.key, known.name, partial(_acting, learner), (*searched, *acts), extends=extends)
-
-
-def _acting(learner: Callable[..., Algorithm], temperature: float, shared_ties: float, after: float,
-            **parameters: float) -> Algorithm:  # fmt: skip
-    return acting(learner(**parameters), temperature, bool(shared_ties), bool(after))
+    return Family(known.key, known.name, make, (*searched, *acts), extends=extends)
 
 
 @checked
@@ -164,28 +164,22 @@ _Q = q_learning()
 
 
 def _learner(
-    key: str,
-    name: str,
-    table: Callable[[Values], _Array],
-    memories: tuple[tuple[str, str, Callable[[Values], _Array]], ...] = (),
-    **parameters: Any,
+    key: str, name: str, table: Callable[[Values], _Array], *memories: Variable, **parameters: Any
 ) -> Algorithm:
     """A learner that chooses greedily by its table, ``table`` being that after the round.
 
-    ``memories`` are further tables that it keeps, zero at first: (key, what it is, its value after the round).
+    ``memories`` are further tables that it keeps, zero at first, of the pair of the round before.
     """
     labels = _Q.variable("table").outputs
-    inputs = tuple(v for v in _Q.variables if v.role == "input")
-    states = (
-        *(v for v in _Q.variables if v.role == "state"),
-        *(Variable(memory, memory, what, "reward", "state", outputs=labels) for memory, what, _ in memories),
-    )
+    inputs, states = (tuple(v for v in _Q.variables if v.role == role) for role in ("input", "state"))
+    states = (*states, *memories)
     known, round_ = tuple(v.key for v in (*inputs, *states)), []
-    for what, meaning, equation in (
-        ("next_visits", "visits, this round included", lambda v: v["visits"] + pair(v)),
-        *((f"next_{memory}", f"{what}, after the round", equation) for memory, what, equation in memories),
-        ("next_table", "every entry of the table after the round", table),
-    ):
+    following: dict[str, tuple[str, Callable[[Values], _Array]]] = {
+        "next_visits": ("visits, this round included", lambda v: v["visits"] + pair(v)),
+        **{f"next_{memory.key}": (f"{memory.meaning}, after the round", pair) for memory in memories},
+        "next_table": ("every entry of the table after the round", table),
+    }
+    for what, (meaning, equation) in following.items():
         round_.append(Variable(what, what, meaning, "reward", parents=known, equation=equation, outputs=labels))
         known = (*known, what)
     column = Variable(
@@ -207,11 +201,12 @@ def _towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
 
 def _bootstrapping(key: str, name: str, value: Callable[[_Array], _Array], alpha: float, gamma: float,
                    **parameters: Any) -> Algorithm:  # fmt: skip
-    """Q-learning that makes of the next values ``[..., action]`` another value than their maximum."""
+    """Q-learning with another value of the next ``[..., action]`` than their maximum; it fades by ``keep``."""
     bellman.check_rates(alpha, gamma)
 
     def table(v: Values) -> _Array:
-        return _towards(v, alpha, v["reward"] + gamma * value(bellman.rows_at(v["table"], v["next_state"])))
+        reached = bellman.rows_at(v["table"], v["next_state"])
+        return parameters.get("keep", 1.0) * _towards(v, alpha, v["reward"] + gamma * value(reached))
 
     return _learner(key, name, table, alpha=alpha, gamma=gamma, **parameters)
 
@@ -222,12 +217,11 @@ def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     return _bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
 
 
-def soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
+def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
     """Q-learning with a soft maximum: the next values weighed by their softmax.
 
-    Its ``temperature`` is in units of reward; near 0 it is the maximum, large the mean.
+    Its ``temperature``, above 0, is in units of reward; near 0 it is the maximum, large the mean.
     """
-    require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
     def soft(values: _Array) -> _Array:
         return np.asarray((special.softmax(values / temperature, axis=-1) * values).sum(-1))
@@ -236,17 +230,9 @@ def soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 
     return _bootstrapping("soft_bootstrap", name, soft, alpha, gamma, temperature=temperature)
 
 
-@checked
-def fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
-    """Q-learning whose table fades: every entry is multiplied by ``keep`` at the end of each round."""
-    bellman.check_rates(alpha, gamma)
-    require(0 <= keep <= 1, f"keep must be in [0, 1], got {keep}")
-
-    def table(v: Values) -> _Array:
-        best = bellman.rows_at(v["table"], v["next_state"]).max(-1)
-        return keep * _towards(v, alpha, v["reward"] + gamma * best)
-
-    return _learner("fading_q", "Q-learning that forgets", table, alpha=alpha, gamma=gamma, keep=keep)
+def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:
+    """Q-learning whose table fades: every entry is multiplied by ``keep``, in [0, 1], at the end of each round."""
+    return _bootstrapping("fading_q", "Q-learning that forgets", lambda values: values.max(-1), alpha, gamma, keep=keep)
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
@@ -259,36 +245,17 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
         known = v["table"] + alpha * gamma * following * v["last_pair"]
         return known + alpha * here * (v["reward"][..., None, None] - v["table"])
 
-    memories = (("last_pair", "the pair of the round before", pair),)
-    return _learner("sarsa", "SARSA, on-policy", table, memories, alpha=alpha, gamma=gamma)
+    labels = _Q.variable("table").outputs
+    last = Variable("last_pair", "last_pair", "the pair of the round before", "reward", "state", outputs=labels)
+    return _learner("sarsa", "SARSA, on-policy", table, last, alpha=alpha, gamma=gamma)
 
 
 def mean_reward() -> Algorithm:
     """The mean reward of every pair, 0 where it was never visited."""
-
-    def table(v: Values) -> _Array:
-        return _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"])
-
-    return _learner("mean_reward", "mean reward of every pair", table)
+    name = "mean reward of every pair"
+    return _learner("mean_reward", name, lambda v: _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"]))
 
 
 def visit_counts(sign: float = 1.0) -> Algorithm:
     """How often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
     return _learner("visit_counts", "counts of visits", lambda v: sign * (v["visits"] + pair(v)), sign=sign)
-
-
-def monte_carlo(gamma: float = 0.9) -> Algorithm:
-    """The mean over visits of the rewards since, discounted by ``gamma`` a round."""
-    bellman.check_rates(1.0, gamma)
-
-    def returns(v: Values) -> _Array:
-        return v["returns"] + v["next_credit"] * v["reward"][..., None, None]
-
-    def table(v: Values) -> _Array:
-        return v["next_returns"] / np.maximum(v["next_visits"], 1)
-
-    memories = (
-        ("credit", "how much of a reward every pair earns", lambda v: gamma * v["credit"] + pair(v)),
-        ("returns", "discounted rewards since every pair's visits", returns),
-    )
-    return _learner("monte_carlo", "Monte Carlo returns", table, memories, gamma=gamma)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, checked
 from interp.errors import InputError, require
-from interp.task import chosen_indices
+from interp.task import chosen_indices, episode_array, freeze
 
 _ROW_TOLERANCE = 1e-8
 
@@ -41,8 +41,8 @@ class MDPs:
     bernoulli: NDArray[Any] = field(default_factory=lambda: np.empty(0, bool))
 
     def __post_init__(self) -> None:
-        transitions = as_array("transitions", self.transitions, np.float64, 4)
-        rewards = as_array("rewards", self.rewards, np.float64, 3)
+        transitions = episode_array("transitions", self.transitions, "episode, state, action, next state", 0)
+        rewards = episode_array("rewards", self.rewards, "episode, state, action")
         n, n_states, n_actions = rewards.shape
         few = f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}"
         require(n_states >= 1 and n_actions >= 1, few)
@@ -52,14 +52,19 @@ class MDPs:
             f"transitions must have shape [episode, state, action, state] = {wanted} to go with rewards "
             f"{rewards.shape}, got {transitions.shape}",
         )
-        _check_rows(transitions)
-        require(bool(np.isfinite(rewards).all()), "rewards must be finite, got NaN or infinity")
-        defaults = {"families": ("custom",) * n, "concentrations": np.full(n, np.nan), "bernoulli": np.zeros(n, bool)}
+        sums = transitions.sum(-1)
+        for where in np.argwhere(np.abs(sums - 1) > _ROW_TOLERANCE)[:1].tolist():
+            raise InputError(
+                f"transitions{where} (episode, state, action) sums to {sums[tuple(where)]:.6g}, not 1; normalise the "
+                "rows, and write a terminal state as one that moves to itself, since episodes do not end"
+            )
+        defaults: dict[str, Any] = {"concentrations": np.full(n, np.nan), "bernoulli": np.zeros(n, bool)}
+        defaults["families"] = ("custom",) * n
         filled = {k: getattr(self, k) if len(getattr(self, k)) else v for k, v in defaults.items()}
         for name, value in filled.items():
             require(len(value) == n, f"{name} must have one entry for each of the {n} MDPs, got {len(value)}")
-        filled["concentrations"] = as_array("concentrations", filled["concentrations"], np.float64, 1)
-        filled["bernoulli"] = as_array("bernoulli", filled["bernoulli"], np.bool_, 1)
+        for name in ("concentrations", "bernoulli"):
+            filled[name] = array_of(name, filled[name]).astype(defaults[name].dtype, copy=False)
         chances = rewards[filled["bernoulli"]]
         require(
             chances.size == 0 or bool(chances.min() >= 0 and chances.max() <= 1),
@@ -98,54 +103,9 @@ class MDPs:
         return replace(self, transitions=transitions, rewards=self.rewards[at])
 
 
-def _check_rows(transitions: NDArray[np.float64]) -> None:
-    require(bool(np.isfinite(transitions).all()), "transitions must be finite, got NaN or infinity")
-    if transitions.size and transitions.min() < 0:
-        where = tuple(int(i) for i in np.unravel_index(transitions.argmin(), transitions.shape))
-        raise InputError(f"transitions{list(where)} is {transitions.min():.4g}; a probability cannot be negative")
-    sums = transitions.sum(-1)
-    wrong = np.argwhere(np.abs(sums - 1) > _ROW_TOLERANCE)
-    if len(wrong):
-        where = tuple(int(i) for i in wrong[0])
-        raise InputError(
-            f"transitions{list(where)} (episode, state, action) sums to {sums[where]:.6g}, not 1; normalise the rows, "
-            "and write a terminal state as one that moves to itself, since episodes do not end"
-        )
-
-
-# Checks of user input that episodes share.
-
-
 def inverse_labels(name: str, labels: Any, n: int, size: int) -> NDArray[np.int64]:
     """The old label of every new one; ``labels[episode, old]`` is the new label of every old one."""
-    array = as_array(name, labels, np.int64, 2)
+    array = episode_array(name, labels, "episode, label", whole=True)
     wanted = f"{name} must hold a permutation of 0 to {size - 1} for each of the {n} episodes, shape {(n, size)}"
     require(array.shape == (n, size) and bool((np.sort(array, 1) == np.arange(size)).all()), wanted)
     return np.argsort(array, 1)
-
-
-def freeze(record: Any, **values: Any) -> None:
-    """Set the checked values of a frozen dataclass."""
-    for name, value in values.items():
-        object.__setattr__(record, name, value)
-
-
-def as_array(name: str, value: Any, dtype: type, ndim: int) -> NDArray[Any]:
-    """A user's value as an array of that type and number of axes."""
-    array: NDArray[Any] = array_of(name, value).astype(dtype, copy=False)
-    require(array.ndim == ndim, f"{name} must have {ndim} axes, got shape {array.shape}")
-    return array
-
-
-def as_labels(name: str, value: Any, kind: str, size: int) -> NDArray[np.int64]:
-    """A user's state or action labels, ``[episode, round]``."""
-    array: NDArray[Any] = array_of(name, value)
-    require(array.dtype.kind in "iu", f"{name} must hold integers, got {array.dtype}")
-    array = as_array(name, array, np.int64, 2)
-    if array.size and (array.min() < 0 or array.max() >= size):
-        wrong = array.min() if array.min() < 0 else array.max()
-        raise InputError(
-            f"{name} holds {kind} {wrong} but this MDP has {size} {kind}s (0 to {size - 1}); "
-            "give the MDPs that the episodes were made in"
-        )
-    return array

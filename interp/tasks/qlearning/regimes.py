@@ -24,15 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked, refuse_beyond_machine, unique
-from interp.errors import require, require_known
+from interp.errors import require
 from interp.tasks.qlearning.episodes import MDPs
 
 _CONCENTRATIONS = (0.1, 1.0, 5.0)
 _NEARLY_DETERMINISTIC = 0.001
 
 _Array = NDArray[np.float64]
-
-
 _Rewards = Callable[[np.random.Generator, tuple[int, ...]], _Array]
 """How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
 
@@ -69,7 +67,6 @@ class MDPRegime:
 
     key: str
     name: str
-    short_name: str
     cells: tuple[tuple[str, float], ...] = ()
     build: Callable[[int, int], MDPs] | None = None
 
@@ -102,61 +99,57 @@ def _steps(kind: str, n_states: int, n_actions: int, down: int) -> _Array:
     return transitions
 
 
-def _cells(*families: str, concentrations: tuple[float, ...] = _CONCENTRATIONS) -> tuple[tuple[str, float], ...]:
-    return tuple((family, kappa) for family in families for kappa in concentrations)
+def _random(key: str, name: str, *families: str, kappas: tuple[float, ...] = _CONCENTRATIONS) -> MDPRegime:
+    """A regime of every reward family, its ``key`` where none is given, by every concentration of transitions."""
+    return MDPRegime(key, name, tuple((family, kappa) for family in families or (key,) for kappa in kappas))
 
 
-# fmt: off
 _fixed = (_NEARLY_DETERMINISTIC,)
-REGIMES: dict[str, MDPRegime] = unique((
-    MDPRegime("grid", "6 x 3 training grid", "grid", _cells(*_GRID_FAMILIES)),
-    MDPRegime("peaked", "peaked rewards, Beta(2, 2)", "B(2,2)", _cells("peaked")),
-    MDPRegime("bimodal", "bimodal rewards, Beta(.5, .5)", "B(.5,.5)", _cells("bimodal")),
-    MDPRegime("uniform", "uniform rewards, U(0, 1)", "U(0,1)", _cells("uniform")),
-    MDPRegime("sparse", "sparse rewards, Beta(.2, 2)", "B(.2,2)", _cells("sparse")),
-    MDPRegime("dense", "dense rewards, Beta(2, .2)", "B(2,.2)", _cells("dense")),
-    MDPRegime("bernoulli", "rewards U(.1, .9)", "U(.1,.9)", _cells("bernoulli")),
-    MDPRegime("bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)", "Bern", _cells("bernoulli-draws")),
-    MDPRegime("very-sparse", "very sparse rewards, Beta(.1, 2)", "B(.1,2)", _cells("very-sparse")),
-    MDPRegime("concentrated", "concentrated rewards, Beta(10, 10)", "B(10,10)", _cells("concentrated")),
-    MDPRegime("high-variance", "high-variance rewards, Beta(.1, .1)", "B(.1,.1)", _cells("high-variance")),
-    MDPRegime("coin", "rewards 0 or 1, fixed by a fair coin", "coin", _cells("coin")),
-    MDPRegime("deterministic", "deterministic transitions", "det", _cells(*_GRID_FAMILIES, concentrations=_fixed)),
-    MDPRegime("adversarial", "deterministic transitions, uniform rewards", "adv",
-              _cells("uniform", concentrations=_fixed)),
-    MDPRegime("sparse-shift", "very sparse rewards, Beta(.1, 2), uniform transitions", "sparse'",
-              _cells("very-sparse", concentrations=(1.0,))),
-    MDPRegime("dense-shift", "concentrated rewards, Beta(10, 10), uniform transitions", "dense'",
-              _cells("concentrated", concentrations=(1.0,))),
-    MDPRegime("high-variance-shift", "high-variance rewards, Beta(.1, .1), transitions of concentration .5", "var'",
-              _cells("high-variance", concentrations=(0.5,))),
-    MDPRegime("chain", "linear chain", "chain", build=chain),
-    MDPRegime("ladder", "ladder", "ladder", build=ladder),
-), "MDP regime")
-# fmt: on
+REGIMES: dict[str, MDPRegime] = unique(
+    (
+        _random("grid", "6 x 3 training grid", *_GRID_FAMILIES),
+        _random("peaked", "peaked rewards, Beta(2, 2)"),
+        _random("bimodal", "bimodal rewards, Beta(.5, .5)"),
+        _random("uniform", "uniform rewards, U(0, 1)"),
+        _random("sparse", "sparse rewards, Beta(.2, 2)"),
+        _random("dense", "dense rewards, Beta(2, .2)"),
+        _random("bernoulli", "rewards U(.1, .9)"),
+        _random("bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)"),
+        _random("very-sparse", "very sparse rewards, Beta(.1, 2)"),
+        _random("concentrated", "concentrated rewards, Beta(10, 10)"),
+        _random("high-variance", "high-variance rewards, Beta(.1, .1)"),
+        _random("coin", "rewards 0 or 1, fixed by a fair coin"),
+        _random("deterministic", "deterministic transitions", *_GRID_FAMILIES, kappas=_fixed),
+        _random("adversarial", "deterministic transitions, uniform rewards", "uniform", kappas=_fixed),
+        _random(
+            "sparse-shift", "very sparse rewards, Beta(.1, 2), uniform transitions", "very-sparse", kappas=(1.0,)
+        ),
+        _random(
+            "dense-shift", "concentrated rewards, Beta(10, 10), uniform transitions", "concentrated", kappas=(1.0,)
+        ),
+        _random(
+            "high-variance-shift", "high-variance rewards, Beta(.1, .1), transitions of concentration .5",
+            "high-variance", kappas=(0.5,),
+        ),
+        MDPRegime("chain", "linear chain", build=chain),
+        MDPRegime("ladder", "ladder", build=ladder),
+    ),
+    "MDP regime",
+)  # fmt: skip
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
 SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")
 """Away from training: no cell of the training grid is among them, as "sparse" and "dense" are."""
 
 
-def regime_named(key: str) -> MDPRegime:
-    """The regime of that key."""
-    require_known("MDP regime", key, REGIMES)
-    return REGIMES[key]
-
-
-def allocate(regime: MDPRegime, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A cell for each of ``n`` MDPs, in equal shares and shuffled; which cells get one more is drawn."""
-    n_cells = max(len(regime.cells), 1)
-    return rng.permutation(rng.permutation(n_cells)[np.arange(n) % n_cells])
-
-
-def draw(regime: MDPRegime, cells: NDArray[np.int64], n_states: int, n_actions: int, rng: np.random.Generator) -> MDPs:
-    """One MDP per entry of ``cells`` (from :func:`allocate`)."""
-    n = len(cells)
+def draw(
+    regime: MDPRegime, n: int, n_states: int, n_actions: int, shares: np.random.Generator, rng: np.random.Generator
+) -> MDPs:
+    """``n`` MDPs, a cell for each in equal shares and shuffled; ``shares`` draws which cells get one more."""
     if regime.build is not None:
         return regime.build(n_states, n_actions).select(np.zeros(n, np.int64))
+    n_cells = len(regime.cells)
+    cells = shares.permutation(shares.permutation(n_cells)[np.arange(n) % n_cells])
     rewards = np.empty((n, n_states, n_actions))
     transitions = np.empty((n, n_states, n_actions, n_states))
     for i, (family, kappa) in enumerate(regime.cells):

@@ -4,8 +4,7 @@
     r_t = r(s_t, a_t);  s_{t+1} ~ P(. | s_t, a_t);  Q_{t+1} by the Q-learning update;
     a*_t = argmax_a Q_{t+1}(s_{t+1}, a)
 
-(paper, appendix F.2). :func:`sample` draws episodes of one size; :func:`sample_grid` the paper's mixed data set, as one
-batch per size, never padded; :class:`Interaction` lets any agent act.
+(paper, appendix F.2). :func:`sample` draws episodes of one size; :class:`Interaction` lets any agent act.
 
 States and actions are relabelled at random after an episode was made, so that behaviour which breaks ties to the lowest
 index shows no preference for a label; the targets ``greedy`` break ties to the lowest *new* label.
@@ -27,24 +26,23 @@ same luck, and the same seed gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from interp.checks import array_of, checked, integer, non_empty, refuse_beyond_machine, seed_of
-from interp.errors import require
+from interp.checks import array_of, checked, integer, refuse_beyond_machine, seed_of
+from interp.errors import require, require_known
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
-from interp.tasks.qlearning.regimes import MDPRegime, allocate, draw, regime_named
+from interp.tasks.qlearning.regimes import REGIMES, draw
 
 _HUB_REWARD = 0.1
 """Largest reward at a hub; at a leaf it is 1. Here the tables of discount .9 and 0 disagree most (.09 nats a round)."""
 
-Epsilon = float | Literal["uniform"]
-Seed = int | Sequence[int]
+_Epsilon = float | Literal["uniform"]
+_Drawn = TypeVar("_Drawn", MDPs, MDPEpisodes)
 
 # fmt: off
 _STREAMS = ("cells", "mdps", "epsilon", "start", "explore", "action", "transition", "reward", "relabel", "sizes",
@@ -52,10 +50,9 @@ _STREAMS = ("cells", "mdps", "epsilon", "start", "explore", "action", "transitio
 # fmt: on
 
 
-def stream(seed: Seed, name: str) -> np.random.Generator:
+def stream(seed: int, name: str) -> np.random.Generator:
     """The generator of one purpose: streams of one seed never share a draw."""
-    parts = non_empty("seed", seed, "an integer, or several") if isinstance(seed, list | tuple) else [seed]
-    return np.random.default_rng([*(seed_of(part) for part in parts), _STREAMS.index(name)])
+    return np.random.default_rng([seed_of(seed), _STREAMS.index(name)])
 
 
 class Interaction:
@@ -80,7 +77,7 @@ class Interaction:
         self,
         mdps: MDPs,
         n_rounds: int,
-        seed: Seed,
+        seed: int,
         epsilon: float | Float[np.ndarray, " episode"] = 0.0,
         alpha: float = 0.1,
         gamma: float = 0.9,
@@ -92,7 +89,7 @@ class Interaction:
         check_epsilon(epsilon)
         require(not np.isnan(array_of("epsilon", epsilon)).any(), "epsilon must lie in [0, 1], got nan")
         n, shape = len(mdps), (len(mdps), n_rounds)
-        _check_sizes(n_episodes=n, n_rounds=n_rounds, n_states=mdps.n_states, n_actions=mdps.n_actions)
+        _check_sizes(n_episodes=n, n_states=mdps.n_states, n_actions=mdps.n_actions, n_rounds=n_rounds)
         require(np.shape(epsilon) in ((), (n,)), f"epsilon must be one number or {n}, got shape {np.shape(epsilon)}")
         self.mdps, self.n_rounds, self.alpha, self.gamma, self.round = mdps, n_rounds, alpha, gamma, 0
         self.epsilon = np.broadcast_to(np.asarray(epsilon, np.float64), (n,))
@@ -109,7 +106,7 @@ class Interaction:
         self._states[:, 0] = stream(seed, "start").integers(mdps.n_states, size=n)
         self._actions, self._rewards = np.zeros(shape, np.int64), np.zeros(shape)
         self._tables = np.zeros((n, n_rounds + 1, mdps.n_states, mdps.n_actions))
-        self._seed = int(seed if isinstance(seed, int | np.integer) else seed[0])
+        self._seed = int(seed)
 
     @property
     def done(self) -> bool:
@@ -190,7 +187,7 @@ def sample(
     seed: int = 0,
     alpha: float = 0.1,
     gamma: float = 0.9,
-    epsilon: Epsilon = "uniform",
+    epsilon: _Epsilon = "uniform",
     regime: str = "grid",
 ) -> MDPEpisodes:
     """Episodes of epsilon-greedy tabular Q-learning, each in an MDP of its own.
@@ -201,53 +198,18 @@ def sample(
     >>> sample(n_episodes=64, n_rounds=50, n_states=4, n_actions=3, seed=0).q_tables.shape
     (64, 51, 4, 3)
     """
-    _check_sizes(n_episodes=n_episodes, n_rounds=n_rounds, n_states=n_states, n_actions=n_actions)
-    source = regime_named(regime)
-    cells = allocate(source, n_episodes, stream(seed, "cells"))
-    return _sample(source, cells, (n_states, n_actions, n_rounds), seed, epsilon, alpha, gamma)
+    _check_sizes(n_episodes=n_episodes, n_states=n_states, n_actions=n_actions, n_rounds=n_rounds)
+    if isinstance(epsilon, str):
+        require(epsilon == "uniform", f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}")
+        epsilon = stream(seed, "epsilon").random(n_episodes)
+    return _played(_drawn(n_episodes, n_states, n_actions, seed, regime), n_rounds, seed, epsilon, alpha, gamma, regime)
 
 
 @checked
 def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid") -> MDPs:
     """MDPs alone, labels shuffled, for agents that act on their own."""
     _check_sizes(n_mdps=n_mdps, n_states=n_states, n_actions=n_actions)
-    source = regime_named(regime)
-    mdps = draw(source, allocate(source, n_mdps, stream(seed, "cells")), n_states, n_actions, stream(seed, "mdps"))
-    return mdps.permuted(*_relabelling(mdps, seed))
-
-
-@checked
-def sample_grid(
-    n_episodes: int,
-    n_states: tuple[int, int] = (2, 8),
-    n_actions: tuple[int, int] = (2, 4),
-    n_rounds: int | tuple[int, int] = (10, 50),
-    seed: int = 0,
-    alpha: float = 0.1,
-    gamma: float = 0.9,
-    epsilon: Epsilon = "uniform",
-    regime: str = "grid",
-) -> dict[tuple[int, int, int], MDPEpisodes]:
-    """The paper's mixed data set: every episode has its own size, uniform in the given ranges (ends included).
-
-    One batch per size that was drawn, keyed by (n_states, n_actions, n_rounds), sorted. The cells of the regime are
-    shared out equally over the whole set.
-    """
-    _check_sizes(n_episodes=n_episodes)
-    rounds = n_rounds if isinstance(n_rounds, tuple) else (n_rounds, n_rounds)
-    ranges = {"n_states": n_states, "n_actions": n_actions, "n_rounds": rounds}
-    for name, (low, high) in ranges.items():
-        require(1 <= low <= high, f"{name} must be a range (low, high) with 1 <= low <= high, got {(low, high)}")
-    _check_sizes(n_episodes=n_episodes, n_states=n_states[1], n_actions=n_actions[1], n_rounds=rounds[1])
-    source, rng = regime_named(regime), stream(seed, "sizes")
-    drawn = np.stack([rng.integers(low, high + 1, n_episodes) for low, high in ranges.values()], 1)
-    cells = allocate(source, n_episodes, stream(seed, "cells"))
-    order = np.lexsort(drawn.T[::-1])
-    sizes, starts = np.unique(drawn[order], axis=0, return_index=True)
-    groups = zip(map(tuple, sizes.tolist()), np.split(order, starts[1:]), strict=True)
-    return {
-        size: _sample(source, cells[members], size, (seed, *size), epsilon, alpha, gamma) for size, members in groups
-    }
+    return _relabelled(_drawn(n_mdps, n_states, n_actions, seed, regime), seed)
 
 
 @checked
@@ -258,7 +220,7 @@ def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, se
     ['grid', 'explored', 'draws', 'chain', 'delayed']
     """
 
-    def drawn(regime: str, epsilon: Epsilon) -> MDPEpisodes:
+    def drawn(regime: str, epsilon: _Epsilon) -> MDPEpisodes:
         return sample(n_episodes, n_rounds, n_states, n_actions, seed=seed, epsilon=epsilon, regime=regime)
 
     return {
@@ -266,7 +228,7 @@ def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, se
         "explored": drawn("deterministic", 1.0),
         "draws": drawn("bernoulli-draws", 1.0),
         "chain": drawn("chain", 0.5),
-        "delayed": _played(_delayed(n_episodes, n_states, n_actions, seed), n_rounds, seed, 1.0, regime="delayed"),
+        "delayed": _played(_delayed(n_episodes, n_states, n_actions, seed), n_rounds, seed, 1.0),
     }
 
 
@@ -280,44 +242,32 @@ def _delayed(n: int, n_states: int, n_actions: int, seed: int) -> MDPs:
     return MDPs(np.eye(n_states)[target], rewards, families=("delayed",) * n)
 
 
-def _sample(
-    regime: MDPRegime,
-    cells: NDArray[np.int64],
-    size: tuple[int, int, int],
-    seed: Seed,
-    epsilon: Epsilon | NDArray[np.float64],
-    *rates: float,
+def _drawn(n: int, n_states: int, n_actions: int, seed: int, regime: str) -> MDPs:
+    require_known("MDP regime", regime, REGIMES)
+    return draw(REGIMES[regime], n, n_states, n_actions, stream(seed, "cells"), stream(seed, "mdps"))
+
+
+def _played(
+    mdps: MDPs, n_rounds: int, seed: int, epsilon: Any, alpha: float = 0.1, gamma: float = 0.9, regime: str = "delayed"
 ) -> MDPEpisodes:
-    n_states, n_actions, n_rounds = size
-    if isinstance(epsilon, str):
-        require(epsilon == "uniform", f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}")
-        epsilon = stream(seed, "epsilon").random(len(cells))
-    mdps = draw(regime, cells, n_states, n_actions, stream(seed, "mdps"))
-    return _played(mdps, n_rounds, seed, epsilon, *rates, regime=regime.key)
-
-
-def _played(mdps: MDPs, n_rounds: int, seed: Seed, *rates: Any, regime: str) -> MDPEpisodes:
-    """Episodes of epsilon-greedy Q-learning (``rates`` are epsilon, alpha and gamma), labels shuffled."""
-    interaction = Interaction(mdps, n_rounds, seed, *rates)
+    """Episodes of epsilon-greedy Q-learning, labels shuffled."""
+    interaction = Interaction(mdps, n_rounds, seed, epsilon, alpha, gamma)
     while not interaction.done:
         interaction.advance(bellman.greedy(interaction.values))
-    return interaction.episodes(regime).permuted(*_relabelling(mdps, seed))
+    return _relabelled(interaction.episodes(regime), seed)
 
 
-def _relabelling(mdps: MDPs, seed: Seed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """New labels of states and of actions, ``[episode, label]`` each, at random."""
-    rng, n = stream(seed, "relabel"), len(mdps)
-    states = rng.permuted(np.tile(np.arange(mdps.n_states), (n, 1)), axis=1)
-    return states, rng.permuted(np.tile(np.arange(mdps.n_actions), (n, 1)), axis=1)
+def _relabelled(drawn: _Drawn, seed: int) -> _Drawn:
+    """The same MDPs or episodes, the states and actions of each labelled anew at random."""
+    rng, n = stream(seed, "relabel"), len(drawn)
+    states = rng.permuted(np.tile(np.arange(drawn.n_states), (n, 1)), axis=1)
+    return drawn.permuted(states, rng.permuted(np.tile(np.arange(drawn.n_actions), (n, 1)), axis=1))
 
 
 def _check_sizes(**sizes: int) -> None:
     """Refuse sizes that are none, and episodes that this machine's memory cannot hold."""
-    for name, size in sizes.items():
-        integer(name, size, 1)
-    n_states, n_actions, n_rounds = (sizes.get(name, 1) for name in ("n_states", "n_actions", "n_rounds"))
-    n = sizes.get("n_episodes", sizes.get("n_mdps", 1))
+    n, n_states, n_actions, *n_rounds = (integer(name, size, 1) for name, size in sizes.items())
     refuse_beyond_machine(
-        f"{n} episodes of {n_rounds} rounds in {n_states} states with {n_actions} actions",
-        8.0 * n * n_states * n_actions * (n_rounds + n_states),
+        f"{n} episodes of {sum(n_rounds)} rounds in {n_states} states with {n_actions} actions",
+        8.0 * n * n_states * n_actions * (sum(n_rounds) + n_states),
     )

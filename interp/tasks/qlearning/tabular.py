@@ -1,4 +1,4 @@
-r"""Tabular agents: Q-learning with three behaviours, a random policy and two optimal ones.
+r"""Tabular agents: Q-learning with three behaviours, a random policy and an optimal one.
 
 Q-learning keeps a table by the update of ``interp.tasks.qlearning.bellman`` (there, because samplers need it, too) and
 acts by it:
@@ -13,45 +13,22 @@ acts by it:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from interp.checks import checked
-from interp.errors import InputError, require, require_known
+from interp.errors import require
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.bellman import discounted, finite_horizon
+from interp.tasks.qlearning.bellman import finite_horizon
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.sampling import Interaction, stream
 
 _Choices = Int[np.ndarray, " episode"]
 _Chooser = Callable[[], _Choices]
 """Gives one action per episode for where the interaction stands when it is called."""
-
-
-@runtime_checkable
-class Agent(Protocol):
-    """What :func:`run` needs: how to act, and the rates of the table kept beside the agent."""
-
-    @property
-    def alpha(self) -> float:
-        """The learning rate of the table that is kept, in (0, 1]."""
-
-    @property
-    def gamma(self) -> float:
-        """The discount of the table that is kept, in [0, 1)."""
-
-    @property
-    def epsilon(self) -> float:
-        """The probability of a uniform action in place of the agent's."""
-
-    def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """What gives the agent's actions, round by round."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -117,70 +94,28 @@ class QLearner:
         return greedily if self.beta is None else by_chance
 
 
-@dataclass(frozen=True)
-class RandomAgent:
-    """Uniform actions; the table that it could have learned is kept with ``alpha`` and ``gamma``."""
-
-    alpha: float = 0.1
-    gamma: float = 0.9
-    epsilon: float = field(default=1.0, init=False, repr=False)
+class OptimalAgent(QLearner):
+    """Knows the MDP and maximises the expected sum of rewards over the rounds to play; the table is kept beside it."""
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """What gives an action that is never taken, as all are drawn."""
-        return lambda: np.zeros(len(interaction.mdps), np.int64)
-
-
-@dataclass(frozen=True)
-class OptimalAgent:
-    """Knows the MDP and maximises the expected sum of rewards over the rounds to play, or the discounted sum.
-
-    ``discount`` is None for the sum over the rounds to play, or a number in [0, 1) for the discounted sum for ever.
-    """
-
-    discount: float | None = None
-    alpha: float = 0.1
-    gamma: float = 0.9
-    epsilon: float = field(default=0.0, init=False, repr=False)
-
-    def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
-        """What gives the best actions, Int[episode], which know the MDP."""
-        rows, mdps = np.arange(len(interaction.mdps)), interaction.mdps
-        if self.discount is not None:
-            stationary = discounted(mdps, self.discount).policy
-            return lambda: stationary[rows, interaction.states]
-        plan = finite_horizon(mdps, interaction.n_rounds).policy
+        rows = np.arange(len(interaction.mdps))
+        plan = finite_horizon(interaction.mdps, interaction.n_rounds).policy
         return lambda: plan[rows, interaction.round, interaction.states]
 
 
-AGENTS: dict[str, Callable[..., Agent]] = {
-    "greedy": QLearner,
-    "epsilon-greedy": partial(QLearner, epsilon=0.2),
-    "random-ties": partial(QLearner, epsilon=0.2, random_ties=True),
-    "boltzmann": partial(QLearner, beta=5.0),
-    "no-bootstrap": lambda **settings: QLearner(gamma=0.0, **settings),
-    "random": RandomAgent,
-    "optimal": OptimalAgent,
-    "optimal-discounted": partial(OptimalAgent, discount=0.9),
+AGENTS: Mapping[str, QLearner] = {
+    "greedy": QLearner(),
+    "epsilon-greedy": QLearner(epsilon=0.2),
+    "random-ties": QLearner(epsilon=0.2, random_ties=True),
+    "boltzmann": QLearner(beta=5.0),
+    "no-bootstrap": QLearner(gamma=0.0),
+    "random": QLearner(epsilon=1.0),
+    "optimal": OptimalAgent(),
 }
-"""By name, what makes an agent of its settings."""
 
 
 @checked
-def agent(key: str, **settings: Any) -> Agent:
-    """The agent registered under ``key``.
-
-    >>> agent("epsilon-greedy", epsilon=0.1)
-    QLearner(alpha=0.1, gamma=0.9, epsilon=0.1, beta=None, before_update=False, random_ties=False)
-    """
-    require_known("tabular agent", key, AGENTS)
-    try:
-        return AGENTS[key](**settings)
-    except TypeError as error:
-        raise InputError(f"the settings {sorted(settings)} do not fit the agent {key!r}: {error}") from None
-
-
-@checked
-def run(learner: Agent, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
+def run(learner: QLearner, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
     """Let an agent act: one episode per MDP.
 
     The ``seed`` is of starts, transitions, rewards and exploration: every agent meets the same luck.

@@ -23,7 +23,7 @@ TASK = Task(
     data=Data(
         layout=lazy("interp.tasks.reachability.layout:ReachabilityRound"),
         sample=sample,
-        losses=lazy("interp.tasks.reachability.hypotheses:losses"),
+        losses=lazy("interp.tasks.reachability.analysis:losses"),
         sizes=(
             Size("n_nodes", "nodes", "number of names for nodes", minimum=4, default=16),
             Size("n_edges", "edges", "length of the list of edges", minimum=3, default=24),
@@ -34,18 +34,18 @@ TASK = Task(
     ),
     algorithms=Algorithms(
         records=lazy("interp.tasks.reachability.algorithms:records"),
-        hypothesis=lazy("interp.tasks.reachability.hypotheses:hypothesis"),
+        hypothesis=lazy("interp.tasks.reachability.analysis:hypothesis"),
         families=lazy("interp.tasks.reachability.families:families"),
         battery=lazy("interp.tasks.reachability.sampling:battery"),
     ),
     analysis=Analysis(
-        round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
+        round_inputs=lazy("interp.tasks.reachability.analysis:round_inputs"),
         probed=("reached", "member", "prediction"),
-        corruptions=lazy("interp.tasks.reachability.corruptions:records"),
+        corruptions=lazy("interp.tasks.reachability.analysis:corruptions"),
         default_corruption="exchange-history",
-        aligned=lazy("interp.tasks.reachability.hypotheses:aligned"),
-        claims=lazy("interp.tasks.reachability.hypotheses:claims"),
-        steering=lazy("interp.tasks.reachability.hypotheses:steering"),
+        aligned=lazy("interp.tasks.reachability.analysis:aligned"),
+        claims=lazy("interp.tasks.reachability.analysis:claims"),
+        steering=lazy("interp.tasks.reachability.analysis:steering"),
     ),
     training=above("goals", "reachability:goal"),
     evaluation=above("evaluation", "reachability.plan:plan"),

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer, non_empty
 from interp.display import Sampled
-from interp.errors import InputError, require, unknown_name
-from interp.task import chosen_indices
+from interp.errors import require, unknown_name
+from interp.task import chosen_indices, episode_array, freeze
 from interp.tasks.reachability import graphs
 
 _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}
@@ -57,13 +57,16 @@ class ReachabilityEpisodes(Sampled):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("n_rounds", "n_nodes"):
-            object.__setattr__(self, name, integer(name, getattr(self, name)))
-        require(self.n_rounds >= 1, f"n_rounds must be an integer >= 1, got {self.n_rounds}")
-        for name in _AXES:
-            object.__setattr__(self, name, self._nodes(name))
-        require(self.edges.shape[-1] == 2, f"edges must be pairs (source, target), got shape {self.edges.shape}")
-        require(self.candidates.shape[-1] == 2, f"candidates must be pairs, got shape {self.candidates.shape}")
+        freeze(self, n_rounds=integer("n_rounds", self.n_rounds, 1), n_nodes=integer("n_nodes", self.n_nodes))
+        for name, axes in _AXES.items():
+            every = ("episode", "round", *axes[1:]) if np.ndim(getattr(self, name)) > len(axes) else axes
+            array = episode_array(name, getattr(self, name), ", ".join(every), 0, self.n_nodes - 1, whole=True)
+            require(
+                array.size > 0 and ("2" not in axes or array.shape[-1] == 2)
+                and ("round" not in every or array.shape[1] == self.n_rounds),
+                f"{name} must be non-empty [{', '.join(every)}] of {self.n_rounds} rounds, got shape {array.shape}",
+            )  # fmt: skip
+            freeze(self, **{name: array})
         same = (self.candidates[..., 0] == self.candidates[..., 1]).any()
         require(not same, "the candidates of an episode must differ; at least one episode has the same node twice")
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
@@ -76,19 +79,6 @@ class ReachabilityEpisodes(Sampled):
                 f"no answer is right in {len(even)} episodes, such as {even[:1].tolist()}: both candidates are equally "
                 "far from the root, or neither can be reached; give pairs of which one is reached sooner",
             )
-
-    def _nodes(self, name: str) -> NDArray[np.int64]:
-        array, axes = array_of(name, getattr(self, name)), _AXES[name]
-        require(
-            array.ndim - len(axes) in (0, 1) and array.size > 0 and np.issubdtype(array.dtype, np.integer),
-            f"{name} must be non-empty integers [{', '.join(axes)}], got {array.dtype} of shape {array.shape}",
-        )
-        whole = array.ndim == len(axes) or array.shape[1] == self.n_rounds
-        require(whole, f"{name} by round must have {self.n_rounds} rounds, got shape {array.shape}")
-        wrong = (array < 0) | (array >= self.n_nodes)
-        if wrong.any():
-            raise InputError(f"{name} must be nodes 0 to {self.n_nodes - 1}, got {array[wrong][0]}")
-        return array.astype(np.int64, copy=False)
 
     def __len__(self) -> int:
         return len(self.edges)

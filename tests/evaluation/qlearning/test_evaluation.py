@@ -144,7 +144,7 @@ def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     short, long = (found.get("ladder", "greedy", horizon, "earned").estimate for horizon in (20, 60))
     assert short < long
     mdps = [mdp.sample_mdps(3, s, a, seed=i, regime="ladder") for i, (s, a) in enumerate(found.settings["sizes"])]
-    plays = [tabular.run(tabular.agent("greedy"), batch, 60, i) for i, batch in enumerate(mdps)]
+    plays = [tabular.run(tabular.AGENTS["greedy"], batch, 60, i) for i, batch in enumerate(mdps)]
     expected = np.concatenate([played.rewards[:, :20].sum(1) for played in plays]).mean()
     assert short == pytest.approx(expected)
     assert played["reward_rates"].to_frame()["start"].unique().tolist() == [0, 50]

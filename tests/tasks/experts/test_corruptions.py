@@ -8,7 +8,7 @@ import pytest
 import interp
 from interp.errors import InputError
 from interp.tasks import experts
-from interp.tasks.experts import corruptions
+from interp.tasks.experts import analysis as corruptions
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_exchange_history_gives_the_next_episodes_past(episodes):
     np.testing.assert_array_equal(corrupted.labels[:, 4:], clean.labels[:, 4:])
 
 
-@pytest.mark.parametrize("record", corruptions.records(), ids=lambda record: record.key)
+@pytest.mark.parametrize("record", corruptions.corruptions(), ids=lambda record: record.key)
 def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(record):
     """What shows late leaves its own round's prediction alone; at ``round + delay`` some episode's differs."""
     model, clean = interp.load("wma-handwired", n_experts=3), experts.sample(12, 8, 3, seed=0)
@@ -56,7 +56,7 @@ def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(record):
 
 def test_the_task_looks_its_corruptions_up_by_key():
     assert experts.TASK.corruption("flip-label").build is corruptions.flip_label
-    assert experts.TASK.analysis.default_corruption in {record.key for record in corruptions.records()}
+    assert experts.TASK.analysis.default_corruption in {record.key for record in corruptions.corruptions()}
     with pytest.raises(InputError, match="did you mean 'flip-label'"):
         experts.TASK.corruption("flip-lable")
 

@@ -36,7 +36,7 @@ def test_a_rival_that_varies_nothing_is_its_base(episodes, rival, base):
 
 
 def test_previous_winners_are_the_baseline(episodes):
-    expected = predictors.follow_previous_winners(episodes).predictions
+    expected = predictors.PREDICTORS["follow_previous_winners"].run(episodes).predictions
     assert says(families.follow_previous_winners(), episodes) == pytest.approx(expected)
 
 

@@ -13,7 +13,7 @@ from interp.interventions.sites import resolve
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
-from interp.tasks.experts import hypotheses
+from interp.tasks.experts import analysis
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import bayes as predictor
@@ -34,13 +34,13 @@ def test_a_model_is_held_against_its_own_algorithm_or_bayes(learned):
 def test_every_claim_and_subspace_names_what_exists(learned, kind):
     """Variables of the algorithm the model is held against, sites of the model; one control of each."""
     model = learned if kind == "learned" else interp.load("wma-handwired", n_experts=3)
-    algorithm = hypotheses.hypothesis(model)
+    algorithm = analysis.hypothesis(model)
     for claim in Claim.of(model):
         assert claim.variable in algorithm.keys
         for place in claim.places:
             resolve(place.site, model, model.layout)
     assert {claim.outcome for claim in Claim.of(model) if claim.control} == {"prediction", "state"}
-    for variable, site in hypotheses.aligned(model):
+    for variable, site in analysis.aligned(model):
         assert variable in algorithm.keys
         resolve(site, model, model.layout)
 
@@ -48,13 +48,13 @@ def test_every_claim_and_subspace_names_what_exists(learned, kind):
 def test_losses_are_the_probability_of_a_mistake():
     episodes = experts.sample(2, 3, 2, seed=0)
     predictions = torch.full((4, 2, 2), 0.9, dtype=torch.float64)
-    measured = hypotheses.losses(predictions, episodes, slice(1, 3))
+    measured = analysis.losses(predictions, episodes, slice(1, 3))
     np.testing.assert_allclose(measured, np.broadcast_to(np.abs(0.9 - episodes.labels[:, 1:]), (4, 2, 2)))
 
 
 def test_a_round_says_votes_label_and_matches():
     episodes = experts.sample(2, 3, 2, seed=0)
-    inputs = hypotheses.round_inputs(episodes)
+    inputs = analysis.round_inputs(episodes)
     plain, products = inputs.features
     np.testing.assert_array_equal(plain, np.concatenate([episodes.advice, episodes.labels[..., None]], -1))
     np.testing.assert_array_equal(products[..., :3], plain)
@@ -63,7 +63,7 @@ def test_a_round_says_votes_label_and_matches():
 
 
 def test_steering_raises_the_first_experts_weight():
-    steering, episodes = hypotheses.steering(), experts.sample(2, 3, 2, seed=0)
+    steering, episodes = analysis.steering(), experts.sample(2, 3, 2, seed=0)
     assert steering.change((2,)).tolist() == [1, 0]
     assert steering.outcome(episodes, 1).tolist() == episodes.advice[:, 1, 0].tolist()
 

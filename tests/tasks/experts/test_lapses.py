@@ -5,7 +5,8 @@ import pytest
 
 from interp.errors import InputError
 from interp.lapses import fading, late, stopped, window
-from interp.tasks.experts import lapses, sample
+from interp.tasks.experts import families as lapses
+from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
 
 
@@ -104,7 +105,11 @@ def test_with_nobody_to_hear_the_answer_is_even():
 def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
     order = [2, 0, 3, 1]
     turned = some(episodes, experts=order)
-    for lapsed in (lapses.late_majority(0.7, 1), lapses.majority_window(0.7, 3), lapses.stopped_majority(0.7, 6)):
+    for lapsed in (
+        lapses.late_majority(0.7, lag=1),
+        lapses.majority_window(0.7, window=3),
+        lapses.stopped_majority(0.7, last=6),
+    ):
         assert says(lapsed, turned) == pytest.approx(says(lapsed, episodes))
     first, second = lapses.deaf_majority(0.7, 1, 1), lapses.deaf_majority(0.7, order.index(0) + 1, 1)
     assert says(second, turned) == pytest.approx(says(first, episodes))

@@ -8,7 +8,8 @@ import pytest
 import interp
 from interp.errors import InputError
 from interp.tasks import mdp
-from interp.tasks.qlearning import TASK, corruptions
+from interp.tasks.qlearning import TASK
+from interp.tasks.qlearning import analysis as corruptions
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_change_reward_changes_one_reward_and_what_is_learned(episodes):
     assert (clean.q_tables[:, 4] != corrupted.q_tables[:, 4]).any(axis=(1, 2)).all()
 
 
-@pytest.mark.parametrize("record", corruptions.records(), ids=lambda record: record.key)
+@pytest.mark.parametrize("record", corruptions.corruptions(), ids=lambda record: record.key)
 def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(record):
     """What shows late leaves its own round's policy alone; at ``round + delay`` some episode's differs."""
     model, clean = interp.load("qlearning-handwired", n_states=2, n_actions=2), mdp.sample(64, 8, 2, 2, seed=0)

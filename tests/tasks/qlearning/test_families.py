@@ -67,12 +67,6 @@ def test_a_round_writes_one_column_under_every_learner(episodes):
             assert found.score().estimate == pytest.approx(1)  # a reward enters by the same rate
 
 
-def test_monte_carlo_averages_the_discounted_rewards_since_each_visit(walk):
-    first, second = 1 + 0.8 * 0.5 + 0.64 * 1, 1.0
-    expected = [[(first + second) / 2, 0], [0, 0.5 + 0.8]]
-    assert after(families.monte_carlo(0.8), walk)[-1] == pytest.approx(np.array(expected))
-
-
 def test_acting_is_by_the_table_before_or_after_with_ties_shared_or_broken(episodes):
     shares = families.acting(q_learning()).run(episodes)["policy"]
     assert (shares > 0).tolist() == episodes.greedy_sets.tolist() and shares.sum(-1) == pytest.approx(1)

@@ -13,7 +13,7 @@ from interp.interventions.sites import resolve
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
-from interp.tasks.qlearning import hypotheses
+from interp.tasks.qlearning import analysis
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.layout import QLearningRound
 
@@ -27,8 +27,8 @@ def learned() -> HookedLatentTransformer:
 
 def test_a_model_is_held_against_q_learning_at_its_own_rates(learned):
     handwired = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5)
-    assert hypotheses.rates(handwired) == {"alpha": 0.3, "gamma": 0.5}
-    assert hypotheses.rates(learned) == {"alpha": 0.1, "gamma": 0.9}
+    assert analysis.rates(handwired) == {"alpha": 0.3, "gamma": 0.5}
+    assert analysis.rates(learned) == {"alpha": 0.1, "gamma": 0.9}
     own = tasks.of(handwired).explains(handwired)
     assert own.key == "q_learning" and (own.parameters["alpha"], own.parameters["gamma"]) == (0.3, 0.5)
     episodes = tasks.of(handwired).sample_for(handwired, 2, 4, seed=0)
@@ -39,13 +39,13 @@ def test_a_model_is_held_against_q_learning_at_its_own_rates(learned):
 def test_every_claim_and_subspace_names_what_exists(learned, kind):
     """Variables of the algorithm, sites of the model; one control of each."""
     model = learned if kind == "learned" else interp.load("qlearning-handwired", n_states=3, n_actions=2)
-    algorithm = hypotheses.hypothesis(model)
+    algorithm = analysis.hypothesis(model)
     for claim in Claim.of(model):
         assert claim.variable in algorithm.keys
         for place in claim.places:
             resolve(place.site, model, model.layout)
     assert {claim.outcome for claim in Claim.of(model) if claim.control} == {"prediction", "state"}
-    for variable, site in hypotheses.aligned(model):
+    for variable, site in analysis.aligned(model):
         assert variable in algorithm.keys
         resolve(site, model, model.layout)
 
@@ -55,15 +55,15 @@ def test_losses_are_what_a_policy_gives_away():
     episodes = mdp.sample(3, 5, 3, 2, seed=0)
     policy = torch.full((3, 5, 2), 0.5, dtype=torch.float64)
     row = episodes.q_tables[np.arange(3)[:, None], np.arange(5), episodes.next_states]
-    np.testing.assert_allclose(hypotheses.losses(policy, episodes, slice(0, 5)), row.max(-1) - row.mean(-1), atol=1e-12)
+    np.testing.assert_allclose(analysis.losses(policy, episodes, slice(0, 5)), row.max(-1) - row.mean(-1), atol=1e-12)
     np.testing.assert_allclose(
-        hypotheses.losses(policy[:, 2:4], episodes, slice(2, 4)), (row.max(-1) - row.mean(-1))[:, 2:4], atol=1e-12
+        analysis.losses(policy[:, 2:4], episodes, slice(2, 4)), (row.max(-1) - row.mean(-1))[:, 2:4], atol=1e-12
     )
 
 
 def test_a_round_says_its_transition_and_the_pairs_reward():
     episodes = mdp.sample(2, 3, 3, 2, seed=0)
-    inputs = hypotheses.round_inputs(episodes)
+    inputs = analysis.round_inputs(episodes)
     plain, products = inputs.features
     assert plain.shape == (2, 3, 3 + 2 + 3 + 1) and products.shape == (2, 3, 9 + 6 + 6)
     np.testing.assert_array_equal(plain[..., :3].argmax(-1), episodes.states)
@@ -72,7 +72,7 @@ def test_a_round_says_its_transition_and_the_pairs_reward():
 
 
 def test_steering_raises_the_first_actions_values():
-    steering = hypotheses.steering()
+    steering = analysis.steering()
     assert steering.change((2, 2)).tolist() == [[0.2, 0], [0.2, 0]] and steering.outcome(None, 3) == 0
 
 

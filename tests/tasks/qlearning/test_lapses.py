@@ -5,7 +5,7 @@ import pytest
 
 from interp.errors import InputError
 from interp.tasks import mdp
-from interp.tasks.qlearning import lapses
+from interp.tasks.qlearning import families as lapses
 from interp.tasks.qlearning.algorithms import q_learning
 
 

@@ -12,7 +12,7 @@ from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
-from interp.tasks.qlearning.regimes import REGIMES, allocate
+from interp.tasks.qlearning.regimes import REGIMES
 
 SIZES = {"n_states": st.integers(1, 5), "n_actions": st.integers(1, 4)}
 RATES = {"alpha": st.floats(0.01, 1.0), "gamma": st.floats(0.0, 0.99), "seed": st.integers(0, 10_000)}
@@ -66,9 +66,9 @@ def test_the_grid_shares_its_cells_equally():
     e = mdp.sample(180, 2, 3, 2, seed=0)
     cells = list(zip(e.mdps.families, e.mdps.concentrations.tolist(), strict=True))
     assert {cells.count(cell) for cell in cells} == {10} and len(set(cells)) == 18
-    drawn = np.concatenate([allocate(REGIMES["grid"], 5, np.random.default_rng(i)) for i in range(720)])
-    counts = np.bincount(drawn, minlength=18)
-    assert abs(counts - 200).max() < 60
+    few = [mdp.sample_mdps(5, 1, 1, seed=i) for i in range(720)]
+    drawn = [cell for each in few for cell in zip(each.families, each.concentrations.tolist(), strict=True)]
+    assert max(abs(drawn.count(cell) - 200) for cell in set(cells)) < 60
 
 
 def test_deterministic_regime_is_nearly_deterministic():
@@ -158,18 +158,6 @@ def test_steps_of_an_interaction_join_to_its_episodes():
         assert (step.q_tables == whole.q_tables[:, t : t + 2]).all()
 
 
-def test_the_grid_of_sizes_is_homogeneous_and_uniform():
-    """One batch per size, never padded; every size, length and cell gets its share."""
-    batches = mdp.sample_grid(4000, n_rounds=(5, 8), seed=0)
-    assert sum(map(len, batches.values())) == 4000
-    for (n_states, n_actions, n_rounds), e in batches.items():
-        assert (e.n_states, e.n_actions, e.n_rounds) == (n_states, n_actions, n_rounds)
-    shares = [sum(len(e) for key, e in batches.items() if key[0] == s) / 4000 for s in range(2, 9)]
-    np.testing.assert_allclose(shares, 1 / 7, atol=0.02)
-    families = [family for e in batches.values() for family in e.mdps.families]
-    assert max(families.count(f) for f in set(families)) - min(families.count(f) for f in set(families)) <= 3
-
-
 def test_select_and_relearned_keep_the_rest():
     e = mdp.sample(10, 6, 3, 2, seed=0)
     part = e.select([3, 3, 7])
@@ -192,13 +180,13 @@ REFUSED = {
     "terminal state": (lambda: MDPs(rows(0.0), np.zeros((1, 2, 2))), "write a terminal state as one that moves to its"),
     "negative probability": (
         lambda: MDPs(np.array([[[[-0.5, 1.5]] * 2] * 2]), np.zeros((1, 2, 2))),
-        "is -0.5; a probability cannot be negative",
+        r"transitions must be finite numbers >= 0, got -0.5 at \[0, 0, 0, 0\]",
     ),
     "no actions": (
         lambda: MDPs(np.zeros((1, 2, 0, 2)), np.zeros((1, 2, 0))),
         "at least 1 state and 1 action, got 2 and 0",
     ),
-    "NaN reward": (lambda: MDPs(rows(0.5), np.full((1, 2, 2), np.nan)), "rewards must be finite"),
+    "NaN reward": (lambda: MDPs(rows(0.5), np.full((1, 2, 2), np.nan)), "rewards must be finite numbers, got nan"),
     "wrong shape": (lambda: MDPs(rows(0.5), np.zeros((1, 3, 2))), r"must have shape .* = \(1, 3, 2, 3\)"),
     "Bernoulli above 1": (
         lambda: MDPs(rows(0.5), np.full((1, 2, 2), 2.0), bernoulli=np.array([True])),
@@ -215,12 +203,14 @@ REFUSED = {
     "negative seed": (lambda: mdp.sample(1, 1, 2, 2, seed=-1), "seed must be an integer >= 0, got -1"),
     "unknown regime": (lambda: mdp.sample(1, 1, 2, 2, regime="lader"), "did you mean 'ladder'"),
     "short chain": (lambda: mdp.sample(1, 1, 1, 2, regime="chain"), "a chain needs at least 2 states"),
-    "empty range": (lambda: mdp.sample_grid(5, n_states=(4, 2)), r"n_states must be a range .* got \(4, 2\)"),
     "action of another MDP": (
         lambda: replace(episodes(), actions=np.full((3, 4), 2)),
-        "actions holds action 2 but this MDP",
+        "actions must be whole numbers from 0 to 1, got 2",
     ),
-    "state of another MDP": (lambda: replace(episodes(), next_states=np.full((3, 4), 5)), "next_states holds state 5"),
+    "state of another MDP": (
+        lambda: replace(episodes(), next_states=np.full((3, 4), 5)),
+        "next_states must be .* 0 to 2, got 5",
+    ),
     "another MDP's action, played": (
         lambda: mdp.Interaction(mdp.chain(), 2, seed=0).step(np.array([2])),
         "choices must be actions 0 to 1 of these MDPs",

@@ -67,11 +67,11 @@ def test_depths_that_do_not_exist_are_refused_or_replaced() -> None:
 
 def test_episodes_refuse_what_is_no_graph() -> None:
     episodes = sample(4, 5, 16, 24, seed=0)
-    with pytest.raises(InputError, match="must be nodes 0 to 15, got 16"):
+    with pytest.raises(InputError, match="edges must be whole numbers from 0 to 15, got 16"):
         replace(episodes, edges=np.where(episodes.edges == 15, 16, episodes.edges))
     with pytest.raises(InputError, match="must differ"):
         replace(episodes, candidates=episodes.candidates[:, :1].repeat(2, 1))
-    with pytest.raises(InputError, match="must have 5 rounds"):
+    with pytest.raises(InputError, match="of 5 rounds, got shape"):
         replace(episodes, roots=np.zeros((4, 3), int))
     assert len(episodes.select([2, 0])) == 2
 

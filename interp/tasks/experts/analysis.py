@@ -1,4 +1,5 @@
-"""What interventions and probes ask of a model of expert advice: its algorithm, where its variables could be, controls.
+"""What interventions and probes ask of a model of expert advice: its algorithm, where its variables could be, controls,
+and corruptions of episodes, pairs (clean, corrupted) that differ in one thing at one round.
 
 A handwired model is held against its own Weighted Majority, a learned one against the Bayes predictor of the uniform
 regime. A claim is a question to the model, never evidence about it.
@@ -6,6 +7,7 @@ regime. A claim is a question to the model, never evidence about it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,15 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import Algorithm
+from interp.checks import checked
 from interp.display import lacks
+from interp.errors import require
 from interp.machine import Machine
-from interp.task import RoundInputs, Steering
+from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchanged
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
+
+_Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
 
 def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tensor:
@@ -88,3 +94,75 @@ def steering() -> Steering:
         what="first expert's weight + 1",
         shows="P(its vote)",
     )
+
+
+# Corruptions.
+
+
+@checked
+def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = 0) -> _Pair:
+    """Flip what one expert says in one round: its index, counted from 0, or the label of its vote, such as "p_1"."""
+    t = corrupted_round(episodes, round)
+    index = _expert(episodes, expert)
+    advice = episodes.advice.copy()
+    advice[:, t, index] ^= 1
+    return episodes, replace(episodes, advice=advice)
+
+
+@checked
+def flip_label(episodes: ExpertEpisodes, round: int) -> _Pair:
+    """Flip the label of one round."""
+    t = corrupted_round(episodes, round)
+    labels = episodes.labels.copy()
+    labels[:, t] ^= 1
+    return episodes, replace(episodes, labels=labels)
+
+
+@checked
+def swap_histories(
+    episodes: ExpertEpisodes, round: int, experts: tuple[int | str, int | str] = ("p_1", "p_2")
+) -> _Pair:
+    """Swap what two experts said in every round before ``round``: their records change places, the round does not.
+
+    An expert is named as in :func:`flip_vote`.
+    """
+    t = corrupted_round(episodes, round, history=True)
+    first, second = (_expert(episodes, expert) for expert in experts)
+    require(first != second, f"swapping needs two different experts, got {experts[0]} and {experts[1]}")
+    advice = episodes.advice.copy()
+    advice[:, :t, [first, second]] = advice[:, :t, [second, first]]
+    return episodes, replace(episodes, advice=advice)
+
+
+@checked
+def exchange_history(episodes: ExpertEpisodes, round: int) -> _Pair:
+    """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
+    t = corrupted_round(episodes, round, history=True)
+    return episodes, replace(episodes, advice=exchanged(episodes.advice, t), labels=exchanged(episodes.labels, t))
+
+
+def corruptions() -> tuple[Corruption, ...]:
+    """The corruptions of this task; both sides share everything else, so that what patching finds is about that one.
+
+    A label is read after the round's prediction, so its corruption shows from the next round on.
+    """
+
+    def each_expert(episodes: ExpertEpisodes) -> dict[str, dict[str, int]]:
+        return {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)}
+
+    return (
+        Corruption("flip-vote", "flip one expert's vote", 0, flip_vote, each=each_expert),
+        Corruption("flip-label", "flip the label", 1, flip_label),
+        Corruption("swap-histories", "swap two experts' histories", 0, swap_histories, changes_history=True),
+        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
+    )
+
+
+def _expert(episodes: ExpertEpisodes, expert: int | str) -> int:
+    """The index of an expert that is given by its index or by the label of its vote."""
+    labels, n = [f"p_{i + 1}" for i in range(episodes.n_experts)], episodes.n_experts
+    if expert in labels:
+        return labels.index(str(expert))
+    known = isinstance(expert, int) and 0 <= expert < n
+    require(known, f"expert {expert} does not exist: the episodes have experts 0 to {n - 1}, or p_1 to p_{n}")
+    return int(expert)

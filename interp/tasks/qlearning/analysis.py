@@ -1,4 +1,5 @@
-"""What interventions and probes ask of a model of Q-learning: its algorithm, where its variables could be, controls.
+"""What interventions and probes ask of a model of Q-learning: its algorithm, where its variables could be, controls,
+and corruptions of episodes, pairs (clean, corrupted) that differ in one thing at one round.
 
 Every model is held against tabular Q-learning, a handwired one at its own learning rate and discount. A claim is a
 question to the model, never evidence about it.
@@ -13,11 +14,14 @@ import torch
 from torch import Tensor
 
 from interp.algorithm import Algorithm
+from interp.checks import checked
 from interp.display import lacks
 from interp.machine import Machine
-from interp.task import RoundInputs, Steering
+from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchanged
 from interp.tasks.qlearning.algorithms import q_learning
-from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.tasks.qlearning.episodes import TRANSITIONS, MDPEpisodes
+
+_Pair = tuple[MDPEpisodes, MDPEpisodes]
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
@@ -100,4 +104,35 @@ def steering() -> Steering:
         outcome=lambda episodes, t: 0,
         what="first action's values + 0.2",
         shows="P(first action)",
+    )
+
+
+# Corruptions.
+
+
+@checked
+def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
+    """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
+    t = corrupted_round(episodes, round, history=True)
+    return episodes, episodes.relearned(
+        transitions={name: exchanged(getattr(episodes, name), t) for name in TRANSITIONS}
+    )
+
+
+def change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> _Pair:
+    """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
+    t = corrupted_round(episodes, round)
+    rewards = episodes.rewards.copy()
+    rewards[:, t] = (rewards[:, t] + 0.5) % 1.0 if reward is None else reward
+    return episodes, episodes.relearned(transitions={"rewards": rewards})
+
+
+def corruptions() -> tuple[Corruption, ...]:
+    """The corruptions of this task: a corrupted episode gets the Q-tables that its own transitions produce.
+
+    A reward is read after the round's choice, so its corruption shows from the next round on.
+    """
+    return (
+        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
+        Corruption("change-reward", "change the reward", 1, change_reward),
     )
