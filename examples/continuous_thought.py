@@ -18,7 +18,7 @@ import pandas as pd
 import interp
 import probes
 from interp import tasks
-from interp.evaluation.reachability.frontier import OTHER, PARENT
+from interp.evaluation.reachability import OTHER, PARENT
 from interp.evaluation.suite import evaluate
 from interp.model.transformer import HookedLatentTransformer
 

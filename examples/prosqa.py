@@ -19,7 +19,7 @@ import pandas as pd
 
 import interp
 from interp.errors import InputError, require
-from interp.evaluation.reachability.plan import answers, reading
+from interp.evaluation.reachability import answers, reading
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 OUT = Path("output")

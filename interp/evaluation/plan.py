@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,11 +36,8 @@ Row = dict[str, Any]
 Hook = tuple[str, Callable[[Tensor, Any], Tensor]]
 MODEL = "model"
 """Key of the evaluated model beside those of baselines and controls."""
-NOTE = "note"
+_NOTE = "note"
 """The one column of a table that says why it holds no numbers."""
-_K = TypeVar("_K", bound=tuple[str | int, ...])
-_V = TypeVar("_V")
-_D = TypeVar("_D")
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,11 @@ class Scores(Tabled):
 
     def get(self, *key: Any) -> Interval:
         """One number."""
-        return lookup(self.numbers, *key)
+        named = {"/".join(map(str, known)): value for known, value in self.numbers.items()}
+        asked = "/".join(map(str, key))
+        if asked not in named:
+            raise unknown_name("result", asked, named, limit=20)
+        return named[asked]
 
     def to_frame(self) -> pd.DataFrame:
         """One row per number."""
@@ -108,38 +109,15 @@ class Scores(Tabled):
         return pd.DataFrame(rows)
 
 
-def lookup(results: Mapping[_K, _V], *key: str | int) -> _V:
-    """The result at ``key``.
-
-    >>> lookup({("uniform", "bayes"): 0.5}, "uniform", "bayes")
-    0.5
-    """
-    named = {_name(known): value for known, value in results.items()}
-    if _name(key) not in named:
-        raise unknown_name("result", _name(key), named, limit=20)
-    return named[_name(key)]
-
-
-def joined(parts: Sequence[_D], *names: str) -> _D:
-    """One dataclass of several that differ in dictionaries: under each of ``names``, those of all parts.
-
-    >>> from dataclasses import make_dataclass
-    >>> Scores = make_dataclass("Scores", ["by_regime"])
-    >>> joined([Scores({"uniform": 1}), Scores({"drift": 2})], "by_regime")
-    Scores(by_regime={'uniform': 1, 'drift': 2})
-    """
-    one: Any = parts[0]
-    merged = {name: {k: v for part in parts for k, v in getattr(part, name).items()} for name in names}
-    return cast(_D, replace(one, **merged))
-
-
-def _name(key: tuple[str | int, ...]) -> str:
-    return "/".join(map(str, key))
+def joined(parts: Sequence[Scores]) -> Scores:
+    """The numbers of several parts as one."""
+    numbers, beside = ({k: v for part in parts for k, v in getattr(part, of).items()} for of in ("numbers", "beside"))
+    return replace(parts[0], numbers=numbers, beside=beside)
 
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """What the tables say that hold no numbers, by name."""
-    return {name: str(frame[NOTE].iloc[0]) for name, frame in tables.items() if list(frame) == [NOTE]}
+    return {name: str(frame[_NOTE].iloc[0]) for name, frame in tables.items() if list(frame) == [_NOTE]}
 
 
 def cut(model: Machine) -> Hook:
@@ -154,11 +132,7 @@ def cut(model: Machine) -> Hook:
 
 def swap() -> Hook:
     """A forward hook that gives every episode what the one before it in the batch carries."""
-
-    def replaced(latents: Tensor, hook: Any) -> Tensor:
-        return latents.roll(1, 0)
-
-    return "hook_latents", replaced
+    return "hook_latents", lambda latents, hook: latents.roll(1, 0)
 
 
 def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)) -> pd.DataFrame:
@@ -182,7 +156,7 @@ def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     >>> unless("not applicable: gru has no attention heads", pd.DataFrame).to_dict("list")
     {'note': ['not applicable: gru has no attention heads']}
     """
-    return pd.DataFrame({NOTE: [said]}) if said else table()
+    return pd.DataFrame({_NOTE: [said]}) if said else table()
 
 
 def lacks_room(model: Machine, n_rounds: int) -> str:

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from interp import figures
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.experts.regret import Calibration, calibration
+from interp.evaluation.plan import Scores
 from interp.measure import UNTRAINED, Control, Measure
-from interp.statistics import NO_NUMBER, Interval, mean_interval
+from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from reports import panels
 from reports.blocks import Figure, Prose, Table, cell
@@ -66,7 +67,13 @@ def parts() -> tuple[Part, ...]:
             "compared": [verification.part(sizes=(2, 4, 8), n_episodes=10, shown=_EXACT)],
             "state": [
                 Part("regret", "Regret", _score, _draw_regret, summary=_regret_measures),
-                Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_measures),
+                Part(
+                    "calibration",
+                    "Calibration",
+                    lambda context: calibration(_predictions_of(context), context.episodes, seed=context.seed),
+                    _draw_calibration,
+                    summary=_calibration_measures,
+                ),
             ],
             "circuit": [
                 verification.softening({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
@@ -88,8 +95,8 @@ _REGRET = (
     "observations allow; the oracle knows the accuracies. One that was ever certain and wrong has infinite log-loss."
 )
 
-_Scored = tuple[scoring.RegretScore, Interval]
-"""A predictor's scores, and its regret after the last round minus the model's, paired by episode."""
+_Scored = tuple[Scores, Interval, pd.DataFrame]
+"""A predictor's scores, its regret after the last round minus the model's, paired by episode, and its regret curve."""
 
 
 def _predictions_of(context: Context) -> Float[np.ndarray, "episode round"]:
@@ -103,25 +110,27 @@ def _score(context: Context) -> dict[str, _Scored]:
     bayes = predictors.bayes(episodes).predictions
     of_model = scoring.regret(predictions, episodes)[:, -1]
 
-    def scored(name: str, predictions: np.ndarray, decision: predictors.Decision) -> _Scored:
+    def scored(key: str, name: str, predictions: np.ndarray, decision: predictors.Decision = "threshold") -> _Scored:
         score = scoring.score(
             predictions, episodes, name=name, decision=decision, reference=bayes, reference_name="bayes", seed=seed
         )
-        beyond = scoring.regret(predictions, episodes, decision)[:, -1] - of_model
-        return score, mean_interval(beyond, seed=seed)
+        over = scoring.regret(predictions, episodes, decision)
+        beyond = mean_interval(over[:, -1] - of_model, seed=seed)
+        return score, beyond, figures.over_rounds(key, name, over, seed)
 
-    by_key = {"model": scored(context.name, predictions, "threshold")}
+    by_key = {"model": scored("model", context.name, predictions)}
     for key in _BASELINES:
         baseline = predictors.PREDICTORS[key]
         predicted = baseline.run(episodes)
-        by_key[key] = scored(baseline.name, predicted.predictions, predicted.decision)
+        by_key[key] = scored(key, baseline.name, predicted.predictions, predicted.decision)
     return by_key
 
 
 def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measure]:
-    (vote, fewer), (bayes, _) = by_key["majority_vote"], by_key["bayes"]
+    fewer = by_key["majority_vote"][1]
+    vote, bayes = (by_key[key][0].get("regret").estimate for key in ("majority_vote", "bayes"))
     blank = scoring.regret(context.blank_run.predictions.double().numpy(force=True), context.episodes)[:, -1].mean()
-    hard = fewer.estimate <= 0 and vote.regret.estimate <= bayes.regret.estimate
+    hard = fewer.estimate <= 0 and vote <= bayes
     none = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
     learns = Measure(
         "learns",
@@ -130,23 +139,23 @@ def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measu
         0.0,
         unit=f"mistakes fewer after {context.n_rounds} rounds",
         is_share=False,
-        controls={UNTRAINED: Control(vote.regret.estimate - blank)},
+        controls={UNTRAINED: Control(vote - blank)},
         yes="learns whom to follow",
         no="makes as many mistakes as a majority vote",
         unless={"no": none, "undecided": none} if hard else {},
         rests_on=("regret",),
     )
-    above, rivals = by_key["model"][0].excess, [by_key[key][0] for key in _RIVALS]
-    rival = min(rivals, key=lambda score: score.excess.estimate if score.excess else np.inf)
+    excess = {key: by_key[key][0].get("excess_log_loss") for key in ("model", *_RIVALS)}
+    rival = min(_RIVALS, key=lambda key: excess[key].estimate)
     as_good = Measure(
         "bayes",
         f"It predicts as the Bayes predictor does, within {_WITHIN} nats a round",
-        NO_NUMBER if above is None else above,
+        excess["model"],
         _WITHIN,
         "below",
         unit="nats a round above its log-loss",
         is_share=False,
-        controls={rival.name: Control(rival.excess.estimate if rival.excess else np.inf)},
+        controls={predictors.PREDICTORS[rival].name: Control(excess[rival].estimate)},
         yes="predicts like a Bayesian",
         no="predicts worse than the Bayes predictor",
         rests_on=("regret",),
@@ -156,8 +165,7 @@ def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measu
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     episodes: ExpertEpisodes = context.episodes
-    curves = pd.concat(score.curve_frame().assign(algorithm=key) for key, (score, _) in by_key.items())
-    curves = curves.rename(columns={"regret": "mean"})
+    curves = pd.concat(curve for _, _, curve in by_key.values())
     drawn = figures.curves(curves, ylabel="regret (mistakes)")
     caption = titled(
         "1 and 7, left",
@@ -167,10 +175,11 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     )
     paired = "regret beyond the model's, paired"
     columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]
-    rows = [
-        (s.name, s.accuracy, s.regret, None if key == "model" else beyond, _finite(s.log_loss), _finite(s.excess))
-        for key, (s, beyond) in by_key.items()
-    ]
+    rows = []
+    for key, (scored, beyond, curve) in by_key.items():
+        accuracy, regret, *losses = scored.numbers.values()
+        finite = (loss if np.isfinite(loss.estimate) else None for loss in losses)
+        rows.append((curve["name"].iloc[0], accuracy, regret, None if key == "model" else beyond, *finite))
     after = (
         f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes; a dash where a predictor was once "
         "certain and wrong, so that its log-loss is infinite"
@@ -180,14 +189,6 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
         Figure(drawn, "Regret over rounds beside the baselines", caption),
         Table(pd.DataFrame(rows, columns=columns), after, dict.fromkeys(("regret", paired), ".2f")),
     ]
-
-
-def _finite(value: Interval | None) -> Interval | None:
-    return value if value is not None and np.isfinite(value.estimate) else None
-
-
-def _calibrate(context: Context) -> Calibration:
-    return calibration(_predictions_of(context), context.episodes, seed=context.seed)
 
 
 def _calibration_measures(result: Calibration, context: Context) -> list[Measure]:

@@ -83,7 +83,8 @@ def _robustness(context: Context) -> pd.DataFrame:
         curves: pd.DataFrame = context.result("elsewhere").tables["regret_curves"]
         return curves
     regimes = [name for name in (*_GOOD, *_CORRELATED) if name in by_regime.fitting_regimes(context.model)]
-    return by_regime.evaluate(context.model, regimes, n_episodes=_N_EPISODES, seed=context.seed).curves()
+    found = by_regime.evaluate(context.model, regimes, n_episodes=_N_EPISODES, seed=context.seed)
+    return pd.DataFrame(found["regret_curves"])
 
 
 def _draw_robustness(curves: pd.DataFrame, context: Context) -> list[object]:

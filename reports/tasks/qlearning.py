@@ -14,8 +14,9 @@ import pandas as pd
 
 from circuits.heads import chooser_table
 from interp import figures
+from interp.evaluation.plan import Scores
 from interp.evaluation.qlearning import returns
-from interp.evaluation.qlearning.agreement import QUANTITIES, AgreementResult, agreement
+from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
 from interp.evaluation.qlearning.plan import policy, reference_table
 from interp.measure import AS_WELL, FEW, UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
@@ -95,7 +96,7 @@ _AGREEMENT_TEXT = (
 )
 
 
-def _compare(context: Context) -> tuple[AgreementResult, AgreementResult]:
+def _compare(context: Context) -> tuple[Scores, Scores]:
     """Agreement of the model, and of an untrained copy."""
     table, episodes = reference_table(context.model), context.episodes
     drawn = np.clip(np.nan_to_num(np.asarray(policy(context.blank_run), np.float64)), 0, None) + np.finfo(float).tiny
@@ -106,26 +107,26 @@ def _compare(context: Context) -> tuple[AgreementResult, AgreementResult]:
     return model, blank
 
 
-def _agreement_measures(results: tuple[AgreementResult, AgreementResult], context: Context) -> list[Measure]:
+def _agreement_measures(results: tuple[Scores, Scores], context: Context) -> list[Measure]:
     result, blank = results
     untied = Measure(
         "agreement",
         "It chooses as its table does, more often than a table that never bootstraps",
-        result.get("untied_gain"),
+        result.get("untied_gain", "all"),
         0.0,
         unit="share of untied steps, less that of the table with γ = 0",
-        controls={UNTRAINED: Control(blank.get("untied_gain").estimate)},
+        controls={UNTRAINED: Control(blank.get("untied_gain", "all").estimate)},
         yes="chooses as its table does",
         no="chooses no more as its table does than as one that never bootstraps",
     )
-    if not (n_steps := result.n_steps["disputed", "all"]):
+    if not (n_steps := result.beside["disputed", "all"]["n_steps"]):
         return [untied]
     few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
-    beside = {UNTRAINED: blank.get("disputed"), "the table with γ = 0": result.get("disputed_gamma0")}
+    beside = {UNTRAINED: blank.get("disputed", "all"), "the table with γ = 0": result.get("disputed_gamma0", "all")}
     disputed = Measure(
         "bootstraps",
         "Where the two tables disagree, it follows the one that bootstraps",
-        result.get("disputed"),
+        result.get("disputed", "all"),
         0.5,
         unit="share of disputed steps",
         controls={name: Control(share.estimate) for name, share in beside.items()},
@@ -136,20 +137,20 @@ def _agreement_measures(results: tuple[AgreementResult, AgreementResult], contex
     return [untied, disputed]
 
 
-def _draw_agreement(results: tuple[AgreementResult, AgreementResult], context: Context) -> list[object]:
+def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[object]:
     result = results[0]
     when = "ended" if reference_table(context.model) == "after" else "began"
-    frame = result.to_frame()
-    whole = frame[frame["phase"] == "all"].drop(columns=["quantity", "phase"])
+    frame = result.to_frame()[["name", "phase", "estimate", "low", "high", "n_steps"]]
+    whole = frame[frame["phase"] == "all"].drop(columns="phase")
     rows = []
     for key in ("untied", "random_ties", "disputed"):
-        if n_steps := result.n_steps[key, "all"]:
-            beside = {"the table with γ = 0": result.get(f"{key}_gamma0").estimate}
-            rows.append(plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key), beside))
-    phases = frame[frame["phase"] != "all"].drop(columns="quantity")
+        if n_steps := result.beside[key, "all"]["n_steps"]:
+            beside = {"the table with γ = 0": result.get(f"{key}_gamma0", "all").estimate}
+            rows.append(plain(f"{QUANTITIES[key]} ({n_steps} steps)", result.get(key, "all"), beside))
+    phases = frame[frame["phase"] != "all"]
     table = whole.rename(columns={"name": "quantity"})
     beneath = Table(table, "All rounds, with 95 % intervals over episodes", collapsed=True)
-    untied, baseline = (result.get(key).estimate for key in ("untied", "untied_gamma0"))
+    untied, baseline = (result.get(key, "all").estimate for key in ("untied", "untied_gamma0"))
     said = f"It chooses as its table does in {untied:.2f} of untied steps, the table with γ = 0 in {baseline:.2f}."
     return [
         Prose(_AGREEMENT_TEXT.format(when=when)),

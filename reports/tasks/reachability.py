@@ -12,10 +12,20 @@ import pandas as pd
 
 from interp import figures
 from interp.evaluation.plan import MODEL
-from interp.evaluation.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
-from interp.evaluation.reachability.plan import REGIMES, answers, episodes_for, reading
+from interp.evaluation.reachability import (
+    OTHER,
+    PARENT,
+    REGIMES,
+    Read,
+    Write,
+    answers,
+    episodes_for,
+    exact_sets,
+    interval,
+    moved,
+    reading,
+)
 from interp.measure import Control, Measure
-from interp.statistics import Interval
 from reports.blocks import Figure, Measures, Prose, Table, plain
 from reports.part import Context, Heading, Part
 from reports.parts import learning, overview, patching, probing, verification
@@ -108,7 +118,7 @@ def _answer_measures(data: _Answers, context: Context) -> list[Measure]:
         return []
     depth = known["depth"].max()
     at = frame[(frame["regime"] == REGIMES[0]) & (frame["depth"] == depth) & (frame["round"] == depth)]
-    scores = {row["key"]: Interval(row["estimate"], row["low"], row["high"]) for row in at.to_dict("records")}
+    scores = {row["key"]: interval(row) for row in at.to_dict("records")}
     rivals = [key for key in _SHOWN if key in scores and key not in (MODEL, "breadth_first")]
     strongest = max(rivals, key=lambda key: scores[key].estimate)
     return [
@@ -137,12 +147,11 @@ def _solved(known: pd.DataFrame) -> Measure:
     worst = last[last["key"] == MODEL].iloc[0]
     beside = last[(last["depth"] == worst["depth"]) & ~last["key"].isin((MODEL, "breadth_first"))]
     rival = beside.iloc[-1] if len(beside) else None
-    score = Interval(worst["estimate"], worst["low"], worst["high"])
     beaten = {} if rival is None else {rival["key"].replace("_", " "): Control(float(rival["estimate"]))}
     return Measure(
         "solves",
         f"It solves the task: right in {_SOLVED:.0%} of episodes or more in the last round, at every depth",
-        score,
+        interval(worst),
         _SOLVED,
         unit="accuracy",
         controls=beaten,
@@ -186,7 +195,7 @@ def _compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _moved_measures(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Measure]:
     later = data[0][data[0]["later"] == 1].set_index("move").to_dict("index")
-    effect, control = (Interval(at["model"], at["low"], at["high"]).complement for at in (later[PARENT], later[OTHER]))
+    effect, control = (interval(at, "model").complement for at in (later[PARENT], later[OTHER]))
     return [
         Measure(
             "expands",
@@ -207,7 +216,7 @@ def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> li
     rows = [
         plain(
             f"{row['move']}, {'a round later' if row['later'] else 'at once'}",
-            Interval(row["model"], row["low"], row["high"]),
+            interval(row, "model"),
             {"parallel search": row["search"]},
         )
         for row in moves.to_dict("records")

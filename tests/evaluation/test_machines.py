@@ -19,9 +19,8 @@ from interp.evaluation.experts.latent import attention_to_experts, latent_contro
 from interp.evaluation.plan import cut, patterns, round_attention
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
-from interp.evaluation.reachability.frontier import codec, controlled, exact_sets, moved
-from interp.evaluation.reachability.frontier import exact as exactly_read
-from interp.evaluation.reachability.plan import reading
+from interp.evaluation.reachability import codec, controlled, exact_sets, moved, reading
+from interp.evaluation.reachability import exact as exactly_read
 from interp.model import checkpoints
 from interp.tasks import experts, reachability
 from reports.evaluation import draw

@@ -18,7 +18,6 @@ Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,15 +27,13 @@ from jaxtyping import Float
 from scipy import special
 
 from interp.checks import checked, non_empty
-from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.experts import regret
-from interp.evaluation.experts.regret import RegretScore
-from interp.evaluation.plan import MODEL, Scores, lookup
+from interp.evaluation.plan import MODEL, Scores
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance
-from interp.statistics import Interval, mean_interval
+from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime
 from interp.tasks.experts.layout import ExpertRound
@@ -49,42 +46,8 @@ BASELINES = (
     "majority_vote", "random", "bayes", "bayes_training", "oracle",
 )  # fmt: skip
 """Keys of the predictors beside the model; two of them depend on the episodes or on the model's training."""
-BATCH = 512
+_BATCH = 512
 """Episodes per rollout: bounds memory, and is fastest on a CPU."""
-
-
-@dataclass(frozen=True, eq=False)
-class ExpertScores(Tabled):
-    """Scores of a model and of its baselines on several regimes.
-
-    Attributes:
-        scores: by (regime, predictor key).
-        divergences: regime -> the model's KL divergence from the Bayes predictor, nats a round.
-        best_etas: regime -> the learning rate that suits weighted majority best.
-    """
-
-    scores: dict[tuple[str, str], RegretScore]
-    divergences: dict[str, Interval]
-    best_etas: dict[str, float]
-    settings: dict[str, object]
-
-    def get(self, regime: str, key: str = MODEL) -> RegretScore:
-        """One score."""
-        return lookup(self.scores, regime, key)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per regime, predictor and metric, with interval (and std over episodes for regret)."""
-        frames = [score.to_frame().assign(key=key) for (_, key), score in self.scores.items()]
-        shared = ["name", "reference", "decision", "regime", "n_episodes", "n_rounds", "n_experts", "seed", "key"]
-        for regime, value in self.divergences.items():
-            row = self.scores[regime, MODEL].to_frame().assign(key=MODEL).query("metric == 'excess_log_loss'")[shared]
-            frames.append(row.assign(metric="divergence", **vars(value)))
-        return pd.concat(frames, ignore_index=True)
-
-    def curves(self) -> pd.DataFrame:
-        """One row per regime, predictor and round: mean regret, low, high, std."""
-        frames = [s.curve_frame().assign(regime=regime, key=key) for (regime, key), s in self.scores.items()]
-        return pd.concat(frames, ignore_index=True)
 
 
 def training_prior(model: Machine) -> list[str]:
@@ -101,27 +64,25 @@ def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
     return float(etas[int(np.argmin(made))])
 
 
-def baselines(episodes: ExpertEpisodes, prior: list[str], eta: float) -> dict[str, Baseline]:
-    """The predictors of :data:`BASELINES` for these episodes and their :func:`best_eta`, by key.
+def baselines(prior: list[str], eta: float) -> dict[str, Baseline]:
+    """The predictors of :data:`BASELINES`, by key.
 
-    ``prior`` names the regimes that the model was trained on.
+    ``prior`` names the regimes that the model was trained on; ``eta`` is the best learning rate for the episodes.
     """
-    special: dict[str, tuple[str, str, Callable[[ExpertEpisodes], ExpertRun]]] = {
-        "weighted_majority_best": (
-            f"weighted majority, best eta {eta:.2g}", "WM best", partial(weighted_majority, eta=eta)
-        ),
-        "bayes_training": (
-            f"Bayes predictor, prior of {' or '.join(map(repr, prior))}", "Bayes, trained", partial(bayes, prior=prior)
-        ),
-    }  # fmt: skip
-    return {key: Baseline(key, *special[key]) if key in special else PREDICTORS[key] for key in BASELINES}
+    best = partial(weighted_majority, eta=eta)
+    trained = f"Bayes predictor, prior of {' or '.join(map(repr, prior))}"
+    own = {
+        "weighted_majority_best": Baseline("weighted_majority_best", f"weighted majority, best eta {eta:.2g}", best),
+        "bayes_training": Baseline("bayes_training", trained, partial(bayes, prior=prior)),
+    }
+    return {key: own.get(key) or PREDICTORS[key] for key in BASELINES}
 
 
 def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
     """P(y = 1) of every round, batch by batch."""
     parts = [
-        rollout(model, episodes.select(slice(start, start + BATCH))).predictions.double().numpy(force=True)
-        for start in range(0, len(episodes), BATCH)
+        rollout(model, episodes.select(slice(start, start + _BATCH))).predictions.double().numpy(force=True)
+        for start in range(0, len(episodes), _BATCH)
     ]
     return np.concatenate(parts)
 
@@ -147,7 +108,7 @@ def n_experts_of(model: Machine) -> int:
     layout = model.layout
     if not isinstance(layout, ExpertRound):
         raise InputError(f"{model.name!r} is a model of {layout.task!r}, not of expert advice")
-    low, high = layout.n_experts_range or (layout.n_experts, layout.n_experts)
+    ((low, high),) = layout.served
     return min(max(4, low), high)
 
 
@@ -161,8 +122,11 @@ def evaluate(
     n_experts: int | None = None,
     seed: int = 1,
     done: Callable[[int], None] = lambda steps: None,
-) -> ExpertScores:
-    """Score a model and every baseline on fresh episodes of each regime.
+) -> dict[str, Any]:
+    """Score a model and every baseline on fresh episodes of each regime, and their regret round by round.
+
+    "regimes" are by regime, predictor and metric, the metrics of :func:`regret.score` and the model's "divergence" from
+    the Bayes predictor, in nats a round. "regret_curves" have a row a regime, predictor and round.
 
     Args:
         regimes: names or records; every regime with a meaning for this number of experts when None.
@@ -173,38 +137,46 @@ def evaluate(
     records = [get_regime(regime) for regime in (fitting_regimes(model) if regimes is None else regimes)]
     require(len(records) > 0, "no regime to evaluate on; give at least one")
     prior = training_prior(model)
-    scores, divergences, etas = {}, {}, {}
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    beside: dict[tuple[Any, ...], dict[str, Any]] = {}
+    curves = []
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
-        etas[record.name] = best_eta(episodes)
-        beside = baselines(episodes, prior, etas[record.name])
-        runs = {key: (a.name, a.run(episodes)) for key, a in beside.items()}
+        runs = {key: (a.name, a.run(episodes)) for key, a in baselines(prior, best_eta(episodes)).items()}
         runs = {MODEL: (model.name, ExpertRun(predict(model, episodes))), **runs}
         bound = runs["bayes"][1]
         reference = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
         for key, (name, run) in runs.items():
-            scores[record.name, key] = regret.score(
+            scored = regret.score(
                 run.predictions, episodes, name=name, decision=run.decision, reference=bound.predictions,
                 reference_name=reference, seed=seed,
             )  # fmt: skip
+            numbers |= {(record.name, key, *metric): value for metric, value in scored.numbers.items()}
+            beside |= {(record.name, key, *metric): values for metric, values in scored.beside.items()}
+            over = regret.regret(run.predictions, episodes, run.decision)
+            columns = dict(zip(("regret", "low", "high"), bootstrap_mean(over, seed=seed), strict=True))
+            curve = pd.DataFrame({"name": name, "round": np.arange(1, n_rounds + 1), **columns, "std": over.std(0)})
+            curves.append(curve.assign(regime=record.name, key=key))
         apart = divergence(bound.predictions, runs[MODEL][1].predictions).mean(1)
         if np.isfinite(apart).all():
-            divergences[record.name] = mean_interval(apart, seed=seed)
+            at = (record.name, MODEL, "divergence")
+            numbers[at], beside[at] = mean_interval(apart, seed=seed), beside[record.name, MODEL, "excess_log_loss"]
         done(1)
     settings = provenance(
         model, training_prior=prior, n_episodes=n_episodes, n_rounds=n_rounds,
         n_experts=n_experts, horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0, seed=seed,
     )  # fmt: skip
-    return ExpertScores(scores, divergences, etas, settings)
+    scores = Scores(("regime", "key", "metric"), numbers, settings, beside)
+    return {"regimes": scores, "regret_curves": pd.concat(curves, ignore_index=True)}
 
 
 # Episodes longer than training's.
 
-WINDOWS = (
+_WINDOWS = (
     (0, 10), (10, 20), (20, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 500), (500, 750), (750, 1000),
 )  # fmt: skip
 """Rounds [start, stop) of a long episode."""
-LONGEST = WINDOWS[-1][1]
+LONGEST = _WINDOWS[-1][1]
 
 
 @checked
@@ -215,7 +187,7 @@ def over_lengths(
     n_rounds: int = LONGEST,
     n_experts: int | None = None,
     regime: str = "uniform",
-    windows: Sequence[tuple[int, int]] = WINDOWS,
+    windows: Sequence[tuple[int, int]] = _WINDOWS,
     seed: int = 2,
 ) -> Scores:
     """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of long episodes.

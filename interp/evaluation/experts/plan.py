@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from interp.evaluation.experts import by_regime, regret, theory
@@ -22,12 +21,9 @@ from interp.evaluation.experts.regret import calibration
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, joined, lacks_room, row, unless
 from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.provenance import provenance
 from interp.statistics import NO_NUMBER
 from interp.tasks.experts.episodes import sample
 from interp.tasks.experts.predictors import bayes
-
-__all__ = ["plan"]
 
 
 def plan() -> EvaluationPlan:
@@ -80,12 +76,11 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
 def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of expert advice, by name."""
     by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
-    scored = joined(by_name, "scores", "divergences", "best_etas")
-    frame = scored.to_frame()
+    frame = joined([part["regimes"] for part in by_name]).to_frame()
     return {
         "summary": _wide(frame[frame["metric"].isin(("regret", "accuracy"))]),
         "regimes": frame,
-        "regret_curves": scored.curves(),
+        "regret_curves": pd.concat([part["regret_curves"] for part in by_name], ignore_index=True),
         "lengths": found[_LONG],
         **found[_BATCH],
     }
@@ -108,30 +103,34 @@ _SHIFTED = ("stratified", "flat", "anti-signal")
 def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     """The claims about a model of expert advice; see :func:`interp.evaluation.suite.headline`."""
     main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
-    scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)
+    scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)["regimes"]
+
+    def value(regime: str, key: str, metric: str) -> float:
+        return scored.get(regime, key, metric).estimate
+
     claims = []
     for regime in main:
-        own, bayes, trained, wm = (
-            scored.get(regime, key) for key in ("model", "bayes", "bayes_training", "weighted_majority_best")
-        )
-        if own.excess is not None:
-            text = f"Bayes predictor {bayes.log_loss.estimate:.4f} nats"
-            if len(main) > 1 and trained.excess is not None:
-                text += f", that of the training prior {trained.excess.estimate:.4f} above it"
-            claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", own.excess, text))
-        if regime in scored.divergences:
+        own = scored.get(regime, MODEL, "excess_log_loss")
+        text = f"Bayes predictor {value(regime, 'bayes', 'log_loss'):.4f} nats"
+        if len(main) > 1:
+            trained = value(regime, "bayes_training", "excess_log_loss")
+            text += f", that of the training prior {trained:.4f} above it"
+        claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", own, text))
+        if (regime, MODEL, "divergence") in scored.numbers:
             text = "expected excess, by the KL divergence from the Bayes predictor"
-            claims.append(row(f"{regime}: KL from Bayes (nats a round)", scored.divergences[regime], text))
-        text = f"Bayes {bayes.accuracy.estimate:.4f}, weighted majority at its best eta {wm.accuracy.estimate:.4f}"
-        claims.append(row(f"{regime}: accuracy", own.accuracy, text))
+            apart = scored.get(regime, MODEL, "divergence")
+            claims.append(row(f"{regime}: KL from Bayes (nats a round)", apart, text))
+        bayes, wm = (value(regime, key, "accuracy") for key in ("bayes", "weighted_majority_best"))
+        text = f"Bayes {bayes:.4f}, weighted majority at its best eta {wm:.4f}"
+        claims.append(row(f"{regime}: accuracy", scored.get(regime, MODEL, "accuracy"), text))
+    beside = {
+        "Bayes, training prior": "bayes_training",
+        "Bayes, own prior": "bayes",
+        "weighted majority, best eta": "weighted_majority_best",
+    }
     for regime in (*main, *_SHIFTED):
-        beside = {
-            "Bayes, training prior": scored.get(regime, "bayes_training"),
-            "Bayes, own prior": scored.get(regime, "bayes"),
-            "weighted majority, best eta": scored.get(regime, "weighted_majority_best"),
-        }
-        text = ", ".join(f"{name} {score.regret.estimate:.2f}" for name, score in beside.items())
-        claims.append(row(f"{regime}: regret after 100 rounds", scored.get(regime).regret, text))
+        text = ", ".join(f"{name} {value(regime, key, 'regret'):.2f}" for name, key in beside.items())
+        claims.append(row(f"{regime}: regret after 100 rounds", scored.get(regime, MODEL, "regret"), text))
     few = max(2, n_episodes // 8)
     (first, *late), n_rounds = _WINDOWS, _WINDOWS[-1][1]
     long, said = None, lacks_room(model, n_rounds)
@@ -160,7 +159,9 @@ def _theory(model: Machine, n_episodes: int = 128, seed: int = 0) -> pd.DataFram
     made = theory.check(seed=seed)
     if not model.is_handwired:
         made += excess_is_divergence(model, n_episodes, seed)
-    return pd.concat([check.to_frame() for check in made], ignore_index=True)
+    return pd.DataFrame([{**vars(check), "holds": check.holds} for check in made])[
+        ["claim", "error", "bound", "holds", "left", "right"]
+    ]
 
 
 def excess_is_divergence(model: Machine, n_episodes: int = 128, seed: int = 0) -> list[theory.TheoryCheck]:
@@ -173,13 +174,7 @@ def excess_is_divergence(model: Machine, n_episodes: int = 128, seed: int = 0) -
     predictions, best = by_regime.predict(model, episodes), bayes(episodes).predictions
     excess = regret.excess_log_loss(predictions, best, episodes).sum(1)
     divergence = by_regime.divergence(best, predictions).sum(1)
-    difference = excess - divergence
-    left, right = float(excess.mean()), float(divergence.mean())
-    settings = provenance(model, n_episodes=n_episodes, seed=seed)
-    bound = float(4 * difference.std(ddof=1) / np.sqrt(len(difference)))
-    identity = f"excess log-loss of {model.name} over Bayes = summed KL"
+    identity = theory.equal_means(f"excess log-loss of {model.name} over Bayes = summed KL", excess, divergence)
     at_most = f"summed KL of {model.name} <= its excess log-loss over Bayes (corollary)"
-    return [
-        theory.TheoryCheck(identity, abs(left - right), bound, left, right, settings),
-        theory.TheoryCheck(at_most, max(0.0, right - left), bound, right, left, settings),
-    ]
+    left, right = identity.right, identity.left
+    return [identity, theory.TheoryCheck(at_most, max(0.0, left - right), identity.bound, left, right)]

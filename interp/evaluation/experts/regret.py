@@ -34,12 +34,13 @@ from numpy.typing import ArrayLike
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require, unknown_name
+from interp.evaluation.plan import Scores
 from interp.provenance import provenance
-from interp.statistics import Interval, bootstrap_mean, mean_interval, percentile_bounds, resample_weights
+from interp.statistics import Interval, mean_interval, percentile_bounds, resample_weights
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.predictors import Decision
 
-PerRound = Float[np.ndarray, "episode round"]
+_PerRound = Float[np.ndarray, "episode round"]
 
 _DECISIONS = ("threshold", "sample")
 _TIE = 1e-12
@@ -48,7 +49,7 @@ ROUNDING = 1e-6
 """A probability may leave [0, 1] by this much: a float32 model's rounding, clipped."""
 
 
-def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
+def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     """``predictions`` as Float[episode, round]."""
     p = np.asarray(predictions, dtype=np.float64)
     wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
@@ -60,7 +61,7 @@ def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRo
     return np.clip(p, 0.0, 1.0)
 
 
-def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
+def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
     """Expected mistakes of each round, in [0, 1]."""
     p = check_predictions(predictions, episodes)
     if decision not in _DECISIONS:
@@ -70,77 +71,25 @@ def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decisio
     return np.abs(p - episodes.labels)
 
 
-def expert_mistakes(episodes: ExpertEpisodes) -> Float[np.ndarray, "episode round"]:
-    """Cumulative mistakes of the best expert of each prefix."""
-    return (~episodes.correct).cumsum(axis=1).min(axis=-1).astype(np.float64)
-
-
 @checked
-def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
+def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
     """The regret after each round, never clipped."""
-    return mistakes(predictions, episodes, decision).cumsum(axis=1) - expert_mistakes(episodes)
+    of_best = (~episodes.correct).cumsum(axis=1).min(axis=-1)  # mistakes of the best expert of each prefix
+    return mistakes(predictions, episodes, decision).cumsum(axis=1) - of_best
 
 
-def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
+def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong."""
     p = check_predictions(predictions, episodes)
     with np.errstate(divide="ignore"):
         return -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
 
 
-def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
+def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     """Log-loss of ``predictions`` minus that of ``reference``, which must be finite, round by round, in nats."""
     bound = log_loss(reference, episodes)
     require(bool(np.isfinite(bound).all()), "the reference was certain and wrong; excess over infinity does not exist")
     return log_loss(predictions, episodes) - bound
-
-
-@dataclass(frozen=True, eq=False)
-class RegretScore(Tabled):
-    """How good one learner's predictions were, each number with its 95 % bootstrap interval over episodes.
-
-    Attributes:
-        regret: regret after the last round, and ``regret_std``, its standard deviation over episodes.
-        log_loss: nats a round; infinite when it was certain and wrong.
-        excess: log-loss above ``reference``, nats a round; None without a reference.
-        reference: name of the reference, with what it ignores of the regime, if anything.
-        regret_curve: mean, low, high and standard deviation over episodes.
-    """
-
-    name: str
-    decision: str
-    accuracy: Interval
-    regret: Interval
-    regret_std: float
-    log_loss: Interval
-    excess: Interval | None
-    reference: str
-    regret_curve: Float[np.ndarray, "4 round"] = field(repr=False)
-    settings: dict[str, Any] = field(repr=False)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per metric: name, metric, estimate, low, high, std, and the settings that matter."""
-        metrics = {"accuracy": self.accuracy, "regret": self.regret, "log_loss": self.log_loss}
-        if self.excess is not None:
-            metrics["excess_log_loss"] = self.excess
-        rows = [
-            {
-                "name": self.name,
-                "metric": metric,
-                **vars(interval),
-                "std": self.regret_std if metric == "regret" else np.nan,
-                "reference": self.reference if metric == "excess_log_loss" else "",
-                "decision": self.decision,
-                **{key: self.settings[key] for key in ("regime", "n_episodes", "n_rounds", "n_experts", "seed")},
-            }
-            for metric, interval in metrics.items()
-        ]
-        return pd.DataFrame(rows)
-
-    def curve_frame(self) -> pd.DataFrame:
-        """One row per round: name, round (from 1), regret, low, high, std."""
-        columns = dict(zip(("regret", "low", "high", "std"), self.regret_curve, strict=True))
-        return pd.DataFrame({"name": self.name, "round": np.arange(1, self.regret_curve.shape[1] + 1), **columns})
 
 
 @checked
@@ -153,45 +102,39 @@ def score(
     reference: ArrayLike | None = None,
     reference_name: str = "reference",
     seed: int = 0,
-) -> RegretScore:
-    """Score predictions against the truth and the best expert.
+) -> Scores:
+    """Score predictions against the truth and the best expert: "accuracy", "regret" after the last round, "log_loss".
+
+    Log-loss is in nats a round, and infinite where a predictor was certain and wrong. With a ``reference``, usually the
+    Bayes predictor's predictions, "excess_log_loss" is the log-loss above its own.
 
     Args:
         predictions: P(y=1) [episode, round].
         decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
-        reference: predictions to take the excess log-loss over, usually the Bayes predictor's.
+        reference_name: the reference's name, with what it ignores of the regime, if anything.
     """
-    wrong = mistakes(predictions, episodes, decision)
-    curve = wrong.cumsum(axis=1) - expert_mistakes(episodes)
-    mean, low, high = bootstrap_mean(curve, seed=seed)
-    settings = provenance(
-        regime=episodes.regime, n_episodes=len(episodes), n_rounds=episodes.n_rounds, n_experts=episodes.n_experts,
-        seed=episodes.seed, params=dict(episodes.params),
-    )  # fmt: skip
-    excess = None if reference is None else excess_log_loss(predictions, reference, episodes)
-    return RegretScore(
-        name=name,
-        decision=decision,
-        accuracy=mean_interval(1 - wrong.mean(axis=1), seed=seed),
-        regret=Interval(float(mean[-1]), float(low[-1]), float(high[-1])),
-        regret_std=float(curve[:, -1].std()),
-        log_loss=_interval(log_loss(predictions, episodes).mean(axis=1), seed),
-        excess=None if excess is None else _interval(excess.mean(axis=1), seed),
-        reference="" if reference is None else reference_name,
-        regret_curve=np.stack([mean, low, high, curve.std(axis=0)]),
-        settings=settings,
-    )
-
-
-def _interval(per_episode: np.ndarray, seed: int) -> Interval:
-    if np.isfinite(per_episode).all():
-        return mean_interval(per_episode, seed=seed)
-    return Interval(np.inf, np.inf, np.inf)
+    after = regret(predictions, episodes, decision)[:, -1]
+    measured = {
+        "accuracy": 1 - mistakes(predictions, episodes, decision).mean(axis=1),
+        "regret": after,
+        "log_loss": log_loss(predictions, episodes).mean(axis=1),
+    }
+    if reference is not None:
+        measured["excess_log_loss"] = excess_log_loss(predictions, reference, episodes).mean(axis=1)
+    drawn = {key: getattr(episodes, key) for key in ("regime", "n_rounds", "n_experts", "seed")}
+    own = {"name": name, "decision": decision, "n_episodes": len(episodes), **drawn}
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    beside: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for metric, values in measured.items():
+        finite = bool(np.isfinite(values).all())
+        numbers[metric,] = mean_interval(values, seed=seed) if finite else Interval(np.inf, np.inf, np.inf)
+        std = float(after.std()) if metric == "regret" else np.nan
+        beside[metric,] = {"std": std, "reference": reference_name if metric == "excess_log_loss" else "", **own}
+    settings = provenance(**drawn, n_episodes=len(episodes), params=dict(episodes.params))
+    return Scores(("metric",), numbers, settings, beside)
 
 
 _N_DRAWS = 200  # sets of labels drawn to see what calibrated predictions show by chance
-
-_PerBin = Float[np.ndarray, " bin"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,25 +142,19 @@ class Calibration(Tabled):
     """The reliability of predictions.
 
     Attributes:
-        prediction, frequency: mean prediction and frequency of label 1 in each bin; NaN in an empty bin.
-        low, high: 95 % bootstrap interval of the frequency.
+        bins: a row a bin: its bounds and ``share`` of the predictions, their mean, the ``frequency`` of label 1 with a
+            95 % bootstrap interval; NaN in an empty bin.
         chance: the error under perfect calibration: mean and 95 % range over drawn labels.
     """
 
-    edges: Float[np.ndarray, " edge"]
-    share: _PerBin
-    prediction: _PerBin
-    frequency: _PerBin
-    low: _PerBin
-    high: _PerBin
+    bins: pd.DataFrame = field(repr=False)
     error: float
     chance: Interval
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per bin."""
-        bins = {name: getattr(self, name) for name in ("share", "prediction", "frequency", "low", "high")}
-        return pd.DataFrame({"from": self.edges[:-1], "to": self.edges[1:], **bins})
+        return self.bins
 
 
 @checked
@@ -245,9 +182,11 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
         prediction, frequency = predicted.sum(axis=0) / total, observed.sum(axis=0) / total
     rng = np.random.default_rng([seed, 1])
     drawn = [error((rng.random(p.shape) < p).astype(float)) for _ in range(_N_DRAWS)]
+    edges = np.linspace(0, 1, n_bins + 1)
+    columns = {"from": edges[:-1], "to": edges[1:], "share": total / total.sum(), "prediction": prediction}
     return Calibration(
-        edges=np.linspace(0, 1, n_bins + 1), share=total / total.sum(), prediction=prediction, frequency=frequency,
-        low=low, high=high, error=error(episodes.labels.astype(float)),
-        chance=Interval.of_samples(drawn, float(np.mean(drawn))),
-        settings=provenance(regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed),
+        pd.DataFrame({**columns, "frequency": frequency, "low": low, "high": high}),
+        error(episodes.labels.astype(float)),
+        Interval.of_samples(drawn, float(np.mean(drawn))),
+        provenance(regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed),
     )  # fmt: skip

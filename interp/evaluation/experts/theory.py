@@ -20,25 +20,22 @@ trained on the task runs multiplicative weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, Int
 from scipy import special
 
 from interp.checks import checked, integer, refuse_beyond_machine
 from interp.errors import require
-from interp.provenance import provenance
 
-Weights = Float[np.ndarray, "... expert"]
+_Weights = Float[np.ndarray, "... expert"]
 _Distributions = Float[np.ndarray, "episode round expert outcome"]
 _Forecasts = Float[np.ndarray, "episode round outcome"]
 
 
 @dataclass(frozen=True, eq=False)
-class LatentExpertEpisodes:
+class _LatentExpertEpisodes:
     """Episodes in which one expert, drawn once, generates every outcome."""
 
     distributions: _Distributions
@@ -53,9 +50,9 @@ class LatentExpertEpisodes:
         return np.take_along_axis(self.distributions, self.outcomes[..., None, None], axis=-1)[..., 0]
 
 
-def sample_latent_expert(
+def _sample_latent_expert(
     n_episodes: int, n_rounds: int, n_experts: int, n_outcomes: int = 2, *, concentration: float = 2.0, seed: int = 0
-) -> LatentExpertEpisodes:
+) -> _LatentExpertEpisodes:
     """Episodes of the appendix's model, with Dirichlet predictions and a Dirichlet(1) prior over experts."""
     sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts, "n_outcomes": n_outcomes}
     for name, size in sizes.items():
@@ -70,23 +67,23 @@ def sample_latent_expert(
     truth = distributions[np.arange(n_episodes)[:, None], np.arange(n_rounds), experts[:, None]]
     luck = np.random.default_rng([seed, 3]).random((n_episodes, n_rounds, 1))
     outcomes = np.minimum((luck > truth.cumsum(axis=-1)).sum(axis=-1), n_outcomes - 1)
-    return LatentExpertEpisodes(distributions, outcomes, experts, prior, seed)
+    return _LatentExpertEpisodes(distributions, outcomes, experts, prior, seed)
 
 
-def posterior_update(weights: Weights, likelihoods: Weights) -> Weights:
+def _posterior_update(weights: _Weights, likelihoods: _Weights) -> _Weights:
     """One step of Bayes' rule: ``w r / sum(w r)``."""
     joint = weights * likelihoods
     return joint / joint.sum(axis=-1, keepdims=True)
 
 
-def posterior(episodes: LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
+def posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
     """P(I* = i | history) before each round, and after the last, from the definition: prior times all likelihoods."""
     evidence = np.log(episodes.likelihoods).cumsum(axis=1)
     start = np.zeros_like(evidence[:, :1])
     return special.softmax(np.log(episodes.prior) + np.concatenate([start, evidence], axis=1), axis=-1)
 
 
-def multiplicative_weights(episodes: LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
+def _multiplicative_weights(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
     """The weights of multiplicative weights with eta = 1, losses ``-log p_i(Y)`` and the prior as start."""
     weights = np.broadcast_to(episodes.prior, (len(episodes.outcomes), len(episodes.prior)))
     path = [weights]
@@ -97,15 +94,15 @@ def multiplicative_weights(episodes: LatentExpertEpisodes) -> Float[np.ndarray, 
     return np.stack(path, axis=1)
 
 
-def mixture_log_loss(logits: Weights, likelihoods: Weights) -> Float[np.ndarray, ...]:
+def _mixture_log_loss(logits: _Weights, likelihoods: _Weights) -> Float[np.ndarray, ...]:
     """``-log sum_i softmax(lambda)_i r_i``, one round's loss of the mixture."""
     return special.logsumexp(logits, axis=-1) - special.logsumexp(logits, b=likelihoods, axis=-1)
 
 
-def mixture_log_loss_gradient(logits: Weights, likelihoods: Weights) -> Weights:
+def _mixture_log_loss_gradient(logits: _Weights, likelihoods: _Weights) -> _Weights:
     """Its gradient in the logits: ``w - w+``, the displacement from the posterior back to the weights."""
     weights = special.softmax(logits, axis=-1)
-    return weights - posterior_update(weights, likelihoods)
+    return weights - _posterior_update(weights, likelihoods)
 
 
 def mixture(weights: Float[np.ndarray, "episode round expert"], distributions: _Distributions) -> _Forecasts:
@@ -126,21 +123,23 @@ class TheoryCheck:
     bound: float
     left: float = np.nan
     right: float = np.nan
-    settings: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def holds(self) -> bool:
         """Whether the error is within the bound."""
         return bool(self.error <= self.bound)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row."""
-        columns = ("claim", "error", "bound", "holds", "left", "right")
-        return pd.DataFrame([{column: getattr(self, column) for column in columns}])
+
+def equal_means(claim: str, left: np.ndarray, right: np.ndarray) -> TheoryCheck:
+    """Whether two numbers of every episode have one mean: the means may differ by four standard errors."""
+    difference = left - right
+    bound = 4 * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
+    means = float(left.mean()), float(right.mean())
+    return TheoryCheck(claim, float(abs(difference.mean())), float(bound), *means)
 
 
-def excess_and_divergence(
-    forecasts: _Forecasts, episodes: LatentExpertEpisodes
+def _excess_and_divergence(
+    forecasts: _Forecasts, episodes: _LatentExpertEpisodes
 ) -> tuple[Float[np.ndarray, " episode"], Float[np.ndarray, " episode"]]:
     """Each episode's summed excess log-loss over the posterior mixture, and its summed KL from it, in nats.
 
@@ -152,24 +151,24 @@ def excess_and_divergence(
     return excess, (best * ratio).sum(axis=(1, 2))
 
 
-def every_history(
+def _every_history(
     n_rounds: int = 6, n_experts: int = 3, n_outcomes: int = 2, seed: int = 0
-) -> tuple[LatentExpertEpisodes, Float[np.ndarray, " episode"]]:
+) -> tuple[_LatentExpertEpisodes, Float[np.ndarray, " episode"]]:
     """All histories that the same forecasts of the experts can meet, one an episode, and the probability of each.
 
     ``experts`` is -1 throughout: an episode is a history, whichever expert made it.
 
-    >>> episodes, probabilities = every_history(n_rounds=4)
+    >>> episodes, probabilities = _every_history(n_rounds=4)
     >>> episodes.outcomes.shape, float(probabilities.sum().round(12))
     ((16, 4), 1.0)
     """
     integer("n_outcomes", n_outcomes, 1)
     many = f"{n_outcomes} outcomes in {n_rounds} rounds have more histories than the 65,536 that are gone through"
     require(n_rounds * np.log2(n_outcomes) <= 16, many)
-    drawn = sample_latent_expert(1, n_rounds, n_experts, n_outcomes, seed=seed)
+    drawn = _sample_latent_expert(1, n_rounds, n_experts, n_outcomes, seed=seed)
     outcomes = np.stack(np.meshgrid(*[np.arange(n_outcomes)] * n_rounds, indexing="ij"), axis=-1).reshape(-1, n_rounds)
     forecasts = drawn.distributions.repeat(len(outcomes), axis=0)
-    episodes = LatentExpertEpisodes(forecasts, outcomes, np.full(len(outcomes), -1), drawn.prior, seed)
+    episodes = _LatentExpertEpisodes(forecasts, outcomes, np.full(len(outcomes), -1), drawn.prior, seed)
     return episodes, episodes.likelihoods.prod(axis=1) @ drawn.prior
 
 
@@ -179,21 +178,15 @@ def corollary(n_rounds: int = 6, n_experts: int = 3, seed: int = 0) -> TheoryChe
     They update at four wrong rates, and with the experts exchanged. ``error`` is the most by which a learner's summed
     KL exceeds its excess risk; ``left`` and ``right`` are the two of the learner with the largest.
     """
-    episodes, probabilities = every_history(n_rounds, n_experts, seed=seed)
+    episodes, probabilities = _every_history(n_rounds, n_experts, seed=seed)
     right = np.log(posterior(episodes)[:, :-1])
     wrong = [special.softmax(rate * right, axis=-1) for rate in (0.0, 0.5, 0.9, 2.0)]
     wrong.append(np.roll(special.softmax(right, axis=-1), 1, axis=-1))
-    sums = np.array([excess_and_divergence(mixture(weights, episodes.distributions), episodes) for weights in wrong])
+    sums = np.array([_excess_and_divergence(mixture(weights, episodes.distributions), episodes) for weights in wrong])
     epsilon, divergence = (sums @ probabilities).T
     largest = int(divergence.argmax())
-    return TheoryCheck(
-        "summed KL <= excess log-loss (corollary)",
-        error=float(max(0.0, (divergence - epsilon).max())),
-        bound=1e-12,
-        left=float(divergence[largest]),
-        right=float(epsilon[largest]),
-        settings=provenance(n_rounds=n_rounds, n_experts=n_experts, seed=seed),
-    )
+    error, sides = float(max(0.0, (divergence - epsilon).max())), (float(divergence[largest]), float(epsilon[largest]))
+    return TheoryCheck("summed KL <= excess log-loss (corollary)", error, 1e-12, *sides)
 
 
 @checked
@@ -202,26 +195,23 @@ def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: 
 
     The simulated identity may miss by four standard errors (false alarms: 6 in 100,000 seeds).
     """
-    episodes = sample_latent_expert(n_episodes, n_rounds, n_experts, seed=seed)
-    settings = provenance(n_episodes=n_episodes, n_rounds=n_rounds, n_experts=n_experts, seed=seed)
-    update = np.abs(posterior(episodes) - multiplicative_weights(episodes)).max()
-    checks = [TheoryCheck("posterior = multiplicative weights", float(update), 1e-12, settings=settings)]
-
+    episodes = _sample_latent_expert(n_episodes, n_rounds, n_experts, seed=seed)
+    update = np.abs(posterior(episodes) - _multiplicative_weights(episodes)).max()
     logits = np.random.default_rng([seed, 4]).normal(size=(100, n_experts))
     likelihoods = episodes.likelihoods.reshape(-1, n_experts)[:100]
     logits = logits[: len(likelihoods)]
     shifts = 1e-5 * np.eye(n_experts)[:, None]
-    up, down = (mixture_log_loss(logits + sign * shifts, likelihoods) for sign in (1, -1))
+    up, down = (_mixture_log_loss(logits + sign * shifts, likelihoods) for sign in (1, -1))
     slope = np.moveaxis(up - down, 0, -1) / 2e-5
-    gradient = np.abs(slope - mixture_log_loss_gradient(logits, likelihoods)).max()
-    checks.append(TheoryCheck("gradient of the log-loss = w - w+", float(gradient), 1e-9, settings=settings))
-
+    gradient = np.abs(slope - _mixture_log_loss_gradient(logits, likelihoods)).max()
     # A learner that is wrong in an ordinary way: it updates at half the learning rate.
     slow = special.softmax(0.5 * np.log(posterior(episodes)[:, :-1]), axis=-1)
-    excess, divergence = excess_and_divergence(mixture(slow, episodes.distributions), episodes)
-    difference = excess - divergence
-    bound = 4 * difference.std(ddof=1) / np.sqrt(len(difference)) if len(difference) > 1 else np.inf
-    left, right = float(excess.mean()), float(divergence.mean())
-    claim = "excess log-loss = summed KL"
-    checks.append(TheoryCheck(claim, float(abs(difference.mean())), float(bound), left, right, settings))
-    return [*checks, corollary(seed=seed)]
+    return [
+        TheoryCheck("posterior = multiplicative weights", float(update), 1e-12),
+        TheoryCheck("gradient of the log-loss = w - w+", float(gradient), 1e-9),
+        equal_means(
+            "excess log-loss = summed KL",
+            *_excess_and_divergence(mixture(slow, episodes.distributions), episodes),
+        ),
+        corollary(seed=seed),
+    ]

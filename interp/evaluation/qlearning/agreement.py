@@ -29,7 +29,6 @@ same question from inside. Most steps do not depend on gamma, so that a poor imi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -37,8 +36,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import checked
-from interp.display import Tabled
-from interp.errors import require, require_known
+from interp.errors import require
+from interp.evaluation.plan import Scores
 from interp.kinds import shown
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
@@ -60,39 +59,9 @@ QUANTITIES: dict[str, str] = {
     "share_tied": "share of tied steps",
     "share_disputed": "share of disputed steps",
 }
-PHASES = ("all", "early", "middle", "late")
+_PHASES = ("all", "early", "middle", "late")
 _MINIMUM_PROBABILITY = 1e-12
 """Probabilities are clipped here before the logarithm, so that a one-hot policy has a finite cross-entropy."""
-
-
-@dataclass(frozen=True)
-class AgreementResult(Tabled):
-    """Agreement of a policy with tabular Q-learning, with its controls.
-
-    Attributes:
-        intervals: by (quantity, phase); NaN where there was no such step.
-        n_steps: by (quantity, phase), how many steps it rests on.
-    """
-
-    intervals: dict[tuple[str, str], Interval]
-    n_steps: dict[tuple[str, str], int]
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    def get(self, quantity: str, phase: str = "all") -> Interval:
-        """One quantity (a key of ``QUANTITIES``) in one phase ("all", "early", "middle", "late")."""
-        for kind, name, valid in (("quantity", quantity, [q for q, _ in self.intervals]), ("phase", phase, PHASES)):
-            require_known(kind, name, valid, limit=20)
-        require(
-            self.n_steps[quantity, phase] > 0,
-            f"{quantity!r} does not exist here: no step of the {phase!r} phase counts for it; use more episodes",
-        )
-        return self.intervals[quantity, phase]
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per quantity and phase."""
-        named = {key: {"quantity": key[0], "name": QUANTITIES[key[0]], "phase": key[1]} for key in self.intervals}
-        rows = [{**named[key], **vars(value), "n_steps": self.n_steps[key]} for key, value in self.intervals.items()]
-        return pd.DataFrame(rows)
 
 
 @checked
@@ -103,8 +72,11 @@ def agreement(
     table: Literal["after", "before"] = "after",
     n_resamples: int = 1000,
     seed: int = 0,
-) -> AgreementResult:
-    """Compare a policy with the greedy actions of the episodes' tables.
+) -> Scores:
+    """Compare a policy with the greedy actions of the episodes' tables: by quantity and phase of the episodes.
+
+    The phases are "all" rounds and the "early", "middle" and "late" thirds. ``n_steps`` beside a number says how many
+    steps it rests on; it is NaN where there was none.
 
     Args:
         predictions: probabilities ``[episode, round, action]`` (the choice is the largest, lowest index on ties) or
@@ -115,16 +87,17 @@ def agreement(
     pairs = one_each("predictions", predictions, episodes)
     batches, counted = [b for _, b in pairs], [_count(_policy(p, b), b, table) for p, b in pairs]
     quantities = [q for q in QUANTITIES if all(q in counts for counts in counted)]
-    intervals, n_steps = {}, {}
+    numbers: dict[tuple[Any, ...], Interval] = {}
+    beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     weights = resample_weights(sum(map(len, batches)), n_resamples, seed)
     for quantity in quantities:
-        for phase in PHASES:
+        for phase in _PHASES:
             parts = [_over_phase(*counts[quantity], phase) for counts in counted]
             hits, steps = (np.concatenate(column) for column in zip(*parts, strict=True))
-            intervals[quantity, phase] = ratio_interval(hits, steps, weights=weights)
-            n_steps[quantity, phase] = int(steps.sum())
+            numbers[quantity, phase] = ratio_interval(hits, steps, weights=weights)
+            beside[quantity, phase] = {"name": QUANTITIES[quantity], "n_steps": int(steps.sum())}
     made = drawn_from(batches, n_episodes=sum(map(len, batches)), table=table, bootstrap_seed=seed)
-    return AgreementResult(intervals, n_steps, made)
+    return Scores(("quantity", "phase"), numbers, made, beside)
 
 
 def agreement_by_round(
@@ -218,7 +191,7 @@ def _over_phase(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if phase != "all":
         third = 3 * np.arange(hits.shape[1]) // hits.shape[1]
-        here = third == PHASES.index(phase) - 1
+        here = third == _PHASES.index(phase) - 1
         hits, steps = hits[:, here], steps[:, here]
     return hits.sum(1), steps.sum(1)
 
@@ -226,24 +199,6 @@ def _over_phase(
 # Which discount do the choices follow?
 
 _GAMMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
-
-
-@dataclass(frozen=True)
-class DiscountResult(Tabled):
-    """Agreement of choices with the tables of many discounts.
-
-    ``best`` is the discount that choices follow best: the middle of those that tie, and an interval over all of them.
-    """
-
-    gammas: tuple[float, ...]
-    agreement: tuple[Interval, ...]
-    best: Interval
-    settings: dict[str, Any] = field(repr=False)
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per discount; ``best`` repeats the one followed best."""
-        rows = [{"gamma": gamma, **vars(value)} for gamma, value in zip(self.gammas, self.agreement, strict=True)]
-        return pd.DataFrame(rows).assign(best=self.best.estimate, best_low=self.best.low, best_high=self.best.high)
 
 
 @checked
@@ -254,17 +209,26 @@ def followed_discount(
     table: Literal["after", "before"] = "after",
     gammas: Sequence[float] = _GAMMAS,
     seed: int = 0,
-) -> DiscountResult:
-    """Compare choices ``[episode, round]``, one array per batch, with the tables of each discount."""
+) -> Scores:
+    """Agreement of choices ``[episode, round]``, one array per batch, with the tables of each discount.
+
+    ``best`` beside every number is the discount that choices follow best: the middle of those that tie, with an
+    interval over all of them.
+    """
     require(len(gammas) > 0, "no discount to compare with; give at least one")
     alike = [c.shape for c in choices] == [b.states.shape for b in batches]
     require(alike, "choices must be [episode, round] for every batch")
     for c, b in zip(choices, batches, strict=True):
         known = np.issubdtype(c.dtype, np.integer) and bool(((c >= 0) & (c < b.n_actions)).all())
         require(known, f"choices must be actions 0 to {b.n_actions - 1}, got {shown(c)}")
-    pairs = list(zip(choices, batches, strict=True))
-    columns = [np.concatenate([_hits(c, b.relearned(gamma=gamma), table) for c, b in pairs]) for gamma in gammas]
-    hits = np.stack(columns, 1)
+
+    def hits_of(gamma: float) -> np.ndarray:
+        """Per episode, the expected number of rounds where a greedy action of its tables is the one chosen."""
+        sets = [_greedy(batch.relearned(gamma=gamma), table) for batch in batches]
+        each = zip(choices, sets, strict=True)
+        return np.concatenate([(bellman.entries_at(tied, c) / tied.sum(-1)).sum(1) for c, tied in each])
+
+    hits = np.stack([hits_of(gamma) for gamma in gammas], 1)
     rounds = np.concatenate([np.full(len(b), b.n_rounds, np.float64) for b in batches])
     weights = resample_weights(len(hits), seed=seed)
     curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]
@@ -272,10 +236,12 @@ def followed_discount(
     lowest, highest = _followed(samples, gammas)
     first, last = _followed(curve[None], gammas)
     bounds = percentile_bounds(lowest)[0], percentile_bounds(highest)[1]
-    best = Interval(*map(float, ((first[0] + last[0]) / 2, *bounds)))
-    intervals = tuple(Interval(*map(float, row)) for row in zip(curve, low, high, strict=True))
+    best = dict(zip(("best", "best_low", "best_high"), map(float, ((first[0] + last[0]) / 2, *bounds)), strict=True))
+    numbers = {
+        (g,): Interval(*map(float, row)) for g, row in zip(gammas, zip(curve, low, high, strict=True), strict=True)
+    }
     settings = provenance(table=table, n_episodes=len(hits), bootstrap_seed=seed)
-    return DiscountResult(tuple(gammas), intervals, best, settings)
+    return Scores(("gamma",), numbers, settings, dict.fromkeys(numbers, best))
 
 
 def _followed(curves: np.ndarray, gammas: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -284,9 +250,3 @@ def _followed(curves: np.ndarray, gammas: Sequence[float]) -> tuple[np.ndarray, 
     tied = bellman.greedy_sets(curves)[:, order]
     ranked = np.asarray(gammas, np.float64)[order]
     return ranked[tied.argmax(1)], ranked[::-1][tied[:, ::-1].argmax(1)]
-
-
-def _hits(choices: np.ndarray, episodes: MDPEpisodes, table: str) -> np.ndarray:
-    """Per episode, the expected number of rounds where a greedy action of its tables is the one chosen."""
-    greedy = _greedy(episodes, table)
-    return (bellman.entries_at(greedy, choices) / greedy.sum(-1)).sum(1)

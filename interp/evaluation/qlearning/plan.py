@@ -29,7 +29,7 @@ from interp.decoder import N_FOLDS
 from interp.errors import require
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, Scores, attended, cut, joined, round_attention, row
 from interp.evaluation.qlearning import rates, returns
-from interp.evaluation.qlearning.agreement import QUANTITIES, DiscountResult, agreement, followed_discount
+from interp.evaluation.qlearning.agreement import agreement, followed_discount
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -95,15 +95,15 @@ def evaluate(
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     numbers: dict[tuple[Any, ...], Interval] = {}
-    beside, table = {}, reference_table(model)
+    beside: dict[tuple[Any, ...], dict[str, Any]] = {}
+    table = reference_table(model)
     for regime in regimes:
         batches = sample(model, regime, n_episodes, n_rounds, seed)
         for key, choices in _predictions(model, batches, commit, seed).items():
             found = agreement(choices, batches, table=table, seed=seed)
             own = {"predictor": CONTROLS.get(key, model.name), "commit": commit if key in (MODEL, "cut") else ""}
-            for at, value in found.intervals.items():
-                numbers[regime, key, *at] = value
-                beside[regime, key, *at] = {"name": QUANTITIES[at[0]], "n_steps": found.n_steps[at], **own}
+            numbers |= {(regime, key, *at): value for at, value in found.numbers.items()}
+            beside |= {(regime, key, *at): {**values, **own} for at, values in found.beside.items()}
         done(1)
     settings = provenance(
         model, commit=commit, table=table, n_episodes=n_episodes,
@@ -161,7 +161,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
 
 
-def _followed(model: Machine, n_episodes: int, seed: int) -> DiscountResult:
+def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
     """The discount that a model's choices on the training grid follow."""
     batches = sample(model, "grid", n_episodes, seed=seed)
     choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
@@ -170,9 +170,9 @@ def _followed(model: Machine, n_episodes: int, seed: int) -> DiscountResult:
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of Q-learning, by name."""
-    agreed = joined([measured[regime] for regime in EVALUATED], "numbers", "beside").to_frame()
+    agreed = joined([measured[regime] for regime in EVALUATED]).to_frame()
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
-    tables = {k: joined([part[k] for part in played], "numbers", "beside").to_frame() for k in played[0]}
+    tables = {k: joined([part[k] for part in played]).to_frame() for k in played[0]}
     return {
         "summary": _overview(agreed, tables["returns"]),
         "agreement": agreed,
@@ -222,8 +222,8 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         row("grid: agreement where the tables disagree", number("disputed"), disputed),
         row("grid: cross-entropy above its floor (nats)", number("cross_entropy_excess"), floor),
     ]
-    followed = _followed(model, n_episodes, seed).best
-    claims.append(row("grid: discount that its choices follow best", followed, "the data's is .9"))
+    best, *_ = _followed(model, n_episodes, seed).beside.values()
+    claims.append(row("grid: discount that its choices follow best", Interval(*best.values()), "the data's is .9"))
     read = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
     alone = "exact read-out" if model.is_handwired else "an untrained model overflows"
     read_out = {f"effective {rate} of the table in its latents": (rate, "instruments") for rate in ("alpha", "gamma")}

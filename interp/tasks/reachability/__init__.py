@@ -48,7 +48,7 @@ TASK = Task(
         steering=lazy("interp.tasks.reachability.analysis:steering"),
     ),
     training=above("goals", "reachability:goal"),
-    evaluation=above("evaluation", "reachability.plan:plan"),
+    evaluation=above("evaluation", "reachability:plan"),
     report=Report(
         looks={
             "breadth_first": "vermilion dashed",

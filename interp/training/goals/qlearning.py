@@ -35,7 +35,7 @@ def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
     """``cross_entropy``, its ``excess`` over the floor, and ``agreement`` on untied steps (NaN without any)."""
     result = agreement(policy, episodes, n_resamples=1)  # no interval is read
     names = {"cross_entropy": "cross_entropy", "excess": "cross_entropy_excess", "agreement": "untied"}
-    return {name: result.intervals[quantity, "all"].estimate for name, quantity in names.items()}
+    return {name: result.numbers[quantity, "all"].estimate for name, quantity in names.items()}
 
 
 def goal() -> TrainingGoal:

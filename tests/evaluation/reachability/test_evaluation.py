@@ -9,7 +9,7 @@ import torch
 import interp
 from interp.errors import InputError
 from interp.evaluation import suite
-from interp.evaluation.reachability.frontier import codec, controlled, exact_sets, moved
+from interp.evaluation.reachability import codec, controlled, exact_sets, moved
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
 
