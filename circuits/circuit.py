@@ -242,17 +242,65 @@ class Carried:
         return self.held_as or self.variable
 
 
-def present(rows: Iterable[Carried], sites: Mapping[str, Iterable[Location]]) -> tuple[Carried, ...]:
-    """The rows whose locations are all among ``sites``: those that this form of a circuit has.
+def located(
+    rows: Iterable[Mapping[str, str]],
+    basis: Basis,
+    groups: Mapping[str, Sequence[str]],
+    named: Mapping[str, Direction],
+    scales: Mapping[str, float],
+) -> dict[str, tuple[Location, ...]]:
+    """The locations that the rows of a table state, by variable.
 
-    >>> from circuits.registry import build
-    >>> sites = build("wma-handwired", variant="P").sites
-    >>> rows = Carried("match", ("score 3.2",), "state"), Carried("label", ("w?",), "state")
-    >>> [row.variable for row in present(rows, sites)]
-    ['label']
+    Args:
+        rows: the columns are variable, name, hook, labels, read, scale, drives (:func:`circuits.heads.stated`), where
+            ``read`` is a block and its axes: every axis at every label, with "each" the labels first, with "own" an
+            axis a label; or one of ``named``; or "score", a head and the keys. A name that is a group stands for a
+            location at each of its labels.
+        groups: labels or axes by the word that stands for them.
+        scales: by the word of the column "scale"; 1 where that is empty.
+    """
+    found: dict[str, list[Location]] = {}
+    for row in rows:
+        labels = [label for word in row["labels"].split() for label in groups.get(word, (word,))]
+        kind, *words = row["read"].split()
+        axes = [axis for word in words for axis in groups.get(word, (word,))]
+        more: dict[str, Any] = {"scale": scales.get(row["scale"], 1.0), "drives": row["drives"]}
+        if kind == "score":
+            keys, more = tuple(axes[1:]), {**more, "head": axes[0], "keys": tuple(axes[1:]), "one_hot": False}
+            places = [(row["name"], tuple(labels) * len(keys), ())]
+        elif axes[-1:] in (["each"], ["own"]):
+            times = len(labels) if axes.pop() == "each" else 1
+            read = tuple(basis[kind][axis] for axis in axes for _ in range(times))
+            places = [(row["name"], tuple(labels) * (len(read) // len(labels)), read)]
+        else:
+            read = (named[kind],) if kind in named else tuple(basis[kind][axis] for axis in axes)
+            apart = [(label, [label]) for label in groups.get(row["name"], ())] or [(row["name"], labels)]
+            places = [(name, tuple(at for at in where for _ in read), read * len(where)) for name, where in apart]
+        several = [Location(name, row["hook"], where, read, **more) for name, where, read in places]
+        found.setdefault(row["variable"], []).extend(several)
+    return {variable: tuple(several) for variable, several in found.items()}
+
+
+def held(
+    rows: Iterable[Mapping[str, str]], sites: Mapping[str, Iterable[Location]], groups: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """What the rows of a table state of locations: ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit`.
+
+    The columns are holds ("all", "partly" or "no"), variable, locations, outcome, held_as and why. Of the rows that
+    hold all, those count whose locations are all among ``sites``: those that this form of a circuit has.
     """
     known = {key: {location.name for location in locations} for key, locations in sites.items()}
-    return tuple(row for row in rows if set(row.locations) <= known.get(row.located, set()))
+    carried, partial, not_carried = [], {}, {}
+    for row in rows:
+        names = tuple(name for word in row["locations"].split("; ") for name in groups.get(word, (word,)))
+        if row["holds"] == "no":
+            not_carried[names[0]] = row["variable"], row["outcome"]
+        elif row["holds"] == "partly":
+            partial[row["variable"], names[0]] = row["why"]
+        else:
+            one = Carried(row["variable"], names, row["outcome"], row["held_as"])
+            carried += [one] if set(names) <= known.get(one.located, set()) else []
+    return {"carried": tuple(carried), "partial": partial, "not_carried": not_carried}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from circuits.basis import Basis, Coordinates, Direction
-from circuits.circuit import Circuit
+from circuits.circuit import Circuit, held, located, table
 from circuits.heads import (
     Head,
     Neuron,
@@ -31,7 +31,7 @@ from circuits.heads import (
     softmax_pair,
     stated,
 )
-from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, edges, partial, sites, value_bound
+from circuits.q_learning.ground_truth import algorithm, value_bound
 from interp.errors import require, require_known
 from interp.model.config import AttentionRule
 from interp.tasks.qlearning.layout import QLearningRound
@@ -123,7 +123,27 @@ def q_learning(
     neurons = () if variant == "lin" else _evaluating_neurons(wiring)
     neurons = (*neurons, *(_adding_neurons(wiring) if variant == "softmlp" else ()))
     ids, buf1 = basis["id"], basis["buf1"]
-    located = sites(basis, layout, variant, alpha, gamma, exact=eta is None)
+    greedy = eta is None and beta is None and not noise
+    form = {variant, "softmax" if eta else "exact", "noise" if noise else "silent", *["greedy"] * greedy}
+    every = layout.labels
+    groups = {
+        "ALL": every,
+        "ROWS": labels[0],
+        "CANDIDATES": labels[1],
+        "COLUMNS": numbered("c", n_actions),
+        "STATES": numbered("s'", n_actions),
+        "DRAWS": layout.draws,
+        "LAST": [f"s'_{n_actions}"],
+        # Neurons 2.2 read the name of Select, which keeps them silent there.
+        "PAUSE": ["Select"] if bound < 1 else [],
+        # Only one-hot codes have no axis for what lies outside the round.
+        "BACK1": every[:-1] if coordinates.one_hot else every,
+        "BACK2": every[:-2] if coordinates.one_hot else every,
+    }
+    buf2 = basis["buf2"]
+    fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
+    named = {"added": buf1.sum(labels[0]), "fetched": fetched, "current": -buf2["Qcurr"]}
+    sites = located(stated(_FOLDER / "sites.csv", form), basis, groups, named, {"alpha": alpha})
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -142,11 +162,9 @@ def q_learning(
         algorithm=algorithm(
             alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness, noise=noise
         ),
-        sites=located,
-        carried=carried(located, layout, variant, greedy=eta is None and beta is None and not noise),
-        partial=partial(variant),
-        not_carried=NOT_CARRIED,
-        edges=edges(layout, names((*heads, *neurons)), variant, eta is None, coordinates.one_hot, bound < 1),
+        sites=sites,
+        **held(stated(_FOLDER / "held.csv", form), sites, groups),
+        edges=table(stated(_FOLDER / "edges.csv", form), names((*heads, *neurons)), groups),
         float64_only=_float64_only(variant, eta, slope, bound),
     )
 

@@ -13,25 +13,19 @@ it is fetched before; ``change`` is what is added, in the row of s_t. ``edges.cs
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from circuits.basis import Axes, Basis, Direction
-from circuits.circuit import Carried, Circuit, Edge, Location, VerificationPlan, present, table
-from circuits.heads import numbered, stated
+from circuits.circuit import Circuit, VerificationPlan
 from interp.algorithm import Algorithm, Values
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms, tabular
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
-from interp.tasks.qlearning.layout import QLearningRound
-
-_POST = "blocks.{}.hook_resid_post".format
 
 
 @checked
@@ -59,176 +53,6 @@ def algorithm(**parameters: Any) -> Algorithm:
         return {key: np.zeros_like(start) for key, start in made.initial(episodes).items()}
 
     return replace(made, initial=initial)
-
-
-def sites(
-    basis: Basis, layout: QLearningRound, variant: str, alpha: float, gamma: float, exact: bool
-) -> dict[str, tuple[Location, ...]]:
-    """The locations of every variable of one variant, in the order of computation; ``exact`` where heads are hard."""
-    lin = variant == "lin"
-    ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
-    columns = basis["buf3"] if lin else buf1
-    states, actions = numbered("s", layout.n_states), numbered("a", layout.n_actions)
-    latents = numbered("c", layout.n_actions)
-
-    def axes(name: str, hook: str, label: str, block: Axes, names: Sequence[str], drives: str) -> Location:
-        """Every axis in ``names`` at one position."""
-        return Location.grid(name, hook, (label,), [block[axis] for axis in names], drives)
-
-    def score(head: str, key: str, drives: str) -> Location:
-        """What a linear head of layer 4 scores one key by."""
-        hook = "blocks.3.attn.hook_attn_scores"
-        return Location(f"score {head}", hook, ("Update",), keys=(key,), head=head, drives=drives)
-
-    def table(name: str, hook: str, labels: Sequence[str], block: Axes, drives: str) -> Location:
-        """The column of each action at the position of its own, the elements in the table's order."""
-        by_state = tuple(block[state] for state in states for _ in labels)
-        return Location(name, hook, tuple(labels) * len(states), by_state, drives=drives)
-
-    def scalar(name: str, hook: str, label: str, direction: Direction, drives: str, scale: float = 1.0) -> Location:
-        return Location(name, hook, (label,), (direction,), scale=scale, drives=drives)
-
-    reward: tuple[Location, ...] = (scalar("r", "hook_embed", "r", buf1["r"], "update"),)
-    adds = "blocks.3.hook_mlp_out" if variant == "softmlp" else "blocks.3.hook_attn_out"
-    td_error: tuple[Location, ...] = (scalar("Update", adds, "Update", buf1.sum(states), "update", alpha),)
-    if variant == "softmlp":
-        fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
-        reward = (*reward, scalar("Update", "blocks.3.hook_resid_mid", "Update", buf2["r"], "update"))
-        td_error = (scalar("fetched", "blocks.3.hook_resid_mid", "Update", fetched, "update"), *td_error)
-    if lin:
-        next_state: tuple[Location, ...] = (
-            axes("Select", _POST(0), "Select", buf2, states, "choice"),
-            axes("Update", _POST(1), "Update", buf2, states, "update"),
-        )
-        values = {
-            "current_values": (axes("r", _POST(1), "r", buf2, actions, "update"),),
-            "next_values": (axes("Select", _POST(1), "Select", buf2, actions, "choice"),),
-            "best_column": (axes("Select", _POST(2), "Select", columns, states, "update"),),
-            **({"current_value": (score("4.1", "r", "update"),)} if exact else {}),
-            **({"maximum": (score("4.3", "Select", "update"),)} if exact else {}),
-        }
-    else:
-        next_state = (
-            axes("Select", _POST(0), "Select", ids, states, "nothing"),
-            *(axes(action, _POST(0), action, ids, states, "choice and update") for action in actions),
-        )
-        candidates = Location.grid("candidates", _POST(1), actions, (buf2["Qnext"],), "choice and update")
-        values = {
-            "current_value": (scalar("a", _POST(1), "a", -buf2["Qcurr"], "update"),),
-            "next_values": (candidates,),
-            "maximum": (scalar("Select", _POST(2), "Select", buf2["Select"], "update"),),
-        }
-    noise = (axes("n", "hook_embed", "n", ids, layout.draws, "choice"),) if layout.noise else ()
-    told = (axes("Select", _POST(0), "Select", buf2, layout.draws, "choice"),) if layout.noise else ()
-    return {
-        **({"noise": (*noise, *told)} if layout.noise else {}),
-        "table": (
-            table("latent", "hook_embed", latents, buf1, "choice and update"),
-            table("candidates", _POST(0), actions, columns, "update" if lin else "choice and update"),
-        ),
-        "column": (
-            axes("a", _POST(0), "a", columns, states, "update"),
-            axes("Update", _POST(2), "Update", buf1, states, "update"),
-        ),
-        "state": (
-            axes("a", _POST(0), "a", ids, states, "update"),
-            axes("r", _POST(0), "r", ids, states, "update"),
-            *((axes("r asks", _POST(0), "r", buf2, states, "update"),) if lin else ()),
-            axes("Select", _POST(1), "Select", buf1, states, "update"),
-        ),
-        "next_state": next_state,
-        **values,
-        "policy": (axes("Select", _POST(2), "Select", ids, actions, "choice"),),
-        "action": (
-            axes("a", "hook_embed", "a", ids, actions, "update"),
-            axes("Update", _POST(2), "Update", ids, actions, "which action's column the latent is, from then on"),
-        ),
-        "reward": reward,
-        "td_error": td_error,
-        "change": (axes("Update", adds, "Update", buf1, states, "update"),),
-        "next_column": (axes("Update", _POST(3), "Update", buf1, states, "update"),),
-    }
-
-
-def edges(
-    layout: QLearningRound, parts: Sequence[str], variant: str, exact: bool, one_hot: bool, pause: bool
-) -> tuple[Edge, ...]:
-    """Every edge, for at least two states and two actions; without ``exact`` every head is softmax.
-
-    ``pause``: neurons 2.2 read the name of Select, which keeps them silent there.
-    """
-    every = layout.labels
-    groups = {
-        "ALL": every,
-        "COLUMNS": numbered("c", layout.n_actions),
-        "CANDIDATES": numbered("a", layout.n_actions),
-        "STATES": numbered("s'", layout.n_actions),
-        "LAST": [f"s'_{layout.n_actions}"],
-        "PAUSE": ["Select"] if pause else [],
-        # Only one-hot codes have no axis for what lies outside the round.
-        "BACK1": every[:-1] if one_hot else every,
-        "BACK2": every[:-2] if one_hot else every,
-    }
-    form = {variant, "exact" if exact else "softmax", "noise" if layout.noise else "silent"}
-    return table(stated(Path(__file__).parent / "edges.csv", form), parts, groups)
-
-
-NOT_CARRIED = {
-    "embed@<BOS>": ("next_values", "prediction"),
-    "resid_post[2]@Update": ("choice", "prediction"),
-    "resid_post[2]@Select": ("reward", "state"),
-}
-"""Site -> a variable that it does not hold, and the outcome: controls."""
-
-
-def carried(
-    located: Mapping[str, Sequence[Location]], layout: QLearningRound, variant: str, greedy: bool
-) -> tuple[Carried, ...]:
-    """Which locations together hold a variable; ``greedy`` where the policy is the choice and nothing softer."""
-    lin, candidates = variant == "lin", numbered("a", layout.n_actions)
-    rows = (
-        Carried("table", ("latent",), "prediction"),
-        Carried("table", ("latent",), "state"),
-        *(() if lin else (Carried("table", ("candidates",), "prediction"), Carried("column", ("a",), "state"))),
-        Carried("state", ("a", "r", "r asks") if lin else ("a", "r"), "state"),
-        Carried("next_state", ("Select",) if lin else candidates, "prediction"),
-        Carried("next_state", ("Select", "Update") if lin else candidates, "state"),
-        Carried("current_value", ("score 4.1",) if lin else ("a",), "state"),
-        Carried("next_values", ("Select",) if lin else ("candidates",), "prediction"),
-        *(() if lin else (Carried("next_values", ("candidates",), "state"),)),
-        Carried("maximum", ("score 4.3",) if lin else ("Select",), "state"),
-        *((Carried("choice", ("Select",), "prediction", held_as="policy"),) if greedy else ()),
-        Carried("policy", ("Select",), "prediction"),
-        Carried("noise", ("n",), "prediction"),
-        Carried("noise", ("Select",), "prediction"),
-        Carried("action", ("a",), "state"),
-        Carried("reward", ("r",), "state"),
-        Carried("reward", ("Update",), "state"),
-        Carried("td_error", ("fetched",), "state"),
-        Carried("change", ("Update",), "state"),
-        Carried("next_column", ("Update",), "state"),
-    )
-    return present(rows, located)
-
-
-def partial(variant: str) -> dict[tuple[str, str], str]:
-    """What a location that no row names does when it is set alone."""
-    added = "what the change is added to; the change still subtracts the base's value"
-    by_variant = {("next_state", "Select"): "a copy that nothing reads"}
-    if variant == "lin":
-        by_variant = {
-            ("table", "candidates"): "what the best column is taken from; the choice, and so which column, stay",
-            ("column", "a"): added,
-            ("current_values", "r"): "no variable of the algorithm reads the row: it takes the value from the column",
-            ("best_column", "Select"): "no variable of the algorithm reads it: it takes the maximum from next_values",
-        }
-    return {
-        ("column", "Update"): added,
-        ("state", "Select"): "where the bootstrapped value is added, and no other term of the change",
-        ("action", "Update"): "which column the latent is called from then on; this round writes the same values",
-        ("td_error", "Update"): "a sum over states of what is added there: setting it cannot say to which state",
-        **by_variant,
-    }
 
 
 _KINDS = ("grid", "deterministic", "sparse")

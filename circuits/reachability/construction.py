@@ -8,11 +8,10 @@ linear; its scores hold ``active`` with exact heads only. ``heads.csv`` says wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from circuits.basis import MIN_MARGIN, Basis, Coordinates, PositionCode
-from circuits.circuit import Carried, Circuit, Edge, Location, VerificationPlan, present, table
+from circuits.circuit import Circuit, VerificationPlan, held, located, table
 from circuits.heads import (
     Head,
     Neuron,
@@ -36,8 +35,6 @@ from interp.tasks.reachability.episodes import joined
 from interp.tasks.reachability.layout import ReachabilityRound
 
 _FOLDER = Path(__file__).parent
-_POST = "blocks.{}.hook_resid_post".format
-_BOTH = "prediction and update"
 _EXPANSIONS = ("sum", "mean")
 _NAME = "reachability-handwired"
 _ANSWER = 60.0
@@ -92,7 +89,25 @@ def reachability(
     heads = softmax_only(_heads(basis, layout, mean), eta, lambda head: (head,))
     neurons = _neurons(basis, nodes, n_edges if mean else 1)
     ids = basis["id"]
-    located = _sites(basis, layout, exact=eta is None, mean=mean)
+    one_hot, every = coordinates.one_hot, layout.labels
+    sources, targets, bound = (numbered(letter, n_edges) for letter in ("s", "t", "e" if marks else "t"))
+    groups = {
+        "ALL": every,
+        "NAMES": nodes,
+        "SOURCES": sources,
+        "TARGETS": targets,
+        "NODES": [*sources, *targets, "c_1", "c_2", "r"],
+        "MARKS": bound if marks else (),
+        "BOUND": bound,
+        # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
+        "BACK1": every[:-1] if one_hot else every,
+        "BACK2": every[:-2] if one_hot else every,
+        "AT_Z": ["<z>"] if one_hot else every,
+        "OF_Z": ["<z>"] if one_hot else ["<w>", "<z>"],
+        "AT_C": ["c_1", "c_2"] if one_hot else every,
+    }
+    form = {"marks" if marks else "unmarked", *["mean"] * mean, *["sinusoidal"] * (not one_hot), *["exact"] * (not eta)}
+    sites = located(stated(_FOLDER / "sites.csv", form), basis, groups, {}, {})
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -105,10 +120,9 @@ def reachability(
         outcomes=tuple(basis["out"][node] for node in layout.outcomes),
         state=tuple(ids[node] for node in layout.outcomes),
         algorithm=breadth_first(),
-        sites=located,
-        carried=present(_CARRIED, located),
-        not_carried=_NOT_CARRIED,
-        edges=_edges(layout, names((*heads, *neurons)), mean, coordinates.one_hot),
+        sites=sites,
+        **held(stated(_FOLDER / "held.csv", form), sites, groups),
+        edges=table(stated(_FOLDER / "edges.csv", form), names((*heads, *neurons)), groups),
     )
 
 
@@ -169,73 +183,6 @@ def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[Neuron, .
         neurons.append(Neuron("2 at most once", 1, 2.0 * gain * near[node], -1.5, -ids[node]))
         neurons.append(Neuron("2 clear", 1, near[node], 0.0, -near[node]))
     return (*neurons, Neuron("2 clear w?", 1, ids["w?"], 0.0, -ids["w?"]))
-
-
-def _sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> dict[str, tuple[Location, ...]]:
-    """The locations of every variable; ``exact`` where heads are hard and linear, ``mean`` where 2.1 averages."""
-    nodes = layout.outcomes
-    bound = numbered("e" if layout.marks else "t", layout.n_edges)
-    candidates = ("c_1", "c_2")
-
-    def each(name: str, hook: str, labels: tuple[str, ...], block: str, drives: str) -> Location:
-        """One number per node, at each of the positions."""
-        return Location.grid(name, hook, labels, [basis[block][node] for node in nodes], drives)
-
-    score = Location(
-        "score 2.1", "blocks.1.attn.hook_attn_scores", ("w?",) * len(bound), keys=bound, head="2.1", drives="update"
-    )
-    return {
-        "source": (each("edges", _POST(0), bound, "far", "update"),),
-        "target": (each("edges", _POST(0), bound, "near" if layout.marks else "id", "update"),),
-        "root": (each("embed", "hook_embed", ("r",), "id", "update"),),
-        "candidates": (each("embed", "hook_embed", candidates, "id", "prediction"),),
-        "reached": (each("latent", "hook_embed", ("<z>",), "id", _BOTH),),
-        "frontier": (each("w?", _POST(0), ("w?",), "near", "update"),),
-        "member": (Location("candidates", _POST(0), candidates, (basis["out"]["in"],) * 2, drives="prediction"),),
-        **({"active": (score,)} if exact else {}),
-        "prediction": (each("p?", _POST(1), ("p?",), "out", "prediction"),),
-        "next_reached": (each("w?", _POST(1), ("w?",), "id", "update"),),
-    }
-
-
-def _edges(layout: ReachabilityRound, parts: Sequence[str], mean: bool, one_hot: bool) -> tuple[Edge, ...]:
-    """Every edge, for at least two edges of the graph; ``mean`` where head 2.1 averages."""
-    every = layout.labels
-    sources, targets, marks = (numbered(letter, layout.n_edges) for letter in "ste")
-    groups = {
-        "ALL": every,
-        "SOURCES": sources,
-        "TARGETS": targets,
-        "NODES": [*sources, *targets, "c_1", "c_2", "r"],
-        "MARKS": marks if layout.marks else (),
-        "BOUND": marks if layout.marks else targets,
-        # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
-        "BACK1": every[:-1] if one_hot else every,
-        "BACK2": every[:-2] if one_hot else every,
-        "AT_Z": ["<z>"] if one_hot else every,
-        "OF_Z": ["<z>"] if one_hot else ["<w>", "<z>"],
-        "AT_C": ["c_1", "c_2"] if one_hot else every,
-    }
-    form = {"marks" if layout.marks else "unmarked", *["mean"] * mean, *["sinusoidal"] * (not one_hot)}
-    return table(stated(_FOLDER / "edges.csv", form), parts, groups)
-
-
-_CARRIED = (
-    Carried("reached", ("latent",), "prediction"),
-    Carried("reached", ("latent",), "state"),
-    Carried("candidates", ("embed",), "prediction"),
-    Carried("member", ("candidates",), "prediction"),
-    Carried("root", ("embed",), "state"),
-    Carried("frontier", ("w?",), "state"),
-    Carried("active", ("score 2.1",), "state"),
-    Carried("source", ("edges",), "state"),
-    Carried("target", ("edges",), "state"),
-    Carried("prediction", ("p?",), "prediction"),
-    Carried("next_reached", ("w?",), "state"),
-)
-"""Which locations together hold a variable, of all variants; one holds the rows whose locations it has."""
-_NOT_CARRIED = {"embed@<w>": ("reached", "prediction"), "embed@p?": ("root", "state")}
-"""Site -> a variable that it does not hold, and the outcome: controls."""
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:

@@ -8,13 +8,12 @@ scores every vote by its new log-weight, ``next_log_weights``. ``heads.csv`` say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from circuits.basis import Axes, Basis, Coordinates, Direction
-from circuits.circuit import Carried, Circuit, Edge, Location, VerificationPlan, present, table
+from circuits.basis import Basis, Coordinates, Direction
+from circuits.circuit import Circuit, VerificationPlan, held, located, table
 from circuits.heads import (
     Head,
     Term,
@@ -38,8 +37,6 @@ from interp.tasks.experts import algorithms, sample
 from interp.tasks.experts.layout import ExpertRound
 
 _FOLDER = Path(__file__).parent
-_POST = "blocks.{}.hook_resid_post".format
-_BOTH = "prediction and update"
 _VARIANTS = ("R", "P")
 _NAME = "wma-handwired"
 _GATE = 60.0
@@ -98,7 +95,16 @@ def weighted_majority(
         return (heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
 
     heads = softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, summing)
-    located = _sites(basis, n_experts, variant, log_gamma, exact=eta is None)
+    every, form = layout.labels, {variant, "softmax" if eta else "exact"}
+    groups = {
+        "ALL": every,
+        "EXPERTS": numbered("e", n_experts),
+        "VOTES": numbered("p", n_experts),
+        # Only one-hot codes have no axis for what lies outside the round.
+        "BEFORE": every[:-1] if coordinates.one_hot else every,
+        "AFTER": every[1:] if coordinates.one_hot else every,
+    }
+    sites = located(stated(_FOLDER / "sites.csv", form), basis, groups, {}, {"log_gamma": log_gamma})
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -110,11 +116,9 @@ def weighted_majority(
         outcomes=(basis["buf3"]["q0"], basis["buf3"]["q1"]),
         state=tuple(ids[expert] for expert in numbered("e", n_experts)),
         algorithm=algorithms.weighted_majority(log_gamma),
-        sites=located,
-        carried=present(_CARRIED, located),
-        partial=_PARTIAL,
-        not_carried=_NOT_CARRIED,
-        edges=_edges(layout, names(heads), variant, eta is None, coordinates.one_hot),
+        sites=sites,
+        **held(stated(_FOLDER / "held.csv", form), sites, groups),
+        edges=table(stated(_FOLDER / "edges.csv", form), names(heads), groups),
         float64_only=_float64_only(variant, eta, coordinates.rotation),
     )
 
@@ -163,88 +167,6 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, 
         ),
     )
     return in_words(heads, stated(_FOLDER / "heads.csv", {variant}))
-
-
-def _sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> dict[str, tuple[Location, ...]]:
-    """The locations of every variable of one variant; ``exact`` where heads are hard and linear."""
-    ids, buf1, buf2, buf3 = (basis[block] for block in ("id", "buf1", "buf2", "buf3"))
-    experts, votes = numbered("e", n), numbered("p", n)
-    last = 2 if variant == "R" else 3
-
-    def each(name: str, hook: str, label: str, block: Axes, drives: str) -> Location:
-        """One number per expert, all at one position."""
-        return Location.grid(name, hook, (label,), [block[expert] for expert in experts], drives)
-
-    score = Location(
-        "score 3.2",
-        "blocks.2.attn.hook_attn_scores",
-        ("w?",) * n,
-        keys=votes,
-        head="3.2",
-        scale=log_gamma if variant == "R" else 1.0,
-        drives="update",
-        one_hot=False,
-    )
-    binding, outcomes = tuple(buf1[expert] for expert in experts), (ids["q0"], ids["q1"])
-    updated = each("w?", _POST(last), "w?", ids, "update")
-    return {
-        "log_weights": (
-            each("latent", "hook_embed", "<z>", ids, _BOTH),
-            each("p?", _POST(1), "p?", buf2, "prediction"),
-            each("w?", _POST(1), "w?", buf2 if variant == "P" else ids, "update"),
-        ),
-        "binding": (Location("votes", _POST(0), votes, binding, drives=_BOTH),),
-        "votes": (
-            Location.grid("embed", "hook_embed", votes, outcomes, _BOTH),
-            *(Location.grid(f"resid_post[{layer}]", _POST(layer), votes, outcomes, _BOTH) for layer in (0, 1)),
-        ),
-        "label": (Location.grid("w?", _POST(1), ("w?",), (buf3["q0"], buf3["q1"]), "update"),),
-        **({"match": (score,)} if exact and variant == "R" else {}),
-        "prediction": (Location("p?", _POST(2), ("p?",), (buf3["q1"],), drives="prediction"),),
-        "next_log_weights": (updated, score) if exact and variant == "P" else (updated,),
-    }
-
-
-def _edges(layout: ExpertRound, parts: Sequence[str], variant: str, exact: bool, one_hot: bool) -> tuple[Edge, ...]:
-    """Every edge, for at least two experts; without ``exact`` every head is softmax."""
-    every = layout.labels
-    groups = {
-        "ALL": every,
-        "EXPERTS": [label for label in every if label.startswith("e_")],
-        "VOTES": [label for label in every if label.startswith("p_")],
-        # Only one-hot codes have no axis for what lies outside the round.
-        "BEFORE": every[:-1] if one_hot else every,
-        "AFTER": every[1:] if one_hot else every,
-    }
-    rows = stated(_FOLDER / "edges.csv", {variant, "exact" if exact else "softmax"})
-    return table(rows, parts, groups)
-
-
-_CARRIED = (
-    Carried("log_weights", ("latent",), "prediction"),
-    Carried("log_weights", ("latent",), "state"),
-    Carried("log_weights", ("p?",), "prediction"),
-    Carried("log_weights", ("w?",), "state"),
-    *(
-        Carried("votes", (at,), outcome)
-        for at in ("embed", "resid_post[0]", "resid_post[1]")
-        for outcome in ("prediction", "state")
-    ),
-    Carried("label", ("w?",), "state"),
-    Carried("match", ("score 3.2",), "state"),
-    Carried("prediction", ("p?",), "prediction"),
-    Carried("next_log_weights", ("score 3.2",), "state"),
-    Carried("next_log_weights", ("w?",), "state"),
-)
-"""Which locations together hold a variable, of all variants; one holds the rows whose locations it has."""
-_PARTIAL = {("binding", "votes"): "a constant: it differs between no two episodes, and the algorithm reads it nowhere"}
-"""What a location that no row names does when it is set alone."""
-_NOT_CARRIED = {
-    "embed@<w>": ("log_weights", "prediction"),
-    "resid_post[1]@y": ("log_weights", "prediction"),
-    "embed@p?": ("label", "state"),
-}
-"""Site -> a variable that it does not hold, and the outcome: controls."""
 
 
 _STATE = ("log_weights", "next_log_weights", "carried_state")

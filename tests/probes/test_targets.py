@@ -179,7 +179,7 @@ def test_columns_and_visits_are_those_of_the_action_taken(walks):
 
 def test_the_greedy_action_is_scored_where_it_is_unique(walks):
     greedy = targets.greedy_action(walks)
-    np.testing.assert_array_equal(greedy.mask[..., 0], ~walks.tied)
+    np.testing.assert_array_equal(greedy.mask[..., 0], walks.greedy_sets.sum(-1) == 1)
     assert greedy.kind == "class" and greedy.indicators().values.shape[-1] == 3
 
 

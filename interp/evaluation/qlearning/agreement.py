@@ -144,7 +144,7 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     array = array.astype(np.float64)
     valid = bool((array >= -1e-6).all() and (np.abs(array.sum(-1) - 1) < 1e-3).all())
     require(valid, "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first")
-    return np.eye(n_actions)[bellman.greedy(array)], array
+    return np.eye(n_actions)[array.argmax(-1)], array
 
 
 _Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]

@@ -16,6 +16,7 @@ which the prediction depends on, do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,23 +31,17 @@ from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_ac
 PER_EXPERT = numbered("e_")
 
 
-def _two(values: Values) -> int:
-    return 2
-
-
 def _each(key: str, symbol: str, meaning: str, units: str, role: Role = "round", **made: Any) -> Variable:
     """A variable with a number for each expert."""
     return Variable(key, symbol, meaning, units, role, outputs=PER_EXPERT, **made)
 
 
-VOTES = Variable(
-    "votes", "p_i", "what each expert says", "class", "input", outputs=numbered("p_"), kind="class", n_classes=_two
-)
-LABEL = Variable("label", "y_t", "the truth", "class", "input", outputs=lambda v: ("y",), kind="class", n_classes=_two)
-MATCH = Variable(
-    "match", "m_i", "whether each expert was right", "class", parents=("votes", "label"),
+_binary = partial(Variable, units="class", kind="class", n_classes=lambda v: 2)
+VOTES = _binary("votes", "p_i", "what each expert says", role="input", outputs=numbered("p_"))
+LABEL = _binary("label", "y_t", "the truth", role="input", outputs=lambda v: ("y",))
+MATCH = _binary(
+    "match", "m_i", "whether each expert was right", parents=("votes", "label"), outputs=numbered("m_"),
     equation=lambda v: (v["votes"] == v["label"][..., None]).astype(np.int64),
-    outputs=numbered("m_"), kind="class", n_classes=_two,
 )  # fmt: skip
 _COUNTS = _each("counts", "k_i", "how often each expert was right", "rounds", "state")
 _NEXT_COUNTS = _each(
@@ -124,9 +119,6 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
     """The Bayes predictor for accuracies drawn from U[low, high], each on its own ("uniform" regime by default)."""
     check_bounds((low, high))
 
-    def accuracies(v: Values) -> NDArray[np.float64]:
-        return mean_accuracy(v["counts"], v["elapsed"][..., None] - v["counts"], (low, high))
-
     def log_odds(v: Values) -> NDArray[np.float64]:
         accuracy = keep_uncertain(v["accuracies"])
         return np.log(accuracy) - np.log1p(-accuracy)
@@ -136,7 +128,8 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         Variable("elapsed", "t", "the number of rounds before this one", "rounds", "state"),
         _each(
             "accuracies", "E[q_i]", "posterior mean accuracy of each expert", "probability",
-            parents=("counts", "elapsed"), equation=accuracies,
+            parents=("counts", "elapsed"),
+            equation=lambda v: mean_accuracy(v["counts"], v["elapsed"][..., None] - v["counts"], (low, high)),
         ),
         _each(
             "log_odds", "logit E[q_i]",

@@ -146,16 +146,15 @@ def corruptions() -> tuple[Corruption, ...]:
 
     A label is read after the round's prediction, so its corruption shows from the next round on.
     """
-
-    def each_expert(episodes: ExpertEpisodes) -> dict[str, dict[str, int]]:
-        return {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)}
-
     return (
-        Corruption("flip-vote", "flip one expert's vote", 0, flip_vote, each=each_expert),
+        Corruption(
+            "flip-vote", "flip one expert's vote", 0, flip_vote,
+            each=lambda episodes: {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)},
+        ),
         Corruption("flip-label", "flip the label", 1, flip_label),
         Corruption("swap-histories", "swap two experts' histories", 0, swap_histories, changes_history=True),
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
-    )
+    )  # fmt: skip
 
 
 def _expert(episodes: ExpertEpisodes, expert: int | str) -> int:

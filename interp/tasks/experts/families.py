@@ -171,14 +171,12 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = SILENT) -> 
     base = algorithms.weighted_majority(gain)
     require(hears in (0, SILENT, 1), f"hears must be 0, 1, or {SILENT} for no vote, got {hears!r}")
 
-    def is_deaf(votes: _Array) -> _Array:
-        return np.arange(votes.shape[-1]) == expert - 1
-
     def heard(v: Values) -> _Array:
-        return np.where(is_deaf(v["votes"]), hears, v["votes"])
+        return np.where(np.arange(v["votes"].shape[-1]) == expert - 1, hears, v["votes"])
 
     def weights(v: Values) -> _Array:
-        mute = is_deaf(v["votes"]) & (hears == SILENT) & (v["votes"].shape[-1] > 1)
+        n_experts = v["votes"].shape[-1]
+        mute = (np.arange(n_experts) == expert - 1) & (hears == SILENT) & (n_experts > 1)
         return np.asarray(special.softmax(np.where(mute, -np.inf, v["log_weights"]), axis=-1))
 
     said = Variable(
@@ -223,11 +221,6 @@ def _interval(low: float, room: float) -> dict[str, float]:
     return {"low": low, "high": min(1.0, low + room * (1 - low))}
 
 
-def _mixture(low: float, room: float, other_low: float, other_room: float, weight: float) -> Algorithm:
-    other = {f"other_{key}": value for key, value in _interval(other_low, other_room).items()}
-    return bayes_mixture(**_interval(low, room), **other, weight=weight)
-
-
 def _prior(
     lows: tuple[float, ...], rooms: tuple[float, ...], enters: tuple[str, ...] = ("accuracies",), prefix: str = ""
 ) -> tuple[Searched, ...]:
@@ -254,6 +247,10 @@ def families() -> tuple[Family, ...]:
         known = make()
         return Family(known.key, known.name, make, searched, memoryless, base)
 
+    def mixture(low: float, room: float, other_low: float, other_room: float, weight: float) -> Algorithm:
+        other = {f"other_{key}": value for key, value in _interval(other_low, other_room).items()}
+        return bayes_mixture(**_interval(low, room), **other, weight=weight)
+
     def on_interval(make: Callable[..., Algorithm], *searched: Searched, base: str = "bayes") -> Family:
         return replace(
             of(make, *searched, base=base), make=lambda low, room, **more: make(**_interval(low, room), **more)
@@ -261,7 +258,7 @@ def families() -> tuple[Family, ...]:
 
     return (
         on_interval(algorithms.bayes, *_prior(_LOWS, _ROOMS), base=""),
-        replace(of(bayes_mixture, *two_intervals, base="bayes"), make=_mixture),
+        replace(of(bayes_mixture, *two_intervals, base="bayes"), make=mixture),
         on_interval(bayes_fading, decay, *few_priors),
         on_interval(bayes_window, windows, *few_priors),
         on_interval(bayes_late, lags, *coarse_priors),

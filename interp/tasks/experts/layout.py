@@ -30,6 +30,10 @@ class ExpertRound(SizedRound):
     ranged: ClassVar[tuple[str, ...]] = ("n_experts",)
     episodes_are: ClassVar[str] = "expert episodes"
     episode_types: ClassVar[tuple[type, ...]] = (ExpertEpisodes,)
+    n_latents: ClassVar[int] = 1
+    """It holds all log-weights."""
+    outcomes: ClassVar[tuple[str, ...]] = ("q0", "q1")
+    prediction_axes: ClassVar[int] = 0
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -39,15 +43,6 @@ class ExpertRound(SizedRound):
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
         return ("<w>", "p?", "w?", "q0", "q1", *(f"e_{i}" for i in range(1, self.served[0][1] + 1)))
-
-    @property
-    def n_latents(self) -> int:
-        """One latent holds all log-weights."""
-        return 1
-
-    @property
-    def outcomes(self) -> tuple[str, ...]:
-        return ("q0", "q1")
 
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
@@ -62,10 +57,6 @@ class ExpertRound(SizedRound):
         return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros_like(labels))
 
     # A prediction is P(y = 1) alone.
-
-    @property
-    def prediction_axes(self) -> int:
-        return 0
 
     @checked
     def prediction(self, probabilities: Float[Tensor, "*axes outcome"]) -> Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,20 +31,15 @@ from interp.tasks.qlearning.tabular import QLearner
 _Array = NDArray[Any]
 
 
-def _inputs(episodes: MDPEpisodes) -> dict[str, _Array]:
-    """State, action, reward and next state of every round."""
-    read = (episodes.states, episodes.actions, episodes.rewards, episodes.next_states)
-    return dict(zip(("state", "action", "reward", "next_state"), read, strict=True))
-
-
-def _told(episodes: MDPEpisodes) -> dict[str, _Array]:
-    """The same, and the draw of every round."""
-    if episodes.noise is None:
+def _read(episodes: MDPEpisodes, noise: bool) -> dict[str, _Array]:
+    """State, action, reward and next state of every round, and its draw where there is ``noise``."""
+    read = {"state": episodes.states, "action": episodes.actions, "reward": episodes.rewards}
+    if noise and episodes.noise is None:
         raise InputError(
             "these episodes have no noise, which q_learning(noise=True) is given; sample them, give "
             "MDPEpisodes.from_transitions noise= (zeros where all is greedy), or take noise=False"
         )
-    return {**_inputs(episodes), "noise": episodes.noise}
+    return {**read, "next_state": episodes.next_states, **({"noise": episodes.noise} if noise else {})}
 
 
 def pair(v: Values) -> _Array:
@@ -125,24 +121,18 @@ def q_learning(
         return v["next_values"] - tie_slope * np.arange(v["next_values"].shape[-1])
 
     def policy(v: Values) -> _Array:
-        if noise:
-            drawn, n_actions = v["noise"], v["next_values"].shape[-1]
-            return np.where(drawn[..., None] > 0, np.eye(n_actions)[drawn - 1], undisturbed(v))
-        return undisturbed(v)
-
-    def undisturbed(v: Values) -> _Array:
+        n_actions = v["next_values"].shape[-1]
         if beta is not None:
-            return QLearner(beta=beta).policy(v["next_values"])
-        if hardness is not None:
-            return QLearner(beta=hardness).policy(sloped(v))
-        return np.eye(v["next_values"].shape[-1])[v["choice"]]
+            chances = QLearner(beta=beta).policy(v["next_values"])
+        elif hardness is not None:
+            chances = QLearner(beta=hardness).policy(sloped(v))
+        else:
+            chances = np.eye(n_actions)[v["choice"]]
+        return np.where(v["noise"][..., None] > 0, np.eye(n_actions)[v["noise"] - 1], chances) if noise else chances
 
     def next_table(v: Values) -> _Array:
         taken = np.eye(v["table"].shape[-1], dtype=bool)[v["action"]][..., None, :]
         return np.where(taken, v["next_column"][..., None], v["table"])
-
-    def change(v: Values) -> _Array:
-        return alpha * v["td_error"][..., None] * np.eye(v["table"].shape[-2])[v["state"]]
 
     def next_values(v: Values) -> _Array:
         return rows_at(v["next_table"], v["next_state"])
@@ -174,7 +164,9 @@ def q_learning(
                ("reward", "bootstrapped_value", "current_value"),
                lambda v: v["reward"] + v["bootstrapped_value"] - v["current_value"], "TD error"),
         _value("change", "alpha delta_t e_{s_t}", "alpha times the TD error in the row of the state left, else 0",
-               ("td_error", "state", "table"), change, numbered("change of Q(s_", ",a)")),
+               ("td_error", "state", "table"),
+               lambda v: alpha * v["td_error"][..., None] * np.eye(v["table"].shape[-2])[v["state"]],
+               numbered("change of Q(s_", ",a)")),
         _value("next_column", "Q_{t+1}(., a_t)", "the new column of the action taken",
                ("column", "change"), lambda v: v["column"] + v["change"], _COLUMN),
         _value("next_table", "Q_{t+1}", "every entry of the Q-table after the round",
@@ -187,7 +179,7 @@ def q_learning(
                lambda v: columns_at(v["next_visits"], v["action"]) > 0),
         _class("greedy_action", "argmax_a Q_{t+1}(s_{t+1}, a)",
                "the greedy action by the table after the round, scored where it is unique", "a*", _ACTION,
-               parents=("next_table", "next_state"), equation=lambda v: bellman.greedy(next_values(v)),
+               parents=("next_table", "next_state"), equation=lambda v: next_values(v).argmax(-1),
                scored=lambda v: bellman.greedy_sets(next_values(v)).sum(-1) == 1),
     )
     # fmt: on
@@ -204,7 +196,7 @@ def q_learning(
             **({"noise": True} if noise else {}),
         },
         variables=(*([_NOISE] * noise), *_GIVEN, *round_),
-        inputs=_told if noise else _inputs,
+        inputs=partial(_read, noise=noise),
         initial=lambda e: {"table": e.q_tables[:, 0], "visits": np.zeros(e.q_tables[:, 0].shape)},
         distribution=lambda v: v["policy"],
         memory="table",

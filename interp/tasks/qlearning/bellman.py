@@ -102,11 +102,6 @@ def entries_at(
     return np.asarray(np.take_along_axis(rows, index[..., None], -1)[..., 0])
 
 
-def greedy(values: Float[np.ndarray, "*batch action"]) -> Int[np.ndarray, "*batch"]:
-    """The action of largest value, the lowest index on ties."""
-    return np.asarray(values.argmax(-1))
-
-
 def greedy_sets(
     values: Float[np.ndarray, "*batch action"], tolerance: float = _TIE_TOLERANCE
 ) -> Bool[np.ndarray, "*batch action"]:

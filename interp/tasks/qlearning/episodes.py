@@ -155,7 +155,7 @@ class MDPEpisodes(Sampled):
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
         tables = bellman.replay_tables(*made.values(), start, alpha, gamma)
         return cls(
-            **made, q_tables=tables, greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], made["next_states"])),
+            **made, q_tables=tables, greedy=bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1),
             mdps=mdps, alpha=alpha, gamma=gamma, epsilon=np.full(n, 1.0) * epsilon, regime=regime, seed=seed,
             noise=None if noise is None else np.asarray(noise),
         )  # fmt: skip
@@ -224,17 +224,12 @@ class MDPEpisodes(Sampled):
     @property
     def greedy_before(self) -> Int[np.ndarray, "episode round"]:
         """``argmax_a Q_t(s_{t+1}, a)``: the target of a machine that chooses before it updates."""
-        return bellman.greedy(self.next_values_before)
+        return self.next_values_before.argmax(-1)
 
     @property
     def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
         """Every greedy action of the table after the update, ties included."""
         return bellman.greedy_sets(self.next_values_after)
-
-    @property
-    def tied(self) -> Bool[np.ndarray, "episode round"]:
-        """Where more than one action is greedy: there a target says nothing about what was learned."""
-        return self.greedy_sets.sum(-1) > 1
 
     @checked
     def select(self, index: slice | ArrayLike) -> MDPEpisodes:
@@ -257,7 +252,7 @@ class MDPEpisodes(Sampled):
         draws = np.concatenate([np.zeros((len(self), 1), np.int64), actions + 1], 1)
         return replace(
             self, states=states[rows, self.states], actions=actions[rows, self.actions], next_states=following,
-            q_tables=tables, greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
+            q_tables=tables, greedy=bellman.rows_at(tables[:, 1:], following).argmax(-1),
             mdps=None if self.mdps is None else self.mdps.permuted(states, actions),
             noise=None if self.noise is None else draws[rows, self.noise],
         )  # fmt: skip

@@ -172,7 +172,7 @@ class Interaction:
         states, actions, rewards = (each[:, start:stop].copy() for each in (self._states, self._actions, self._rewards))
         return MDPEpisodes(
             states=states, actions=actions, rewards=rewards, next_states=following.copy(), q_tables=tables.copy(),
-            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)), mdps=self.mdps,
+            greedy=bellman.rows_at(tables[:, 1:], following).argmax(-1), mdps=self.mdps,
             alpha=self.alpha, gamma=self.gamma, epsilon=self.epsilon.copy(), regime=regime, seed=self._seed,
             noise=self._noise[:, start:stop].copy(),
         )  # fmt: skip
@@ -253,7 +253,7 @@ def _played(
     """Episodes of epsilon-greedy Q-learning, labels shuffled."""
     interaction = Interaction(mdps, n_rounds, seed, epsilon, alpha, gamma)
     while not interaction.done:
-        interaction.advance(bellman.greedy(interaction.values))
+        interaction.advance(interaction.values.argmax(-1))
     return _relabelled(interaction.episodes(regime), seed)
 
 

@@ -68,7 +68,7 @@ class QLearner:
         n_actions = values.shape[-1]
         require(n_actions > 0, f"action values need at least one action, got shape {values.shape}")
         if self.beta is None:
-            tied = bellman.greedy_sets(values) if self.random_ties else np.eye(n_actions)[bellman.greedy(values)]
+            tied = bellman.greedy_sets(values) if self.random_ties else np.eye(n_actions)[values.argmax(-1)]
             chosen = tied / tied.sum(-1, keepdims=True)
         else:
             weights = np.exp(self.beta * (values - values.max(-1, keepdims=True)))
@@ -78,20 +78,16 @@ class QLearner:
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
         """What gives the actions of the next round, Int[episode], by the interaction's table so far."""
 
-        def values() -> Float[np.ndarray, "episode action"]:
-            return interaction.values_before if self.before_update else interaction.values
+        def choose() -> _Choices:
+            values = interaction.values_before if self.before_update else interaction.values
+            if self.beta is not None:
+                reach = QLearner(beta=self.beta).policy(values).cumsum(-1)
+                return (reach / reach[:, -1:] > rng.random((len(reach), 1))).argmax(-1)
+            if self.random_ties:
+                return np.asarray((bellman.greedy_sets(values) * rng.random(values.shape)).argmax(-1))
+            return values.argmax(-1)
 
-        def greedily() -> _Choices:
-            if not self.random_ties:
-                return bellman.greedy(values())
-            tied = bellman.greedy_sets(values())
-            return np.asarray((tied * rng.random(tied.shape)).argmax(-1))
-
-        def by_chance() -> _Choices:
-            reach = QLearner(beta=self.beta).policy(values()).cumsum(-1)
-            return (reach / reach[:, -1:] > rng.random((len(reach), 1))).argmax(-1)
-
-        return greedily if self.beta is None else by_chance
+        return choose
 
 
 class OptimalAgent(QLearner):

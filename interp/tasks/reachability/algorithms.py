@@ -276,16 +276,15 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 # Heuristics.
 
 
-def _nearness(matrix: NDArray[np.bool_], roots: _Array) -> _Array:
-    """How near the root each node is where edges can be followed both ways, Int[..., node]."""
-    return -graphs.distances(matrix | np.swapaxes(matrix, -1, -2), roots)
-
-
 _HEURISTICS: dict[str, tuple[str, str, Callable[[NDArray[np.bool_], _Array], _Array]]] = {
-    "fewer_parents": ("the candidate with the lower in-degree", "in-degree", lambda m, r: -graphs.in_degrees(m)),
-    "more_children": ("the candidate with the higher out-degree", "out-degree", lambda m, r: graphs.out_degrees(m)),
-    "more_ancestors": ("the candidate with more ancestors", "ancestors", lambda m, r: graphs.n_ancestors(m)),
-    "nearer_undirected": ("the candidate nearer the root, whichever way edges run", "undirected distance", _nearness),
+    "fewer_parents": ("the candidate with the lower in-degree", "in-degree", lambda m, r: -m.sum(-2)),
+    "more_children": ("the candidate with the higher out-degree", "out-degree", lambda m, r: m.sum(-1)),
+    "more_ancestors": ("the candidate with more ancestors", "ancestors", lambda m, r: graphs.closure(m).sum(-2)),
+    "nearer_undirected": (
+        "the candidate nearer the root, whichever way edges run",
+        "undirected distance",
+        lambda m, r: -graphs.distances(m | np.swapaxes(m, -1, -2), r),
+    ),
     "larger_name": (
         "the candidate with the larger name",
         "larger name",
@@ -307,8 +306,8 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
     name, _, number = _HEURISTICS[key]
 
     def compared(v: Values) -> _Array:
-        edges = np.stack([v["source"], v["target"]], -1)
-        return _answered(_take(number(graphs.adjacency(edges, _n_nodes(v)), v["root"]), v["candidates"]), v)
+        matrix = graphs.adjacency(np.stack([v["source"], v["target"]], -1), _n_nodes(v))
+        return _answered(_take(number(matrix, v["root"]), v["candidates"]), v)
 
     what, parents = "the probability that each node is the answer", ("source", "target", "root", "candidates", "nodes")
     answer = _per_node("prediction", "P(v)", what, parents, compared, units="probability")

@@ -51,9 +51,7 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     edges, n = episodes.by_round("edges"), np.eye(episodes.n_nodes)
     matrix = graphs.adjacency(edges, episodes.n_nodes)
     roots, candidates = episodes.by_round("roots"), episodes.by_round("candidates")
-    plain = np.concatenate(
-        [n[roots], n[candidates].sum(-2), graphs.in_degrees(matrix), graphs.out_degrees(matrix)], axis=-1
-    )
+    plain = np.concatenate([n[roots], n[candidates].sum(-2), matrix.sum(-2), matrix.sum(-1)], axis=-1)
     children = np.take_along_axis(matrix, roots[..., None, None], -2)[..., 0, :].astype(np.float64)
     return RoundInputs((plain, np.concatenate([plain, children], -1)), roots[..., None])
 

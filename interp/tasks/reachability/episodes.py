@@ -103,25 +103,20 @@ class ReachabilityEpisodes(Sampled):
             return array
         return np.broadcast_to(array[:, None], (len(array), self.n_rounds, *array.shape[1:]))
 
-    @checked
-    def first(self, name: str) -> NDArray[np.int64]:
-        """``edges``, ``roots`` or ``candidates`` of the first round."""
-        return self.by_round(name)[:, 0]
-
     @cached_property
     def adjacency(self) -> NDArray[np.bool_]:
         """Bool[episode, source, target]."""
-        return graphs.adjacency(self.first("edges"), self.n_nodes)
+        return graphs.adjacency(self.by_round("edges")[:, 0], self.n_nodes)
 
     @cached_property
     def distances(self) -> NDArray[np.int64]:
         """Int[episode, node], steps from the root; ``n_nodes`` where there is no path."""
-        return graphs.distances(self.adjacency, self.first("roots"))
+        return graphs.distances(self.adjacency, self.by_round("roots")[:, 0])
 
     @cached_property
     def candidate_distances(self) -> NDArray[np.int64]:
         """Int[episode, 2], steps from the root to each candidate; ``n_nodes`` where there is no path."""
-        return np.take_along_axis(self.distances, self.first("candidates"), -1)
+        return np.take_along_axis(self.distances, self.by_round("candidates")[:, 0], -1)
 
     @property
     def answers(self) -> NDArray[np.int64]:
@@ -136,12 +131,12 @@ class ReachabilityEpisodes(Sampled):
     @property
     def targets(self) -> NDArray[np.int64]:
         """Int[episode], the candidate that is reached, or reached sooner."""
-        return np.take_along_axis(self.first("candidates"), self.answers[:, None], -1)[:, 0]
+        return np.take_along_axis(self.by_round("candidates")[:, 0], self.answers[:, None], -1)[:, 0]
 
     @property
     def negatives(self) -> NDArray[np.int64]:
         """Int[episode], the other candidate."""
-        return np.take_along_axis(self.first("candidates"), 1 - self.answers[:, None], -1)[:, 0]
+        return np.take_along_axis(self.by_round("candidates")[:, 0], 1 - self.answers[:, None], -1)[:, 0]
 
     @checked
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ReachabilityEpisodes:

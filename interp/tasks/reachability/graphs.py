@@ -51,18 +51,3 @@ def closure(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
             break
         paths = longer
     return paths
-
-
-def in_degrees(matrix: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Int[..., node], the number of nodes with an edge to it."""
-    return matrix.sum(-2)
-
-
-def out_degrees(matrix: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Int[..., node], the number of nodes that it has an edge to."""
-    return matrix.sum(-1)
-
-
-def n_ancestors(matrix: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Int[..., node], the number of nodes from which a path leads to it."""
-    return closure(matrix).sum(-2)

@@ -39,6 +39,8 @@ class ReachabilityRound(SizedRound):
     ranged: ClassVar[tuple[str, ...]] = ("n_edges",)
     episodes_are: ClassVar[str] = "reachability episodes"
     episode_types: ClassVar[tuple[type, ...]] = (ReachabilityEpisodes,)
+    n_latents: ClassVar[int] = 1
+    """It holds the set of nodes that have been reached."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -54,11 +56,6 @@ class ReachabilityRound(SizedRound):
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
         return ("<w>", "p?", "w?", *(("e",) if self.marks else ()), *self.outcomes)
-
-    @property
-    def n_latents(self) -> int:
-        """One latent holds the set of nodes that have been reached."""
-        return 1
 
     @cached_property
     def outcomes(self) -> tuple[str, ...]:

@@ -121,20 +121,20 @@ def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Bool[graph, target, negative]: the target is reached, the negative is not; neither is a root."""
     n_nodes = matrix.shape[-1]
     reached = (steps > 0) & (steps < n_nodes)
-    child = graphs.in_degrees(matrix) > 0
+    child = matrix.any(-2)
     return reached[:, :, None] & (child & (steps == n_nodes))[:, None, :]
 
 
 def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """The pairs of ProsQA: both candidates are sinks, one is reached."""
-    sinks = graphs.out_degrees(matrix) == 0
+    sinks = ~matrix.any(-1)
     return _separated(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
 
 
 def _alike(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """The matched pairs: equal in-degree, equal out-degree (so both are sinks or none is), equally many ancestors."""
     allowed = _separated(matrix, steps)
-    for number in (graphs.in_degrees(matrix), graphs.out_degrees(matrix), graphs.n_ancestors(matrix)):
+    for number in (matrix.sum(-2), matrix.sum(-1), graphs.closure(matrix).sum(-2)):
         allowed &= number[:, :, None] == number[:, None, :]
     return allowed
 
@@ -146,7 +146,7 @@ def _repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Dra
     again = (rng.random((n_graphs, n_edges)) ** _UNEVEN * different).astype(np.int64)
     slot = np.arange(n_edges)
     edges = np.take_along_axis(edges, np.where(slot < different, slot, again)[..., None], 1)
-    without = graphs.out_degrees(graphs.adjacency(edges, n_nodes)) == 0
+    without = ~graphs.adjacency(edges, n_nodes).any(-1)
     stays = (rng.random(n_graphs) > _WITHOUT) | ~without.any(1)
     roots = np.where(stays, edges[:, 0, 0], (without * rng.random((n_graphs, n_nodes))).argmax(1))
     order = rng.random((n_graphs, n_nodes))

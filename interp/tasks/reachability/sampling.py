@@ -65,7 +65,8 @@ def sample(
         require(depths is None, f"regime {regime!r} has whatever depth comes; leave depths out")
         drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
     else:
-        asked = _depths(record, n_rounds) if depths is None else tuple(depths)
+        answered = tuple(depth for depth in record.depths if depth < n_rounds) or (max(1, n_rounds - 1),)
+        asked = answered if depths is None else tuple(depths)
         drawn = _of_depths(record, rng, n_episodes, (n_nodes, n_edges), asked)
     names = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes)).argsort(-1)
     episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
@@ -82,11 +83,6 @@ def battery(
     ['matched', 'prosqa', 'uniform', 'path']
     """
     return {regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY}
-
-
-def _depths(record: Regime, n_rounds: int) -> tuple[int, ...]:
-    """The regime's depths that so many rounds can answer, or the deepest that they can."""
-    return tuple(depth for depth in record.depths if depth < n_rounds) or (max(1, n_rounds - 1),)
 
 
 def _of_depths(
