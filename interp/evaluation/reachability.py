@@ -221,8 +221,9 @@ def moved(
     )
     if read is None or write is None:
         read, write = codec(model)
-    before = _sets(episodes)[np.arange(len(episodes)), depths]
-    clean, rows = rollout(model, episodes), []
+    every, search = np.arange(len(episodes)), breadth_first()
+    inputs = {key: value[:, 0] for key, value in search.read(episodes).items()}
+    before, clean, rows = _sets(episodes)[every, depths], rollout(model, episodes), []
     for name, (added, removed) in _moves(episodes, seed).items():
         possible = (added + removed).any(-1) | (name == "nothing")
         if not possible.any():
@@ -230,8 +231,11 @@ def moved(
         wanted = np.clip(before + added - removed, 0, 1)
         predictions = _with(model, episodes, wanted, write, clean)
         share = 1 - losses(predictions, episodes, slice(None)).double().numpy(force=True)
-        for later, searched in enumerate(_searched(episodes, wanted)):
-            at = share[np.arange(len(episodes)), depths + later][possible]
+        after, now = search.step({"reached": wanted}, inputs)
+        for later, v in enumerate((now, search.step(after, inputs)[1])):
+            target, negative = (v["prediction"][every, nodes] for nodes in (episodes.targets, episodes.negatives))
+            searched = target / (target + negative)
+            at = share[every, depths + later][possible]
             of_search = {"search": float(searched[possible].mean()), "n": int(possible.sum())}
             rows.append({"move": name, "later": later, **vars(mean_interval(at, seed=seed)), **of_search})
     return pd.DataFrame(rows).rename(columns={"estimate": "model"})
@@ -251,17 +255,6 @@ def _with(model: Machine, episodes: ReachabilityEpisodes, wanted: _Set, write: W
 
     hooks = {int(t): [(_HOOK, change(int(t)))] for t in np.unique(episodes.depths)}
     return rollout(model, episodes, fwd_hooks=hooks, clean=clean).predictions
-
-
-def _searched(episodes: ReachabilityEpisodes, wanted: _Set) -> tuple[_Set, _Set]:
-    """The target's share after parallel search read the set ``wanted``: at once, and a round later."""
-    search, rows = breadth_first(), np.arange(len(episodes))
-    inputs = {key: value[:, 0] for key, value in search.read(episodes).items()}
-    after, now = search.step({"reached": wanted}, inputs)
-    _, then = search.step(after, inputs)
-    pairs = ((v["prediction"][rows, episodes.targets], v["prediction"][rows, episodes.negatives]) for v in (now, then))
-    first, second = (target / (target + negative) for target, negative in pairs)
-    return first, second
 
 
 # What is measured of a model.

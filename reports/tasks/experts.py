@@ -23,18 +23,11 @@ from reports.parts import closing, heads, overview, patching, probing, verificat
 from reports.parts.closing import titled
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import experts_paper
+from reports.tasks import experts_paper, prose
 
-_HANDWIRED = Heading(
-    "Weighted Majority, wired by hand",
-    "A causal transformer whose weights were written down, not trained, and which runs the Weighted Majority "
-    "algorithm: one latent carries the log-weight of every expert from round to round. Here it is checked against "
-    "the algorithm, compared with other predictors, and looked into.",
-)
-_LEARNED = (
-    "A transformer trained to predict with expert advice; its latent is the only thing that passes from round to "
-    "round. Here it is compared with other predictors, probed for what its latent holds, and patched for what it uses."
-)
+_PROSE = prose("experts")
+
+_HANDWIRED = Heading("Weighted Majority, wired by hand", _PROSE["handwired"])
 _DIFFERENCES = (
     Difference("One expert's vote is flipped", "flip-vote"),
     Difference("Two experts' histories are swapped", "swap-histories"),
@@ -49,7 +42,7 @@ def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return default_parts(
         replace=(
-            overview.part(handwired=_HANDWIRED, learned=_LEARNED),
+            overview.part(handwired=_HANDWIRED, learned=_PROSE["learned"]),
             probing.state(
                 "Weights over time",
                 read="An expert that was right gains log γ = {gain:g}. The weights are read from the latent itself.",
@@ -89,11 +82,6 @@ _WITHIN = 0.01
 _BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
 _RIVALS = _BASELINES[:4]
 """Those that are told neither the prior nor the accuracies."""
-_REGRET = (
-    "Regret is the number of mistakes beyond those of the best expert on the same rounds. It can be negative, since a "
-    "predictor may combine experts. The Bayes predictor knows how accuracies were drawn and bounds what these "
-    "observations allow; the oracle knows the accuracies. One that was ever certain and wrong has infinite log-loss."
-)
 
 _Scored = tuple[Scores, Interval, pd.DataFrame]
 """A predictor's scores, its regret after the last round minus the model's, paired by episode, and its regret curve."""
@@ -185,7 +173,7 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
         "certain and wrong, so that its log-loss is infinite"
     )
     return [
-        Prose(_REGRET),
+        Prose(_PROSE["regret"]),
         Figure(drawn, "Regret over rounds beside the baselines", caption),
         Table(pd.DataFrame(rows, columns=columns), after, dict.fromkeys(("regret", paired), ".2f")),
     ]

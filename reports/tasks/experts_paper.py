@@ -28,6 +28,9 @@ from reports.parts import verification
 from reports.parts.closing import titled
 from reports.parts.probing import Held
 from reports.parts.verification import Sweep
+from reports.tasks import prose
+
+_PROSE = prose("experts")
 
 _GOOD = ("1-high-quality", "2-high-quality", "3-high-quality")
 _CORRELATED = ("correlated-0.3", "correlated-0.7", "correlated-0.9")
@@ -93,13 +96,7 @@ def _draw_robustness(curves: pd.DataFrame, context: Context) -> list[object]:
     final = last.pivot(index="regime", columns="algorithm", values="mean").reindex(list(dict.fromkeys(frame["regime"])))
     keys = [key for key in SHOWN if key in final]
     final = final[keys].rename(columns=lambda key: str(key).replace("_", " ")).reset_index().rename_axis(columns=None)
-    blocks: list[object] = [
-        Prose(
-            "Mistakes beyond those of the best expert, never clipped: a predictor that combines experts can go below "
-            "zero. With several good experts there is little to tell them apart by; correlated experts carry less "
-            "information than their number suggests, which the Bayes predictor of independent experts does not know."
-        )
-    ]
+    blocks: list[object] = [Prose(_PROSE["robustness"])]
     for regimes, number, title in ((_GOOD, "8, top", "good experts"), (_CORRELATED, "8, bottom", "correlated experts")):
         here = _thinned(frame[frame["regime"].isin(regimes)])
         if len(here):
@@ -148,10 +145,7 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
     of_latent = last[(last["algorithm"] == "latent") & (last["reader"] == "p?")].set_index("layer")["mean"]
     most = f"The prediction's position reads the latent most in layer {of_latent.idxmax()}: {of_latent.max():.2f}."
     return [
-        Prose(
-            "The share of attention on the latent, on each expert (its two tokens together), and on the rest. "
-            "Attention that tells experts apart must come from the latent: with the latent cut, none can."
-        ),
+        Prose(_PROSE["attention"]),
         Figure(over_layers, "Attention by layer", titled("9", f"{most} After the last round. {text}"), last),
         Figure(
             over_rounds, "Attention over rounds", f"What the prediction's position reads, by round. {text}", predicts
@@ -163,14 +157,6 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
 _ELSEWHERE = "Other regimes and longer episodes"
 _N_ELSEWHERE = 32
 """Episodes of each regime, at most."""
-_TEXT = (
-    "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
-    "`interp evaluate` gives the same tables, and many more numbers, with intervals."
-)
-_CONTROL = (
-    "What the latent is worth: it is cut (put back to its initial value before every round), or swapped with another "
-    "episode's; with 95 % intervals over episodes"
-)
 _PICTURES = {
     "length-divergence": "How far the predictions are from the Bayes predictor's, over the rounds of long episodes",
     "length-regret": "Regret over the rounds of long episodes",
@@ -218,9 +204,9 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
     shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
     pictures = [Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()]
     return [
-        Prose(_TEXT),
+        Prose(_PROSE["elsewhere"]),
         Table(result.to_frame(), caption, collapsed=True),
-        Table(result.tables["latent_control"], _CONTROL),
+        Table(result.tables["latent_control"], _PROSE["control"]),
         *pictures,
         Table(theory, "The statements of the paper's appendix B, as numbers"),
     ]

@@ -28,19 +28,12 @@ from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import qlearning_paper
+from reports.tasks import prose, qlearning_paper
 from reports.tasks.qlearning_paper import earned, played_by_all
 
-_HANDWIRED = Heading(
-    "Tabular Q-learning, wired by hand",
-    "A causal transformer whose weights were written down, not trained, and which runs tabular Q-learning: one "
-    "latent per action carries a column of the Q-table from round to round. Here it is checked against the "
-    "algorithm, set free in MDPs, and looked into.",
-)
-_LEARNED = (
-    "A transformer trained to imitate Q-learning's choices; only its latents, one per action, pass from round to "
-    "round. Here its choices are compared with the table's, its latents probed, its rounds patched."
-)
+_PROSE = prose("qlearning")
+
+_HANDWIRED = Heading("Tabular Q-learning, wired by hand", _PROSE["handwired"])
 _DIFFERENCES = (
     Difference("Latents are another episode's", "exchange-history"),
     Difference("The reward is changed", "change-reward", metric="state"),
@@ -54,7 +47,7 @@ def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return default_parts(
         replace=(
-            overview.part(handwired=_HANDWIRED, learned=_LEARNED),
+            overview.part(handwired=_HANDWIRED, learned=_PROSE["learned"]),
             probing.state(
                 "Q-values over time",
                 read="Each latent holds one action's column of the Q-table; each round changes one entry. The values "
@@ -88,12 +81,6 @@ def parts() -> tuple[Part, ...]:
 _AGREEMENT = "Agreement with the table"
 _FEWEST = 20
 """Disputed steps below which agreement on them decides nothing."""
-_AGREEMENT_TEXT = (
-    "The choice at `Select` is compared with the greedy action of the table that the round {when} with. Ties say "
-    "nothing, so they are left out or broken at random. A table with γ = 0, which never bootstraps, agrees nearly as "
-    "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables disagree, does "
-    "agreement show bootstrapping.**"
-)
 
 
 def _compare(context: Context) -> tuple[Scores, Scores]:
@@ -153,7 +140,7 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
     untied, baseline = (result.get(key, "all").estimate for key in ("untied", "untied_gamma0"))
     said = f"It chooses as its table does in {untied:.2f} of untied steps, the table with γ = 0 in {baseline:.2f}."
     return [
-        Prose(_AGREEMENT_TEXT.format(when=when)),
+        Prose(_PROSE["agreement"].format(when=when)),
         Measures(rows, said),
         beneath,
         Table(phases, "Early, middle and late rounds", collapsed=True),
@@ -168,12 +155,6 @@ _AGENTS = {
     "random": "random actions",
     "optimal": "optimal within the rounds played",
 }
-_PLAYING_TEXT = (
-    "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. In random "
-    "MDPs, a random policy earns most of what can be earned. Read the normalised score, (earned − random) / (optimal − "
-    "random), and the two worlds where control matters: a chain that pays only at its end, and a ladder, slow to climb "
-    "and quick to fall from. Their actions are relabelled in every episode. The optimal policy knows the MDP."
-)
 
 
 @dataclass(frozen=True)
@@ -249,7 +230,7 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
     scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
     returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
     blocks: list[object] = [
-        Prose(_PLAYING_TEXT),
+        Prose(_PROSE["playing"]),
         Figure(drawn, "Cumulative reward beside tabular agents", caption),
         Table(scores, returned, formats={"earned": ".2f"}),
     ]
@@ -272,14 +253,6 @@ def _scores(played: _Played, seed: int) -> pd.DataFrame:
 
 
 _LEAKS = (1e-4, 1e-8, 1e-12)
-_LEMMA_TEXT = (
-    "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, at least 1 − ε of its "
-    "attention. How sharp that makes it depends on the margin Δ of the position code: 1 less the largest overlap of "
-    "two positions' codes. The printed lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the "
-    "sink by content, needs no ξ, and asks for η = (2/Δ) ln((N − 1)/ε). The last column is the softmax attention "
-    "really missing, at that η, at every position of the round, firing and silent. It is a statement about this head "
-    "alone, and no evidence about the error of the whole circuit, which is measured above."
-)
 
 
 def _margins(context: Context) -> pd.DataFrame:
@@ -296,4 +269,4 @@ def _draw_margins(frame: pd.DataFrame, context: Context) -> list[object]:
     columns |= {"eta_lemma": "η, lemma", "xi_lemma": "ξ, lemma", "eta": "η, corrected"}
     table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
     caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
-    return [Prose(_LEMMA_TEXT), Table(table, caption)]
+    return [Prose(_PROSE["lemma"]), Table(table, caption)]

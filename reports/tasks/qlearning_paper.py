@@ -12,7 +12,7 @@ import probes
 from interp import figures
 from interp.evaluation.plan import round_attention
 from interp.evaluation.qlearning import plan as evaluation
-from interp.evaluation.qlearning import rates, returns
+from interp.evaluation.qlearning import rates
 from interp.evaluation.qlearning.agreement import agreement_by_round
 from interp.evaluation.qlearning.plan import policy
 from interp.model.rollout import play, rollout
@@ -28,6 +28,9 @@ from reports.part import Context, Part, learned, needing, uncompiled
 from reports.parts import verification
 from reports.parts.closing import titled
 from reports.parts.verification import Sweep
+from reports.tasks import prose
+
+_PROSE = prose("qlearning")
 
 N_WORLDS, HORIZON, LONG = 10, 50, 200
 """MDPs and rounds of the paper's figures 14 and 11."""
@@ -78,14 +81,12 @@ _AGENTS = {
 
 
 def _play_families(context: Context) -> pd.DataFrame:
-    frames = [_played(context, key, HORIZON).assign(panel=REGIMES[key].name) for key in EVALUATION]
-    long = _played(context, "grid", LONG).assign(panel=f"{LONG} rounds")
-    return pd.concat([*frames, long], ignore_index=True)
-
-
-def _played(context: Context, regime: str, n_rounds: int) -> pd.DataFrame:
-    mdps = mdp.sample_mdps(N_WORLDS, **context.sizes, seed=context.seed, regime=regime)
-    return earned(played_by_all(context, mdps, n_rounds, _AGENTS), context.seed)
+    frames = []
+    for key, n_rounds in (*((key, HORIZON) for key in EVALUATION), ("grid", LONG)):
+        mdps = mdp.sample_mdps(N_WORLDS, **context.sizes, seed=context.seed, regime=key)
+        panel = f"{LONG} rounds" if n_rounds == LONG else REGIMES[key].name
+        frames.append(earned(played_by_all(context, mdps, n_rounds, _AGENTS), context.seed).assign(panel=panel))
+    return pd.concat(frames, ignore_index=True)
 
 
 def played_by_all(
@@ -110,7 +111,7 @@ def played_by_all(
 def earned(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataFrame:
     """Cumulative reward over rounds, a curve for everybody who played."""
     who = played.items()
-    return pd.concat([figures.over_rounds(key, name, returns.cumulative(done), seed) for key, (name, done) in who])
+    return pd.concat([figures.over_rounds(key, name, done.rewards.cumsum(1), seed) for key, (name, done) in who])
 
 
 def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
@@ -127,10 +128,7 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
     hard, far = REGIMES[EVALUATION[-1]].name, f"{LONG} rounds"
     first, second = (figures.ends(frame[frame["panel"] == of], f"reward in {of}") for of in (hard, far))
     return [
-        Prose(
-            "The model acts by its own choices. On MDPs drawn at random a random policy already earns most of what can "
-            "be earned: its curve stands beside the others. The chain and the ladder are under Free rollouts."
-        ),
+        Prose(_PROSE["families"]),
         Figure(six, "Reward in six families", titled("14", f"{first} Reward over {HORIZON} rounds, {said}"), tenths),
         Figure(one, "Reward over a long horizon", titled("11", f"{second} Reward over {LONG} rounds, {said}")),
         Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
@@ -170,12 +168,7 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     said = f"In the training grid {context.name} chooses as the table does in {first.iloc[0]:.2f} of untied steps, "
     said += f"{first.index[1]} in {first.iloc[1]:.2f}. Agreement over rounds."
     return [
-        Prose(
-            "How often the choice is the greedy action of the table, on steps without ties, in fives of rounds. The "
-            "five shifts of the paper lie outside the training grid, unlike the cells `sparse` and `dense` of the grid "
-            "and `high-variance`, which has its transitions: `sparse-shift` is Beta(.1, 2) and `dense-shift` "
-            "Beta(10, 10), both with Dirichlet(1), and `high-variance-shift` Beta(.1, .1) with Dirichlet(.5)."
-        ),
+        Prose(_PROSE["by_step"]),
         Figure(picture, "Agreement over rounds by regime", titled("2, right", said), shown),
         Table(share, "Agreement over all rounds"),
     ]
@@ -244,10 +237,7 @@ def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
     said += "update, read from the change."
     by_key = {result.target.key: result for result in results}
     blocks: list[object] = [
-        Prose(
-            "Linear probes of how a round changes the latent that it writes. The reward, and all that the round's "
-            "inputs say, can be read from a change that merely copies them: read a score beside its two controls."
-        ),
+        Prose(_PROSE["update"]),
         Measures(measures, said),
         Table(scores, "Every output, metric and control", collapsed=True),
     ]

@@ -31,17 +31,11 @@ from reports.part import Context, Heading, Part
 from reports.parts import learning, overview, patching, probing, verification
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
+from reports.tasks import prose
 
-_HANDWIRED = Heading(
-    "Reachability, wired by hand",
-    "A causal transformer whose weights were written down, not trained, and which searches a directed graph in "
-    "parallel: one latent holds every node reached so far. The idea is published (Zhu et al., NeurIPS 2025, arXiv "
-    "2505.12514), the construction is our own.",
-)
-_LEARNED = (
-    "A transformer trained to say which nodes of a directed graph are reached, round by round; its latent is the only "
-    "thing that passes from round to round. Does it search in parallel, and does it use what its latent holds?"
-)
+_PROSE = prose("reachability")
+
+_HANDWIRED = Heading("Reachability, wired by hand", _PROSE["handwired"])
 _DIFFERENCES = (
     Difference("The round asks about another pair", "swap-candidates"),
     Difference("The history is another episode's", "exchange-history"),
@@ -60,7 +54,7 @@ def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return default_parts(
         replace=(
-            overview.part(handwired=_HANDWIRED, learned=_LEARNED),
+            overview.part(handwired=_HANDWIRED, learned=_PROSE["learned"]),
             probing.state(
                 "Nodes reached over time",
                 read="1 where a node is reached, read from the latent itself.",
@@ -68,7 +62,7 @@ def parts() -> tuple[Part, ...]:
             ),
             probing.part(("reached", "member", "prediction")),
             patching.part(_DIFFERENCES, n_episodes=32),
-            learning.part("What it takes to learn", _LEARNED_BY),
+            learning.part("What it takes to learn", _PROSE["learned_by"]),
         ),
         after={
             "compared": [verification.part(sizes=((8, 12), (14, 20)), n_episodes=10, shown=_EXACT)],
@@ -80,22 +74,6 @@ def parts() -> tuple[Part, ...]:
         },
     )
 
-
-_LEARNED_BY = (
-    "Small models (10 names, 14 edges) with one setting changed each: what their weights start from (matching heads, "
-    "position codes factored into edge and role, tokens apart from places, copies apart from names), whether every "
-    "round or the last alone is told an answer, whether it is told all nodes reached, whether depth grows with what is "
-    "known, and whether the latent is added to or written over."
-)
-
-_TEXT = (
-    "The share of episodes in which the reachable candidate is more probable than the other (half for a tie). Nobody "
-    "can know of a target d steps away before round d; parallel search knows from round d on, at every depth. Beside "
-    "the model stand searches of fewer hops or of one path, heuristics that need no search, and the model with its "
-    "latent **cut** (always the initial one), **frozen** (always the first thought), **reset** once, or **swapped** "
-    "with another episode's: a model that answered as well without its recurrence would not be searching by it. "
-    "**Discrete** keeps one of the nodes that each thought added, as a chain of thought in words would."
-)
 
 _Answers = tuple[pd.DataFrame, Read, Write]
 """Accuracy by regime, predictor, depth and round; how sets are read and written."""
@@ -163,7 +141,7 @@ def _solved(known: pd.DataFrame) -> Measure:
 
 def _draw(data: _Answers, context: Context) -> list[object]:
     frame = data[0]
-    blocks: list[Any] = [Prose(_TEXT)]
+    blocks: list[Any] = [Prose(_PROSE["answers"])]
     for regime, of in frame.groupby("regime", sort=False):
         depth = of["depth"].max()
         curves = of[(of["depth"] == depth) & of["key"].isin(_SHOWN)]
@@ -176,14 +154,6 @@ def _draw(data: _Answers, context: Context) -> list[object]:
     shown = table.rename(columns=lambda key: str(key).replace("_", " ")).rename_axis(columns=None).reset_index()
     blocks.append(Table(shown, "Accuracy in the last round"))
     return blocks
-
-
-_MOVED = (
-    "A set that can be decoded may still be idle. Here one node is changed in the set that the latent holds, in the "
-    "round that first knows of the target. The target's share of the answer is compared with what parallel "
-    "breadth-first search answers after the same change. A parent of the other candidate is the sharpest test: it "
-    "changes nothing at once, and a round later the search has expanded it. The control is a node that leads nowhere."
-)
 
 
 def _compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -226,7 +196,7 @@ def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> li
         f"The model is at most {apart.max():.2f} from parallel search. The target's share of the answer after a move."
     )
     return [
-        Prose(_MOVED),
+        Prose(_PROSE["moved"]),
         Measures(rows, said),
         Table(moves, "The same numbers", collapsed=True),
         Table(sets, "The share of sets that are decoded without an error in any node, by round"),

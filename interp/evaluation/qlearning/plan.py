@@ -201,26 +201,21 @@ _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
-
-    def number(quantity: str, key: str = MODEL) -> Interval:
-        return scored.get("grid", key, quantity, "all")
-
-    def value(quantity: str) -> float:
-        return number(quantity).estimate
-
-    gamma0 = f"gamma = 0 table {value('untied_gamma0'):.4f}"
-    ties = f"perfect learner {value('random_ties_ceiling'):.4f}, gamma = 0 table {value('random_ties_gamma0'):.4f}"
+    whole = {at[2]: found for at, found in scored.numbers.items() if at[1] == MODEL and at[3] == "all"}
+    value = {quantity: found.estimate for quantity, found in whole.items()}
+    gamma0 = f"gamma = 0 table {value['untied_gamma0']:.4f}"
+    ties = f"perfect learner {value['random_ties_ceiling']:.4f}, gamma = 0 table {value['random_ties_gamma0']:.4f}"
     disputed = (
-        f"follows the gamma = 0 table in {value('disputed_gamma0'):.3f}; a uniform choice "
-        f"{number('disputed', 'chance').estimate:.3f}; "
+        f"follows the gamma = 0 table in {value['disputed_gamma0']:.3f}; a uniform choice "
+        f"{scored.get('grid', 'chance', 'disputed', 'all').estimate:.3f}; "
         f"{scored.beside['grid', MODEL, 'disputed', 'all']['n_steps']} steps"
     )
-    floor = f"floor {value('cross_entropy_floor'):.4f}"
+    floor = f"floor {value['cross_entropy_floor']:.4f}"
     claims = [
-        row("grid: agreement, untied steps", number("untied"), gamma0),
-        row("grid: agreement, all steps, random ties", number("random_ties"), ties),
-        row("grid: agreement where the tables disagree", number("disputed"), disputed),
-        row("grid: cross-entropy above its floor (nats)", number("cross_entropy_excess"), floor),
+        row("grid: agreement, untied steps", whole["untied"], gamma0),
+        row("grid: agreement, all steps, random ties", whole["random_ties"], ties),
+        row("grid: agreement where the tables disagree", whole["disputed"], disputed),
+        row("grid: cross-entropy above its floor (nats)", whole["cross_entropy_excess"], floor),
     ]
     best, *_ = _followed(model, n_episodes, seed).beside.values()
     claims.append(row("grid: discount that its choices follow best", Interval(*best.values()), "the data's is .9"))

@@ -21,8 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import require
@@ -38,11 +36,6 @@ from interp.tasks.qlearning.layout import representative_sizes
 from interp.tasks.qlearning.regimes import EVALUATION
 
 
-def cumulative(episodes: MDPEpisodes) -> Float[np.ndarray, "episode round"]:
-    """The sum of rewards up to and including each round."""
-    return episodes.rewards.cumsum(1)
-
-
 @checked
 def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> Scores:
     """Where the rewards of ``episodes`` lie between a random and an optimal policy: "score", a ratio of sums.
@@ -52,7 +45,11 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     earns the same are refused.
     """
     batches = as_batches(episodes)
-    rows = [_references(batch) for batch in batches]
+    rows = []
+    for batch in batches:
+        at, start = np.arange(len(batch)), batch.states[:, 0]
+        optimum = finite_horizon(batch.known_mdps, batch.n_rounds).values[at, 0, start]
+        rows.append((batch.rewards.sum(1), random_values(batch.known_mdps, batch.n_rounds)[at, 0, start], optimum))
     earned, random, optimal = (np.concatenate(column) for column in zip(*rows, strict=True))
     room = (optimal - random).sum()
     alike = "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice"
@@ -62,14 +59,6 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     made = drawn_from(batches, n_episodes=len(earned))
     score = ratio_interval(earned - random, optimal - random, n_resamples=n_resamples, seed=seed)
     return Scores(("quantity",), {(k,): value for k, value in {"score": score, **intervals}.items()}, made)
-
-
-def _references(batch: MDPEpisodes) -> tuple[NDArray[np.float64], ...]:
-    """What was earned, and what a random and an optimal policy would earn, ``[episode]`` each."""
-    rows, start = np.arange(len(batch)), batch.states[:, 0]
-    random = random_values(batch.known_mdps, batch.n_rounds)[rows, 0, start]
-    optimal = finite_horizon(batch.known_mdps, batch.n_rounds).values[rows, 0, start]
-    return batch.rewards.sum(1), random, optimal
 
 
 # What a model earns when it acts.
