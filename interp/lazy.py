@@ -29,6 +29,11 @@ def lazy(name: str) -> Callable[..., Any]:
     return lambda *args, **kwargs: named(name)(*args, **kwargs)
 
 
+def lazies(module: str, *names: str) -> dict[str, Any]:
+    """What is called so in a module, each imported when it is first called."""
+    return {name: lazy(f"{module}:{name}") for name in names}
+
+
 def above(kind: str, name: str) -> Callable[..., Any]:
     """The same in the package that ships what is of a ``kind``: what stands above the room that names it."""
     return lambda *args, **kwargs: named(f"{_ENTRIES[kind]}.{name}")(*args, **kwargs)

@@ -24,7 +24,7 @@ LOOK_UP = ("interp/__init__.py", "interp/cli/")
 """The facade: says where the handwired models are found, and looks circuits, probes and reports up inside functions."""
 TASKS = {module.name for module in pkgutil.iter_modules(interp.tasks.__path__) if module.ispkg} | {"wma"}
 ABOUT_A_TASK = (
-    *("interp/tasks/", *(f"interp/evaluation/{task}/" for task in sorted(TASKS)), "interp/training/goals/"),
+    *("interp/tasks/", *(f"interp/evaluation/{task}" for task in sorted(TASKS)), "interp/training/goals/"),
     *("interp/llm/", "reports/tasks/", "reports/llm.py", "circuits/"),
 )
 """What may know a task: its folder, what is measured of its models and what they are trained on, language models as

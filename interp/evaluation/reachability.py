@@ -35,7 +35,7 @@ Another node, which leads to no candidate, is the control: its direction is as l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -153,24 +153,23 @@ def controlled(
 
     ``read`` and ``write`` are as :func:`codec` gives them; a handwired transformer's own when None.
     """
-
-    def each(rounds: range, hook: Hook) -> Mapping[int, list[Hook]]:
-        return {t: [hook] for t in rounds}
-
     rounds = range(episodes.n_rounds)
-    hooks: dict[str, Mapping[int, list[Hook]]] = {
-        "cut": each(rounds, cut(model)),
-        "reset": {len(rounds) // 2: [cut(model)]},
-        "frozen": each(rounds[1:], _frozen()),
+    hooks: dict[str, tuple[Sequence[int], Hook]] = {
+        "cut": (rounds, cut(model)),
+        "reset": (rounds[len(rounds) // 2 :][:1], cut(model)),
+        "frozen": (rounds[1:], _frozen()),
     }
     if len(episodes) > 1:
-        hooks["swapped"] = each(rounds, swap())
+        hooks["swapped"] = rounds, swap()
     if exact(model) and read is None and write is None:
         read, write = codec(model)
     if read is not None and write is not None:
-        hooks["discrete"] = each(rounds[1:], _discrete(read, write, seed))
+        hooks["discrete"] = rounds[1:], _discrete(read, write, seed)
     clean = rollout(model, episodes)
-    return {key: rollout(model, episodes, fwd_hooks=by_round, clean=clean) for key, by_round in hooks.items()}
+    return {
+        key: rollout(model, episodes, fwd_hooks={t: [hook] for t in when}, clean=clean)
+        for key, (when, hook) in hooks.items()
+    }
 
 
 # Is the set used?
@@ -221,6 +220,12 @@ def moved(
     )
     if read is None or write is None:
         read, write = codec(model)
+
+    def move(latents: Tensor, hook: Any, t: int, wanted: _Set) -> Tensor:
+        """In round t, the latents that hold the set ``wanted``, of the episodes whose target is t steps away."""
+        now = torch.from_numpy(depths == t).to(latents.device)[:, None, None]
+        return torch.where(now, write(latents, torch.from_numpy(wanted).to(latents)), latents)
+
     every, search = np.arange(len(episodes)), breadth_first()
     inputs = {key: value[:, 0] for key, value in search.read(episodes).items()}
     before, clean, rows = _sets(episodes)[every, depths], rollout(model, episodes), []
@@ -229,7 +234,8 @@ def moved(
         if not possible.any():
             continue
         wanted = np.clip(before + added - removed, 0, 1)
-        predictions = _with(model, episodes, wanted, write, clean)
+        change = {int(t): [(_HOOK, partial(move, t=int(t), wanted=wanted))] for t in np.unique(depths)}
+        predictions = rollout(model, episodes, fwd_hooks=change, clean=clean).predictions
         share = 1 - losses(predictions, episodes, slice(None)).double().numpy(force=True)
         after, now = search.step({"reached": wanted}, inputs)
         for later, v in enumerate((now, search.step(after, inputs)[1])):
@@ -239,22 +245,6 @@ def moved(
             of_search = {"search": float(searched[possible].mean()), "n": int(possible.sum())}
             rows.append({"move": name, "later": later, **vars(mean_interval(at, seed=seed)), **of_search})
     return pd.DataFrame(rows).rename(columns={"estimate": "model"})
-
-
-def _with(model: Machine, episodes: ReachabilityEpisodes, wanted: _Set, write: Write, clean: Rollout) -> Tensor:
-    """The model's predictions where each episode's set is ``wanted`` in the round of its target's depth."""
-
-    def change(t: int) -> Callable[..., Tensor]:
-        now = torch.from_numpy(episodes.depths == t)
-
-        def move(latents: Tensor, hook: Any) -> Tensor:
-            chosen = now.to(latents.device)[:, None, None]
-            return torch.where(chosen, write(latents, torch.from_numpy(wanted).to(latents)), latents)
-
-        return move
-
-    hooks = {int(t): [(_HOOK, change(int(t)))] for t in np.unique(episodes.depths)}
-    return rollout(model, episodes, fwd_hooks=hooks, clean=clean).predictions
 
 
 # What is measured of a model.

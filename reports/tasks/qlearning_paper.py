@@ -19,7 +19,7 @@ from interp.model.rollout import play, rollout
 from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes, MDPs
 from interp.tasks.qlearning import bellman, tabular
-from interp.tasks.qlearning.layout import served
+from interp.tasks.qlearning.layout import serves
 from interp.tasks.qlearning.regimes import REGIMES
 from probes import ProbeResult
 from reports import panels
@@ -32,13 +32,12 @@ from reports.tasks import prose
 
 _PROSE = prose("qlearning")
 
-N_WORLDS, HORIZON, LONG = 10, 50, 200
+_N_WORLDS, _HORIZON, _LONG = 10, 50, 200
 """MDPs and rounds of the paper's figures 14 and 11."""
-N_SHIFTED = 12
+_N_SHIFTED = 12
 """Episodes of every shift."""
 
 _SOFT = ("softmlp",)
-_CHAIN = "Attention on the chain"
 
 HERE = {
     "2": ("agreement-by-step", "three figures here: reward is under Free rollouts, the probe under The update"),
@@ -65,11 +64,17 @@ def parts() -> tuple[Part, ...]:
         verification.variants(("mlp", "softmlp", "lin"), SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
         Part("rewards", "Reward by family and horizon", _play_families, _draw_families, learned, slow=True),
         Part("agreement-by-step", "Agreement step by step", _agree, _draw_agreement, learned),
-        Part("selection", "Selection in head L2H0 (step 3.1)", _select, _draw_selection, _chooses, lacking=uncompiled),
+        Part(
+            "selection", "Selection in head L2H0 (step 3.1)", _select, _draw_selection,
+            lambda context: context.handwired and min(context.sizes.values()) > 1, lacking=uncompiled,
+        ),
         Part("update", "The update", _probe_update, _draw_update, learned, slow=True),
         Part("decoded", "The decoded table", _decode, _draw_decoded, learned, slow=True),
-        Part("chain", _CHAIN, _attend, _draw_chain, _serves_the_chain, slow=True, lacking=needing("pattern")),
-    )
+        Part(
+            "chain", "Attention on the chain", _attend, _draw_chain,
+            lambda context: serves(context.model, 4, 2), slow=True, lacking=needing("pattern"),
+        ),
+    )  # fmt: skip
 
 
 _AGENTS = {
@@ -82,9 +87,9 @@ _AGENTS = {
 
 def _play_families(context: Context) -> pd.DataFrame:
     frames = []
-    for key, n_rounds in (*((key, HORIZON) for key in EVALUATION), ("grid", LONG)):
-        mdps = mdp.sample_mdps(N_WORLDS, **context.sizes, seed=context.seed, regime=key)
-        panel = f"{LONG} rounds" if n_rounds == LONG else REGIMES[key].name
+    for key, n_rounds in (*((key, _HORIZON) for key in EVALUATION), ("grid", _LONG)):
+        mdps = mdp.sample_mdps(_N_WORLDS, **context.sizes, seed=context.seed, regime=key)
+        panel = f"{_LONG} rounds" if n_rounds == _LONG else REGIMES[key].name
         frames.append(earned(played_by_all(context, mdps, n_rounds, _AGENTS), context.seed).assign(panel=panel))
     return pd.concat(frames, ignore_index=True)
 
@@ -115,7 +120,7 @@ def earned(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataF
 
 
 def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
-    long = frame["panel"] == f"{LONG} rounds"
+    long = frame["panel"] == f"{_LONG} rounds"
     tenths = frame[frame["round"] % 10 == 0]
     size = f"{context.sizes['n_states']} states, {context.sizes['n_actions']} actions"
     six = panels.curves(frame[~long], by="panel", ylabel="reward so far")
@@ -123,14 +128,14 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
     last = frame[frame["round"] == frame.groupby("panel")["round"].transform("max")]
     table = pivoted(last, "panel", "name", "mean")
     said = (
-        f"mean of {N_WORLDS} MDPs ({size}); bands: 95 % over MDPs, of the first two; every agent meets the same luck."
+        f"mean of {_N_WORLDS} MDPs ({size}); bands: 95 % over MDPs, of the first two; every agent meets the same luck."
     )
-    hard, far = REGIMES[EVALUATION[-1]].name, f"{LONG} rounds"
+    hard, far = REGIMES[EVALUATION[-1]].name, f"{_LONG} rounds"
     first, second = (figures.ends(frame[frame["panel"] == of], f"reward in {of}") for of in (hard, far))
     return [
         Prose(_PROSE["families"]),
-        Figure(six, "Reward in six families", titled("14", f"{first} Reward over {HORIZON} rounds, {said}"), tenths),
-        Figure(one, "Reward over a long horizon", titled("11", f"{second} Reward over {LONG} rounds, {said}")),
+        Figure(six, "Reward in six families", titled("14", f"{first} Reward over {_HORIZON} rounds, {said}"), tenths),
+        Figure(one, "Reward over a long horizon", titled("11", f"{second} Reward over {_LONG} rounds, {said}")),
         Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
     ]
 
@@ -138,9 +143,9 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
 def _agree(context: Context) -> pd.DataFrame:
     """Agreement on untied steps, round by round, in the training grid and in five shifts away from it."""
     table, sizes = evaluation.reference_table(context.model), context.sizes
-    ran, rounds = {"grid": (context.episodes, context.run)}, min(context.n_rounds, HORIZON)
+    ran, rounds = {"grid": (context.episodes, context.run)}, min(context.n_rounds, _HORIZON)
     for regime in () if context.quick else SHIFTS:
-        episodes = mdp.sample(N_SHIFTED, rounds, sizes["n_states"], sizes["n_actions"], context.seed, regime=regime)
+        episodes = mdp.sample(_N_SHIFTED, rounds, sizes["n_states"], sizes["n_actions"], context.seed, regime=regime)
         ran[regime] = episodes, rollout(context.model, episodes)
     frames = [
         agreement_by_round(policy(run), episodes, table=table, seed=context.seed).assign(regime=regime)
@@ -159,7 +164,7 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
         sums[column] /= sums["n_steps"]
     names = {"model": context.name, "no-bootstrap": "the table with γ = 0"}
     shown = sums.rename(columns={"estimate": "mean", "key": "algorithm"}).drop(columns=["low", "high"])
-    shown = shown[shown["round"] <= HORIZON].assign(name=shown["algorithm"].map(names))
+    shown = shown[shown["round"] <= _HORIZON].assign(name=shown["algorithm"].map(names))
     shown["panel"] = [REGIMES[key].name for key in shown["regime"]]
     picture = panels.curves(shown, by="panel", ylabel="agreement, untied steps", columns=2)
     whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(["regime", "key"], sort=False)
@@ -172,16 +177,6 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
         Figure(picture, "Agreement over rounds by regime", titled("2, right", said), shown),
         Table(share, "Agreement over all rounds"),
     ]
-
-
-def _chooses(context: Context) -> bool:
-    """Whether a handwired model has something to choose between."""
-    return context.handwired and min(context.sizes.values()) > 1
-
-
-def _serves_the_chain(context: Context) -> bool:
-    (low_s, high_s), (low_a, high_a) = served(context.model)
-    return low_s <= 4 <= high_s and low_a <= 2 <= high_a
 
 
 _BETAS = (1.0, 10.0, 100.0)

@@ -70,7 +70,7 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(causal_tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))
     patch.setattr("interp.evaluation.experts.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
     patch.setattr(by_regime, "over_lengths", partial(by_regime.over_lengths, n_rounds=30))
-    for name, less in {"N_WORLDS": 2, "HORIZON": 8, "LONG": 10, "N_SHIFTED": 3}.items():
+    for name, less in {"_N_WORLDS": 2, "_HORIZON": 8, "_LONG": 10, "_N_SHIFTED": 3}.items():
         patch.setattr(qlearning_paper, name, less)
     for paper in (experts_paper, qlearning_paper):
         patch.setattr(paper, "SWEEPS", (replace(paper.SWEEPS[0], values=(60.0,)),))

@@ -64,7 +64,7 @@ def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
     return float(etas[int(np.argmin(made))])
 
 
-def baselines(prior: list[str], eta: float) -> dict[str, Baseline]:
+def _baselines(prior: list[str], eta: float) -> dict[str, Baseline]:
     """The predictors of :data:`BASELINES`, by key.
 
     ``prior`` names the regimes that the model was trained on; ``eta`` is the best learning rate for the episodes.
@@ -142,7 +142,7 @@ def evaluate(
     curves = []
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
-        runs = {key: (a.name, a.run(episodes)) for key, a in baselines(prior, best_eta(episodes)).items()}
+        runs = {key: (a.name, a.run(episodes)) for key, a in _baselines(prior, best_eta(episodes)).items()}
         runs = {MODEL: (model.name, ExpertRun(predict(model, episodes))), **runs}
         bound = runs["bayes"][1]
         reference = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))

@@ -45,16 +45,16 @@ _PerRound = Float[np.ndarray, "episode round"]
 _DECISIONS = ("threshold", "sample")
 _TIE = 1e-12
 """So near to one half a prediction is a tie, which counts as half a mistake."""
-ROUNDING = 1e-6
+_ROUNDING = 1e-6
 """A probability may leave [0, 1] by this much: a float32 model's rounding, clipped."""
 
 
-def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
+def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     """``predictions`` as Float[episode, round]."""
     p = np.asarray(predictions, dtype=np.float64)
     wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
     require(p.shape == episodes.labels.shape, f"predictions have shape {p.shape} but {wanted}")
-    wrong = ~((p >= -ROUNDING) & (p <= 1 + ROUNDING))
+    wrong = ~((p >= -_ROUNDING) & (p <= 1 + _ROUNDING))
     if wrong.any():
         where = ", ".join(str(i) for i in np.argwhere(wrong)[0])
         raise InputError(f"predictions must be probabilities in [0, 1], got {p[wrong][0]} at [{where}]")
@@ -63,7 +63,7 @@ def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerR
 
 def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
     """Expected mistakes of each round, in [0, 1]."""
-    p = check_predictions(predictions, episodes)
+    p = _check_predictions(predictions, episodes)
     if decision not in _DECISIONS:
         raise unknown_name("decision", decision, _DECISIONS)
     if decision == "threshold":
@@ -80,7 +80,7 @@ def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong."""
-    p = check_predictions(predictions, episodes)
+    p = _check_predictions(predictions, episodes)
     with np.errstate(divide="ignore"):
         return -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
 
@@ -161,7 +161,7 @@ class Calibration(Tabled):
 def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int = 10, seed: int = 0) -> Calibration:
     """The reliability table of ``predictions`` P(y=1) [episode, round]."""
     require(n_bins >= 1, f"n_bins must be >= 1, got {n_bins}")
-    p = check_predictions(predictions, episodes)
+    p = _check_predictions(predictions, episodes)
     b = len(p)
     cells = np.minimum((p * n_bins).astype(int), n_bins - 1) + n_bins * np.arange(b)[:, None]
 

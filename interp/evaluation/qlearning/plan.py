@@ -37,7 +37,7 @@ from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.qlearning.layout import served
+from interp.tasks.qlearning.layout import served, serves
 from interp.tasks.qlearning.regimes import EVALUATION, SHIFTS
 
 EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
@@ -141,8 +141,7 @@ _SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", 
 
 def _parts(model: Machine) -> list[str]:
     """Regimes evaluated, the discount followed, effective rates, regimes played, attention in a chain."""
-    (low_s, high_s), (low_a, high_a) = served(model)
-    chain = [_CHAIN] if low_s <= 4 <= high_s and low_a <= 2 <= high_a else []
+    chain = [_CHAIN] if serves(model, 4, 2) else []
     return [*EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED), *chain]
 
 

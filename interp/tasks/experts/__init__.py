@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import above, lazy
+from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
@@ -33,13 +33,9 @@ TASK = Task(
         battery=lazy("interp.tasks.experts.episodes:battery"),
     ),
     analysis=Analysis(
-        round_inputs=lazy("interp.tasks.experts.analysis:round_inputs"),
+        **lazies("interp.tasks.experts.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
         probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),
-        corruptions=lazy("interp.tasks.experts.analysis:corruptions"),
         default_corruption="exchange-history",
-        aligned=lazy("interp.tasks.experts.analysis:aligned"),
-        claims=lazy("interp.tasks.experts.analysis:claims"),
-        steering=lazy("interp.tasks.experts.analysis:steering"),
     ),
     training=above("goals", "experts:goal"),
     evaluation=above("evaluation", "experts.plan:plan"),

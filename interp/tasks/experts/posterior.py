@@ -32,7 +32,7 @@ from interp.checks import non_empty
 from interp.errors import InputError, require
 from interp.tasks.experts import Bounds, ExpertEpisodes
 
-Counts = Integer[np.ndarray, "*shape"] | Float[np.ndarray, "*shape"]
+_Counts = Integer[np.ndarray, "*shape"] | Float[np.ndarray, "*shape"]
 """Whole numbers, or fractions where old rounds fade."""
 _Reals = Float[np.ndarray, "*shape"]
 _Mask = Bool[np.ndarray, "*shape"]
@@ -48,7 +48,7 @@ def check_bounds(bounds: Bounds) -> None:
     require(0 <= low <= high <= 1, f"a prior is an interval (low, high) in [0, 1], got ({low}, {high})")
 
 
-def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> _Reals:
+def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     """Posterior mean of an accuracy with prior U[low, high] after ``hits`` and ``misses``.
 
     Without prior knowledge this is Laplace's rule of succession, (k + 1) / (k + l + 2):
@@ -67,7 +67,7 @@ def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> _Reals:
     return np.full(hits.shape, float(low)) if low == high else _once_per_record(mean, hits, misses)
 
 
-def log_evidence(hits: Counts, misses: Counts, bounds: Bounds) -> _Reals:
+def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     """Log-probability of one particular sequence with ``hits`` and ``misses`` under prior U[low, high]."""
     check_bounds(bounds)
     low, high = bounds
@@ -85,7 +85,7 @@ def keep_uncertain(accuracies: _Reals) -> _Reals:
     return np.clip(accuracies, _CERTAIN, 1 - _CERTAIN)
 
 
-def _once_per_record(function: Callable[[_Reals, _Reals], _Reals], hits: Counts, misses: Counts) -> _Reals:
+def _once_per_record(function: Callable[[_Reals, _Reals], _Reals], hits: _Counts, misses: _Counts) -> _Reals:
     """Many episodes share few records: evaluate ``function`` once for each different one, unless they are fractions."""
     if hits.dtype.kind == "f":
         return function(hits, misses)
@@ -165,10 +165,10 @@ _IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -in
 _BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
 
 
-def different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
+def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
     """The different slots, and each different way to deal them to experts: ``orders[o, i]`` is expert i's slot.
 
-    >>> different_orders(((0.5, 0.6), (0.0, 0.1), (0.5, 0.6)))[1].tolist()
+    >>> _different_orders(((0.5, 0.6), (0.0, 0.1), (0.5, 0.6)))[1].tolist()
     [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
     """
     kinds = sorted(set(slots))
@@ -198,7 +198,7 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
 
     ``alternatives`` are the slots of each regime that an episode may be of, each as likely as the others beforehand.
     """
-    dealt = [different_orders(slots) for slots in non_empty("alternatives", alternatives, "the slots of each regime")]
+    dealt = [_different_orders(slots) for slots in non_empty("alternatives", alternatives, "the slots of each regime")]
     kinds = sorted({kind for own, _ in dealt for kind in own})
     orders = np.concatenate([np.array([kinds.index(kind) for kind in own])[order] for own, order in dealt])
     log_prior = -np.log(np.concatenate([np.full(len(order), len(order)) for _, order in dealt]))
@@ -227,7 +227,7 @@ def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: 
         raise InputError(f"slots must be the accuracies of {episodes.n_experts} experts, got {len(slots)}")
     if any(low < high for low, high in slots):
         raise InputError(f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}")
-    kinds, orders = different_orders(slots)
+    kinds, orders = _different_orders(slots)
     accuracies = np.array([low for low, _ in kinds])[orders]
     rotate = _rotations(orders)
     hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))

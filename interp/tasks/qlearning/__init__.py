@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import above, lazy
+from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.regimes import REGIMES
@@ -40,13 +40,9 @@ TASK = Task(
         battery=lazy("interp.tasks.qlearning.sampling:battery"),
     ),
     analysis=Analysis(
-        round_inputs=lazy("interp.tasks.qlearning.analysis:round_inputs"),
+        **lazies("interp.tasks.qlearning.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
         probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),
-        corruptions=lazy("interp.tasks.qlearning.analysis:corruptions"),
         default_corruption="exchange-history",
-        aligned=lazy("interp.tasks.qlearning.analysis:aligned"),
-        claims=lazy("interp.tasks.qlearning.analysis:claims"),
-        steering=lazy("interp.tasks.qlearning.analysis:steering"),
     ),
     training=above("goals", "qlearning:goal"),
     evaluation=above("evaluation", "qlearning.plan:plan"),

@@ -75,7 +75,7 @@ def families() -> tuple[Family, ...]:
         _family(no_bootstrap, alpha),
         _family(mean_bootstrap, alpha, gamma),
         _family(sarsa, alpha, gamma),
-        _family(mean_reward),
+        _family(_mean_reward),
         _family(visit_counts, sign, temperatures=_COUNTS),
     )
 
@@ -250,7 +250,7 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     return _learner("sarsa", "SARSA, on-policy", table, last, alpha=alpha, gamma=gamma)
 
 
-def mean_reward() -> Algorithm:
+def _mean_reward() -> Algorithm:
     """The mean reward of every pair, 0 where it was never visited."""
     name = "mean reward of every pair"
     return _learner("mean_reward", name, lambda v: _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"]))

@@ -148,6 +148,11 @@ def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
     return states, actions
 
 
+def serves(model: Machine, n_states: int, n_actions: int) -> bool:
+    """Whether a model serves these sizes."""
+    return all(low <= n <= high for n, (low, high) in zip((n_states, n_actions), served(model), strict=True))
+
+
 def representative_sizes(model: Machine) -> list[tuple[int, int]]:
     """A small, a middle and a large (n_states, n_actions) among those that a model serves."""
     (low_s, high_s), (low_a, high_a) = served(model)

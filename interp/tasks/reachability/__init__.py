@@ -8,7 +8,7 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
-from interp.lazy import above, lazy
+from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES
@@ -39,13 +39,9 @@ TASK = Task(
         battery=lazy("interp.tasks.reachability.sampling:battery"),
     ),
     analysis=Analysis(
-        round_inputs=lazy("interp.tasks.reachability.analysis:round_inputs"),
+        **lazies("interp.tasks.reachability.analysis", "round_inputs", "corruptions", "aligned", "claims", "steering"),
         probed=("reached", "member", "prediction"),
-        corruptions=lazy("interp.tasks.reachability.analysis:corruptions"),
         default_corruption="exchange-history",
-        aligned=lazy("interp.tasks.reachability.analysis:aligned"),
-        claims=lazy("interp.tasks.reachability.analysis:claims"),
-        steering=lazy("interp.tasks.reachability.analysis:steering"),
     ),
     training=above("goals", "reachability:goal"),
     evaluation=above("evaluation", "reachability:plan"),

@@ -11,7 +11,7 @@ from interp.evaluation.experts import theory
 from interp.tasks import experts
 from interp.tasks.experts import predictors
 
-EPISODES, _ = theory.every_history(n_rounds=5, n_experts=4)
+EPISODES, _ = theory._every_history(n_rounds=5, n_experts=4)
 WEIGHTS = theory.posterior(EPISODES)[:, :-1]
 
 
@@ -50,10 +50,10 @@ def test_b4_after_one_wrong_vote_the_posterior_forgets_an_expert() -> None:
     Weighted Majority, whose gain is finite, ranks the expert first who was right in nine of ten rounds.
     """
     right = np.array([[1.0, 0.0], *[[0.0, 1.0]] * 9])
-    weights = theory.posterior_update(np.array([0.5, 0.5]), right[0])
+    weights = theory._posterior_update(np.array([0.5, 0.5]), right[0])
     assert weights.tolist() == [1.0, 0.0]
     with np.errstate(invalid="ignore"):
-        assert np.isnan(theory.posterior_update(weights, right[1])).all()
+        assert np.isnan(theory._posterior_update(weights, right[1])).all()
     advice, labels = right[None].astype(int), np.ones((1, 10), int)
     episodes = replace(experts.sample(1, 10, 2, seed=0), advice=advice, labels=labels)
     log_weights = predictors.log_weights(episodes, 0.5)[0, -1]

@@ -15,7 +15,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.experts.predictors import bayes, weighted_majority
+from interp.tasks.experts.predictors import bayes, log_weights, weighted_majority
 from interp.tasks.qlearning.layout import QLearningRound
 
 
@@ -43,16 +43,18 @@ def test_a_handwired_model_scores_as_the_algorithm_that_it_is(handwired, scored)
     episodes = experts.sample(60, 40, 4, regime="uniform", seed=5)
     eta = handwired.config.origin["arguments"]["log_gamma"]
     expected = regret.score(weighted_majority(episodes, eta=eta).predictions, episodes, seed=5)
-    assert scored.get("uniform").regret.estimate == pytest.approx(expected.regret.estimate, abs=1e-9)
-    assert scored.get("uniform").accuracy.estimate == pytest.approx(expected.accuracy.estimate, abs=1e-9)
+    for metric in ("regret", "accuracy"):
+        found = scored["regimes"].get("uniform", "model", metric).estimate
+        assert found == pytest.approx(expected.get(metric).estimate, abs=1e-9)
 
 
 def test_every_baseline_stands_beside_the_model_with_an_interval(scored):
-    frame = scored.to_frame()
+    frame = scored["regimes"].to_frame()
     assert set(frame["key"]) == {"model", *evaluation.BASELINES} and set(frame["regime"]) == {"uniform", "anti-signal"}
     finite = frame[np.isfinite(frame["estimate"])]
     assert (finite["low"] <= finite["estimate"] + 1e-12).all() and (finite["estimate"] <= finite["high"] + 1e-12).all()
-    assert len(scored.curves()) == 2 * 10 * 40 and scored.settings["training_prior"] == ["uniform"]
+    assert len(scored["regret_curves"]) == 2 * 10 * 40
+    assert scored["regimes"].settings["training_prior"] == ["uniform"]
 
 
 def test_no_learning_rate_beats_the_best_eta():
@@ -83,16 +85,16 @@ def test_the_training_prior_is_all_regimes_of_the_training(untrained):
     assert evaluation.training_prior(model) == ["uniform", "wide"]
     assert evaluation.training_prior(trained("switch-25", "switch-10")) == ["switch-25"]
     assert evaluation.training_prior(untrained) == ["uniform"]
-    found = evaluation.evaluate(model, ["uniform"], n_episodes=200, n_rounds=10)
-    limit = found.get("uniform", "bayes_training")
-    assert limit.name == "Bayes predictor, prior of 'uniform' or 'wide'"
-    assert 0.005 < limit.excess.estimate < 0.03
+    found = evaluation.evaluate(model, ["uniform"], n_episodes=200, n_rounds=10)["regimes"]
+    limit = "uniform", "bayes_training", "excess_log_loss"
+    assert found.beside[limit]["name"] == "Bayes predictor, prior of 'uniform' or 'wide'"
+    assert 0.005 < found.get(*limit).estimate < 0.03
 
 
 def test_models_of_ranges_are_evaluated_at_four_experts_and_at_any_number_they_serve(untrained):
     assert evaluation.n_experts_of(untrained) == 4
     found = evaluation.evaluate(untrained, ["uniform"], n_episodes=5, n_rounds=5, n_experts=7)
-    assert found.settings["n_experts"] == 7
+    assert found["regimes"].settings["n_experts"] == 7
 
 
 def test_models_of_the_other_task_are_refused():
@@ -102,8 +104,8 @@ def test_models_of_the_other_task_are_refused():
 
 
 def test_unknown_scores_are_refused_with_the_known_ones(scored):
-    with pytest.raises(InputError, match=r"unknown result 'flat/model'; did you mean .* Valid: .*uniform/model"):
-        scored.get("flat")
+    with pytest.raises(InputError, match=r"unknown result 'flat/model/regret'; did you mean .* Valid: .*uniform/model"):
+        scored["regimes"].get("flat", "model", "regret")
 
 
 def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handwired):
@@ -154,8 +156,8 @@ def test_the_head_that_predicts_attends_to_experts_by_their_weights_and_equally_
     """Head 3.1 of weighted majority: its mean attention, experts ranked by accuracy, is the mean of the weights."""
     episodes = experts.sample(30, 60, 4, regime="stratified", seed=2)
     found = attention_to_experts(handwired, episodes, rounds=[40, 50])
-    log_weights = weighted_majority(episodes, eta=handwired.config.origin["arguments"]["log_gamma"]).state
-    weights = softmax(log_weights[:, [40, 50]], axis=-1).mean(1)
+    held = log_weights(episodes, eta=handwired.config.origin["arguments"]["log_gamma"])
+    weights = softmax(held[:, [40, 50]], axis=-1).mean(1)
     ranked = np.take_along_axis(weights, np.argsort(-episodes.accuracies, axis=1), axis=1).mean(0)
     for rank, weight in enumerate(ranked):
         key = (2, "0", "p?", f"expert {rank + 1}")

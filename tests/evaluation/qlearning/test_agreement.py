@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.evaluation.qlearning.agreement import PHASES, QUANTITIES, agreement, agreement_by_round
+from interp.evaluation.qlearning.agreement import QUANTITIES, agreement, agreement_by_round
 from interp.tasks import mdp
 
 
@@ -39,24 +39,24 @@ def test_the_reference_numbers_of_the_grid(grid):
         "disputed_gamma0": 0.0,
     }
     for quantity, value in expected.items():
-        assert abs(result.get(quantity).estimate - value) < 0.01, quantity
-    assert abs(result.get("cross_entropy").estimate - result.get("cross_entropy_floor").estimate) < 1e-12
+        assert abs(result.get(quantity, "all").estimate - value) < 0.01, quantity
+    assert abs(result.get("cross_entropy", "all").estimate - result.get("cross_entropy_floor", "all").estimate) < 1e-12
 
 
 @pytest.mark.parametrize(("n_actions", "ceiling"), [(2, 0.940), (3, 0.919), (4, 0.909)])
 def test_the_ceiling_for_each_number_of_actions(grid, n_actions, ceiling):
     batches = [batch for batch in grid if batch.n_actions == n_actions]
     result = agreement([batch.greedy for batch in batches], batches)
-    assert abs(result.get("random_ties_ceiling").estimate - ceiling) < 0.01
-    assert result.get("random_ties") == result.get("random_ties_ceiling")
+    assert abs(result.get("random_ties_ceiling", "all").estimate - ceiling) < 0.01
+    assert result.get("random_ties", "all") == result.get("random_ties_ceiling", "all")
 
 
 def test_the_table_that_never_bootstraps_scores_as_its_own_control():
     """Given as predictions, it gains nothing over itself and never follows the other table on disputed steps."""
     e = mdp.sample(400, 50, 4, 3, seed=0)
     result = agreement(perfect(e.relearned(gamma=0.0)), e)
-    assert result.get("disputed").estimate == 0.0 and result.get("disputed_gamma0").estimate == 1.0
-    assert abs(result.get("untied_gain").estimate) < 0.01
+    assert result.get("disputed", "all").estimate == 0.0 and result.get("disputed_gamma0", "all").estimate == 1.0
+    assert abs(result.get("untied_gain", "all").estimate) < 0.01
 
 
 def test_a_uniform_random_choice_scores_one_over_the_actions():
@@ -64,8 +64,8 @@ def test_a_uniform_random_choice_scores_one_over_the_actions():
     choices = np.random.default_rng(0).integers(4, size=e.states.shape)
     result = agreement(choices, e)
     for quantity in ("untied", "random_ties"):
-        assert abs(result.get(quantity).estimate - 0.25) < 0.02
-    uniform = agreement(np.full((300, 40, 4), 0.25), e).get("cross_entropy")
+        assert abs(result.get(quantity, "all").estimate - 0.25) < 0.02
+    uniform = agreement(np.full((300, 40, 4), 0.25), e).get("cross_entropy", "all")
     assert abs(uniform.estimate - np.log(4)) < 1e-12
 
 
@@ -75,21 +75,24 @@ def test_a_hand_made_episode():
     e = mdp.MDPEpisodes.from_transitions(mdps, [[0, 0, 0]], [[0, 1, 0]], [[0.0, 1.0, 0.0]], [[0, 0, 0]])
     assert e.greedy.tolist() == [[0, 1, 1]] and (e.greedy_sets.sum(-1) > 1).tolist() == [[True, False, False]]
     result = agreement(np.array([[0, 1, 0]]), e)
-    assert result.get("untied").estimate == 0.5
-    assert result.get("random_ties").estimate == pytest.approx(1.5 / 3)
-    assert result.get("random_ties_ceiling").estimate == pytest.approx(2.5 / 3)
-    assert [result.get("random_ties", phase).estimate for phase in PHASES[1:]] == [0.5, 1.0, 0.0]
+    assert result.get("untied", "all").estimate == 0.5
+    assert result.get("random_ties", "all").estimate == pytest.approx(1.5 / 3)
+    assert result.get("random_ties_ceiling", "all").estimate == pytest.approx(2.5 / 3)
+    assert [result.get("random_ties", phase).estimate for phase in ("early", "middle", "late")] == [0.5, 1.0, 0.0]
     before = agreement(np.array([[0, 1, 1]]), e, table="before")
-    assert before.n_steps["untied", "all"] == 1 and before.get("untied").estimate == 1.0
+    assert before.beside["untied", "all"]["n_steps"] == 1 and before.get("untied", "all").estimate == 1.0
 
 
 def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
     """An exact machine that selects by Q_t: perfect by that table, below the gamma = 0 table by the data's target."""
     choices = [batch.greedy_before for batch in grid]
     late, own = agreement(choices, grid), agreement(choices, grid, table="before")
-    assert own.get("untied").estimate == own.get("disputed").estimate == 1.0
-    assert abs(late.get("untied").estimate - 0.960) < 0.01 and abs(late.get("random_ties").estimate - 0.886) < 0.01
-    assert late.get("untied").high < late.get("untied_gamma0").low
+    assert own.get("untied", "all").estimate == own.get("disputed", "all").estimate == 1.0
+    assert (
+        abs(late.get("untied", "all").estimate - 0.960) < 0.01
+        and abs(late.get("random_ties", "all").estimate - 0.886) < 0.01
+    )
+    assert late.get("untied", "all").high < late.get("untied_gamma0", "all").low
 
 
 def test_swapping_tied_targets_changes_nothing():
@@ -98,7 +101,7 @@ def test_swapping_tied_targets_changes_nothing():
     last = e.n_actions - 1 - e.greedy_sets[..., ::-1].argmax(-1)
     assert (last != e.greedy).any()
     choices = np.random.default_rng(0).integers(3, size=e.states.shape)
-    assert agreement(choices, replace(e, greedy=last)).intervals == agreement(choices, e).intervals
+    assert agreement(choices, replace(e, greedy=last)).numbers == agreement(choices, e).numbers
 
 
 def test_the_table_is_tidy_and_names_every_quantity():
@@ -123,10 +126,10 @@ def test_bad_input_is_refused_with_a_sentence():
     with pytest.raises(InputError, match="got 1 arrays of predictions for 2 batches"):
         agreement([e.greedy], [e, e])
     result = agreement(e.greedy, e)
-    with pytest.raises(InputError, match="unknown quantity 'untyed'; did you mean 'untied'"):
-        result.get("untyed")
-    with pytest.raises(InputError, match="'disputed' does not exist here"):
-        agreement(np.zeros((1, 1), int), mdp.sample(1, 1, 2, 2, seed=0)).get("disputed")
+    with pytest.raises(InputError, match="unknown result 'untyed/all'; did you mean 'untied/all'"):
+        result.get("untyed", "all")
+    nothing = agreement(np.zeros((1, 1), int), mdp.sample(1, 1, 2, 2, seed=0))
+    assert np.isnan(nothing.get("disputed", "all").estimate) and nothing.beside["disputed", "all"]["n_steps"] == 0
 
 
 def test_round_by_round_adds_up_to_the_whole() -> None:
@@ -136,6 +139,6 @@ def test_round_by_round_adds_up_to_the_whole() -> None:
     by_round, whole = agreement_by_round(choices, episodes), agreement(choices, episodes)
     for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
         own = by_round[by_round["key"] == key]
-        assert own["n_steps"].sum() == whole.n_steps[quantity, "all"]
+        assert own["n_steps"].sum() == whole.beside[quantity, "all"]["n_steps"]
         mean = (own["estimate"] * own["n_steps"]).sum() / own["n_steps"].sum()
-        assert mean == pytest.approx(whole.get(quantity).estimate)
+        assert mean == pytest.approx(whole.get(quantity, "all").estimate)

@@ -44,8 +44,9 @@ def test_the_discount_followed_is_that_of_the_table_that_chose(batches):
     for gamma in (0.0, 0.5, 0.9):
         choices = [batch.relearned(gamma=gamma).greedy for batch in batches]
         found = followed_discount(choices, batches)
-        assert found.best.low <= gamma <= found.best.high and found.best.high - found.best.low <= 0.15
-        assert found.agreement[found.gammas.index(gamma)].estimate == max(value.estimate for value in found.agreement)
+        best = found.beside[gamma,]
+        assert best["best_low"] <= gamma <= best["best_high"] and best["best_high"] - best["best_low"] <= 0.15
+        assert found.get(gamma).estimate == max(value.estimate for value in found.numbers.values())
 
 
 def test_random_choices_follow_no_discount(batches):

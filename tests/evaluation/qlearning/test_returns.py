@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.evaluation.qlearning.returns import cumulative, normalised_score
+from interp.evaluation.qlearning.returns import normalised_score
 from interp.tasks import mdp
 from interp.tasks.qlearning.episodes import MDPs
 from interp.tasks.qlearning.tabular import OptimalAgent, QLearner, run
-
-
-def test_cumulative_reward_sums():
-    e = mdp.sample(3, 5, 3, 2, seed=0)
-    np.testing.assert_allclose(cumulative(e)[:, -1], e.rewards.sum(1))
-    assert (cumulative(e)[:, 0] == e.rewards[:, 0]).all()
 
 
 def test_the_score_is_one_for_optimal_and_zero_for_random():

@@ -12,7 +12,7 @@ from interp.evaluation.experts.regret import calibration, excess_log_loss, log_l
 from interp.statistics import mean_interval
 from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
 from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.posterior import different_orders, filter_switches, log_evidence, mean_accuracy
+from interp.tasks.experts.posterior import _different_orders, filter_switches, log_evidence, mean_accuracy
 
 INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
 
@@ -184,10 +184,10 @@ def test_blocks_of_episodes_change_nothing(name, monkeypatch):
 
 
 def test_orders_are_counted_before_they_are_listed():
-    assert len(different_orders(REGIMES["stratified"].slots(4))[1]) == 24
-    assert len(different_orders(REGIMES["2-real"].slots(7))[1]) == 21
+    assert len(_different_orders(REGIMES["stratified"].slots(4))[1]) == 24
+    assert len(_different_orders(REGIMES["2-real"].slots(7))[1]) == 21
     with pytest.raises(InputError, match="30 experts in 4 kinds of slot have 24360 orders, more than 1000"):
-        different_orders(REGIMES["stratified"].slots(30))
+        _different_orders(REGIMES["stratified"].slots(30))
 
 
 def test_switching_between_unknown_accuracies_is_refused():

@@ -49,7 +49,7 @@ def test_with_one_action_mean_and_maximum_are_the_same():
 
 
 def test_mean_reward_and_visits_count(walk):
-    assert after(families.mean_reward(), walk)[-1].tolist() == [[1, 0], [0, 0.5]]
+    assert after(families._mean_reward(), walk)[-1].tolist() == [[1, 0], [0, 0.5]]
     assert after(families.visit_counts(-1.0), walk)[-1].tolist() == [[-2, 0], [0, -1]]
 
 
@@ -57,7 +57,7 @@ def test_a_round_writes_one_column_under_every_learner(episodes):
     """What a slot holds, so that a swapped reward can be judged under any of them, whichever comes closest."""
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
     others = mdp.sample(5, 12, 3, 2, seed=2, epsilon=1.0)
-    for learner in (families.mean_bootstrap(), families.sarsa(), families.mean_reward(), families.visit_counts()):
+    for learner in (families.mean_bootstrap(), families.sarsa(), families._mean_reward(), families.visit_counts()):
         values = learner.run(episodes)
         taken = np.eye(2, dtype=bool)[values["action"]]
         assert np.array_equal(values["next_column"], np.moveaxis(values["next_table"], -1, -2)[taken].reshape(5, 12, 3))
