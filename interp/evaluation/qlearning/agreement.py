@@ -92,8 +92,13 @@ def agreement(
     weights = resample_weights(sum(map(len, batches)), n_resamples, seed)
     for quantity in quantities:
         for phase in _PHASES:
-            parts = [_over_phase(*counts[quantity], phase) for counts in counted]
-            hits, steps = (np.concatenate(column) for column in zip(*parts, strict=True))
+            sums: tuple[list[NDArray[np.float64]], ...] = ([], [])
+            for counts in counted:
+                for column, found in zip(sums, counts[quantity], strict=True):
+                    third = 3 * np.arange(found.shape[1]) // found.shape[1]
+                    here = phase == "all" or third == _PHASES.index(phase) - 1
+                    column.append(found[:, np.broadcast_to(here, third.shape)].sum(1))
+            hits, steps = map(np.concatenate, sums)
             numbers[quantity, phase] = ratio_interval(hits, steps, weights=weights)
             beside[quantity, phase] = {"name": QUANTITIES[quantity], "n_steps": int(steps.sum())}
     made = drawn_from(batches, n_episodes=sum(map(len, batches)), table=table, bootstrap_seed=seed)
@@ -184,16 +189,6 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
 def _greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
     """The greedy actions at the state reached, ``[episode, round, action]``."""
     return bellman.greedy_sets(batch.next_values_after if table == "after" else batch.next_values_before)
-
-
-def _over_phase(
-    hits: NDArray[np.float64], steps: NDArray[np.float64], phase: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    if phase != "all":
-        third = 3 * np.arange(hits.shape[1]) // hits.shape[1]
-        here = third == _PHASES.index(phase) - 1
-        hits, steps = hits[:, here], steps[:, here]
-    return hits.sum(1), steps.sum(1)
 
 
 # Which discount do the choices follow?

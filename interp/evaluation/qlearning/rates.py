@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked
+from interp.checks import checked
 from interp.decoder import cross_fitted
 from interp.errors import require
 from interp.evaluation.plan import Scores
@@ -42,6 +42,7 @@ from interp.model.run import Rollout
 from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
+from interp.task import episode_array
 from interp.tasks.qlearning import bellman, sampling
 from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
 from interp.tasks.qlearning.layout import representative_sizes
@@ -59,7 +60,7 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
     no rates, of a table that is constant or of rewards that are all zero, are refused.
     """
     pairs = one_each("tables", tables, episodes)
-    moments = [_moments(_finite(t, batch), batch) for t, batch in pairs]
+    moments = [_moments(t, batch) for t, batch in pairs]
     xx, xy, zx, zy = (np.concatenate(column) for column in zip(*moments, strict=True))
     weights = resample_weights(len(xx), n_resamples, seed)
     by_method = {"instruments": _rates(zx, zy, weights), "least squares": _rates(xx, xy, weights)}
@@ -74,21 +75,13 @@ def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
 
     Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no rates.
     """
-    _, _, zx, zy = _moments(_finite(tables, episodes), episodes)
+    _, _, zx, zy = _moments(tables, episodes)
     slopes = np.full((len(zx), 2), np.nan)
     usable = np.linalg.cond(zx) < 1e6
     slopes[usable] = np.linalg.solve(zx[usable], zy[usable][..., None])[..., 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         gamma = slopes[:, 1] / slopes[:, 0]
     return pd.DataFrame({"episode": np.arange(len(zx)), "alpha": slopes[:, 0], "gamma": gamma})
-
-
-def _finite(tables: Any, batch: MDPEpisodes) -> _Array:
-    array = array_of("tables", tables).astype(np.float64)
-    wanted = f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {array.shape}"
-    require(array.shape == batch.q_tables.shape, wanted)
-    require(bool(np.isfinite(array).all()), "tables must be finite, got NaN or infinity")
-    return array
 
 
 def _causes(tables: _Array, batch: MDPEpisodes) -> _Array:
@@ -102,8 +95,11 @@ def _visited(tables: _Array, batch: MDPEpisodes) -> _Array:
     return bellman.entries_at(bellman.rows_at(tables, batch.states), batch.actions)
 
 
-def _moments(tables: _Array, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array, _Array]:
+def _moments(decoded: Any, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array, _Array]:
     """Per episode: X'X, X'D, Z'X and Z'D, with X the decoded causes and Z their instruments."""
+    tables = episode_array("tables", decoded, "episode, round + 1, state, action")
+    wanted = f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {tables.shape}"
+    require(tables.shape == batch.q_tables.shape, wanted)
     causes, instruments = _causes(tables, batch), _causes(batch.q_tables, batch)
     change = _visited(tables[:, 1:], batch) - _visited(tables[:, :-1], batch)
     xx, zx = (np.einsum("bti,btj->bij", left, causes) for left in (causes, instruments))

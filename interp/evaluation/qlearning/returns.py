@@ -109,7 +109,9 @@ def evaluate(
                 found = normalised_score([_first(b, horizon) for b in batches], seed=seed).numbers
                 scores |= {(regime, key, horizon, *quantity): value for quantity, value in found.items()}
             for start in range(0, longest, _WINDOW):
-                rates[regime, key, start] = _rate(batches, start, seed)
+                rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
+                sums, lengths = [row.sum() for row in rewards], [float(len(row)) for row in rewards]
+                rates[regime, key, start] = ratio_interval(sums, lengths, seed=seed)
         done(1)
     settings = provenance(model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed)
     columns = {"returns": (scores, ("horizon", "quantity")), "reward_rates": (rates, ("start",))}
@@ -124,8 +126,3 @@ def _first(episodes: MDPEpisodes, n_rounds: int) -> MDPEpisodes:
     """The first ``n_rounds`` rounds of each episode."""
     cut = {name: getattr(episodes, name)[:, :n_rounds] for name in (*TRANSITIONS, "greedy")}
     return replace(episodes, q_tables=episodes.q_tables[:, : n_rounds + 1], noise=None, **cut)
-
-
-def _rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
-    rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
-    return ratio_interval([row.sum() for row in rewards], [float(len(row)) for row in rewards], seed=seed)

@@ -8,8 +8,10 @@ Sources: the paper's section 3.1 and its appendices on training, on robustness a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -87,35 +89,20 @@ class ExpertRegime:
         return values
 
 
-def _regimes() -> Iterator[ExpertRegime]:
-    # fmt: off
-    yield ExpertRegime("uniform", "all U[.3, .9]: the training distribution", (0.3, 0.9))
-    yield ExpertRegime("wide", "all U[0, 1]: no prior knowledge", (0.0, 1.0))
-    yield ExpertRegime("stratified", "U[.9, 1], U[.65, .8], U[.55, .7], then U[.45, .6] for every further expert",
-                       (0.45, 0.6), ((0.9, 1.0), (0.65, 0.8), (0.55, 0.7)))
-    yield ExpertRegime("flat", "one U[.6, .7], the others U[.4, .6]", (0.4, 0.6), ((0.6, 0.7),))
-    yield ExpertRegime("anti-signal", "one U[.6, .7], one U[0, .1] that is nearly always wrong, the others U[.4, .6]",
-                       (0.4, 0.6), ((0.6, 0.7), (0.0, 0.1)), min_experts=2)
-    for k in (1, 2, 3, 4):
-        yield ExpertRegime(f"{k}-real", f"{k} U[.6, .85], the others exactly .5", (0.5, 0.5), ((0.6, 0.85),) * k,
-                           min_experts=k)
-    yield ExpertRegime("dominant", "one exactly .9, the others U[.35, .5]", (0.35, 0.5), ((0.9, 0.9),))
-    yield ExpertRegime("close", "all U[.55, .65]", (0.55, 0.65))
-    for m in (10, 25, 50):
-        yield ExpertRegime(f"switch-{m}", f"every {m} rounds a new best expert (.85), the others .4", (0.4, 0.4),
-                           ((0.85, 0.85),), min_experts=2, switch_every=m)
-    yield ExpertRegime("drift", "all U[.4, .8] at first, + N(0, .02) each round, clipped to [.2, .95]", (0.4, 0.8),
-                       drift_std=0.02)
-    for c in (0.3, 0.7, 0.9):
-        yield ExpertRegime(f"correlated-{c}", f"all U[.4, .8]; with probability {c} all share one prediction, right "
-                           "with the mean accuracy", (0.4, 0.8), correlation=c)
-    for k in (1, 2, 3, 4):
-        yield ExpertRegime(f"{k}-high-quality", f"{k} U[.9, 1], the others U[.3, .9]", (0.3, 0.9), ((0.9, 1.0),) * k,
-                           min_experts=k)
-    # fmt: on
+def _interval(text: str) -> Bounds:
+    low, high = map(float, text.split())
+    return low, high
 
 
-REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for regime in _regimes()})
+def _regime(row: Mapping[str, str]) -> ExpertRegime:
+    """The regime of a row of ``regimes.csv``; what is empty there is not given."""
+    kinds: Mapping[str, Any] = {"rest": _interval, "first": lambda text: tuple(map(_interval, text.split(";")))}
+    kinds = {**kinds, "min_experts": int, "switch_every": int, "drift_std": float, "correlation": float}
+    return ExpertRegime(**{name: kinds.get(name, str)(text) for name, text in row.items() if text})
+
+
+with Path(__file__).with_name("regimes.csv").open(encoding="utf-8", newline="") as _rows:
+    REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({r["name"]: _regime(r) for r in csv.DictReader(_rows)})
 
 
 @checked

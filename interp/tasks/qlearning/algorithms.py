@@ -49,11 +49,9 @@ def pair(v: Values) -> _Array:
 
 
 def _entries(name: str) -> Callable[[_Array], tuple[str, ...]]:
-    def labels(values: _Array) -> tuple[str, ...]:
-        n_states, n_actions = values.shape[-2:]
-        return tuple(f"{name}(s_{s + 1},a_{a + 1})" for s in range(n_states) for a in range(n_actions))
-
-    return labels
+    return lambda values: tuple(
+        f"{name}(s_{s + 1},a_{a + 1})" for s in range(values.shape[-2]) for a in range(values.shape[-1])
+    )
 
 
 def _class(key: str, symbol: str, meaning: str, label: str, axis: int, **others: Any) -> Variable:

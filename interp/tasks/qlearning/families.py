@@ -128,10 +128,7 @@ def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = T
         after: whether it chooses by the table after the round, or by the one before, as the construction does.
     """
     require(temperature >= 0, f"temperature must be at least 0, got {temperature}")
-    read = "acting_values"
-
-    def values(v: Values) -> _Array:
-        return bellman.rows_at(v["next_table" if after else "table"], v["next_state"])
+    read, moment, table = "acting_values", *(("after", "next_table") if after else ("before", "table"))
 
     def policy(v: Values) -> _Array:
         if temperature > 0:
@@ -141,10 +138,11 @@ def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = T
             return np.asarray(tied / tied.sum(-1, keepdims=True))
         return np.eye(tied.shape[-1])[tied.argmax(-1)]
 
-    labels, moment = numbered("a_"), "after" if after else "before"
+    labels = numbered("a_")
     seen = Variable(
         read, f"Q(s_{{t+1}}, .), {moment}", "what the choice is made by", "reward",
-        parents=("table", "next_table", "next_state"), equation=values, outputs=labels,
+        parents=("table", "next_table", "next_state"), outputs=labels,
+        equation=lambda v: bellman.rows_at(v[table], v["next_state"]),
     )  # fmt: skip
     choice = Variable(
         "policy", "pi(a | s_{t+1})", "the probability of each action at the state reached", "probability",
@@ -222,12 +220,11 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
 
     Its ``temperature``, above 0, is in units of reward; near 0 it is the maximum, large the mean.
     """
-
-    def soft(values: _Array) -> _Array:
-        return np.asarray((special.softmax(values / temperature, axis=-1) * values).sum(-1))
-
-    name = "Q-learning with a soft maximum"
-    return _bootstrapping("soft_bootstrap", name, soft, alpha, gamma, temperature=temperature)
+    return _bootstrapping(
+        "soft_bootstrap", "Q-learning with a soft maximum",
+        lambda values: (special.softmax(values / temperature, axis=-1) * values).sum(-1),
+        alpha, gamma, temperature=temperature,
+    )  # fmt: skip
 
 
 def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:

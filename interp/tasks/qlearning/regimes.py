@@ -17,8 +17,11 @@ action steps left, and only action 0 in the last state pays 1. The ladder is kno
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +29,6 @@ from numpy.typing import NDArray
 from interp.checks import checked, refuse_beyond_machine, unique
 from interp.errors import require
 from interp.tasks.qlearning.episodes import MDPs
-
-_CONCENTRATIONS = (0.1, 1.0, 5.0)
-_NEARLY_DETERMINISTIC = 0.001
 
 _Array = NDArray[np.float64]
 _Rewards = Callable[[np.random.Generator, tuple[int, ...]], _Array]
@@ -53,7 +53,6 @@ _FAMILIES: dict[str, _Rewards] = {
     "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
 }
 """The reward families by name; of "bernoulli-draws", r(s, a) is the probability of a reward of 1."""
-_GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
 
 
 @dataclass(frozen=True)
@@ -99,43 +98,16 @@ def _steps(kind: str, n_states: int, n_actions: int, down: int) -> _Array:
     return transitions
 
 
-def _random(key: str, name: str, *families: str, kappas: tuple[float, ...] = _CONCENTRATIONS) -> MDPRegime:
-    """A regime of every reward family, its ``key`` where none is given, by every concentration of transitions."""
-    return MDPRegime(key, name, tuple((family, kappa) for family in families or (key,) for kappa in kappas))
+def _random(row: Mapping[str, str]) -> MDPRegime:
+    """A regime of every reward family by every concentration of a row of ``regimes.csv``."""
+    cells = product(row["families"].split(), map(float, row["kappas"].split()))
+    return MDPRegime(row["key"], row["name"], tuple(cells))
 
 
-_fixed = (_NEARLY_DETERMINISTIC,)
-REGIMES: dict[str, MDPRegime] = unique(
-    (
-        _random("grid", "6 x 3 training grid", *_GRID_FAMILIES),
-        _random("peaked", "peaked rewards, Beta(2, 2)"),
-        _random("bimodal", "bimodal rewards, Beta(.5, .5)"),
-        _random("uniform", "uniform rewards, U(0, 1)"),
-        _random("sparse", "sparse rewards, Beta(.2, 2)"),
-        _random("dense", "dense rewards, Beta(2, .2)"),
-        _random("bernoulli", "rewards U(.1, .9)"),
-        _random("bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)"),
-        _random("very-sparse", "very sparse rewards, Beta(.1, 2)"),
-        _random("concentrated", "concentrated rewards, Beta(10, 10)"),
-        _random("high-variance", "high-variance rewards, Beta(.1, .1)"),
-        _random("coin", "rewards 0 or 1, fixed by a fair coin"),
-        _random("deterministic", "deterministic transitions", *_GRID_FAMILIES, kappas=_fixed),
-        _random("adversarial", "deterministic transitions, uniform rewards", "uniform", kappas=_fixed),
-        _random(
-            "sparse-shift", "very sparse rewards, Beta(.1, 2), uniform transitions", "very-sparse", kappas=(1.0,)
-        ),
-        _random(
-            "dense-shift", "concentrated rewards, Beta(10, 10), uniform transitions", "concentrated", kappas=(1.0,)
-        ),
-        _random(
-            "high-variance-shift", "high-variance rewards, Beta(.1, .1), transitions of concentration .5",
-            "high-variance", kappas=(0.5,),
-        ),
-        MDPRegime("chain", "linear chain", build=chain),
-        MDPRegime("ladder", "ladder", build=ladder),
-    ),
-    "MDP regime",
-)  # fmt: skip
+with Path(__file__).with_name("regimes.csv").open(encoding="utf-8", newline="") as _rows:
+    _drawn = [*map(_random, csv.DictReader(_rows))]
+_built = MDPRegime("chain", "linear chain", build=chain), MDPRegime("ladder", "ladder", build=ladder)
+REGIMES: dict[str, MDPRegime] = unique((*_drawn, *_built), "MDP regime")
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
 SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")

@@ -70,8 +70,7 @@ def _take(values: _Array, index: _Array) -> _Array:
     return np.take_along_axis(values, index, -1)
 
 
-def _node(key: str, symbol: str, meaning: str, labels: Any) -> Variable:
-    return Variable(key, symbol, meaning, "class", "input", outputs=labels, kind="class", n_classes=_n_nodes)
+_node = partial(Variable, units="class", role="input", kind="class", n_classes=_n_nodes)
 
 
 def _per_node(key: str, symbol: str, meaning: str, parents: tuple[str, ...], equation: Any, labels: Any = _PER_NODE,
@@ -126,11 +125,11 @@ def _prediction(spread: float) -> Variable:
 
 
 _INPUTS = (
-    _node("source", "s_i", "where each edge starts", numbered("s_")),
-    _node("target", "t_i", "where each edge ends", numbered("t_")),
-    _node("root", "r", "where the search starts", lambda v: ("r",)),
-    _node("candidates", "c_k", "the two nodes that are asked about", numbered("c_")),
-    _node("nodes", "v", "the names of the nodes", _PER_NODE),
+    _node("source", "s_i", "where each edge starts", outputs=numbered("s_")),
+    _node("target", "t_i", "where each edge ends", outputs=numbered("t_")),
+    _node("root", "r", "where the search starts", outputs=lambda v: ("r",)),
+    _node("candidates", "c_k", "the two nodes that are asked about", outputs=numbered("c_")),
+    _node("nodes", "v", "the names of the nodes", outputs=_PER_NODE),
 )
 _REACHED = Variable(
     "reached", "z_t", "the nodes that the search holds before the round", "indicator", "state", outputs=_PER_NODE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from interp.checks import checked, integer, refuse_beyond_machine, refuse_slow
 from interp.errors import require, unknown_name
@@ -108,7 +107,10 @@ def _of_depths(
             rows = np.flatnonzero(free & pairs.any((1, 2)))[: wanted[depth]]
             if len(rows):
                 free[rows] = False
-                parts.append(_chosen(edges[rows], pairs[rows], rng))
+                # One allowed pair of each graph, all of them equally likely.
+                scores = np.where(pairs[rows], rng.random(pairs[rows].shape), -1.0).reshape(len(rows), -1)
+                candidates = np.stack(np.divmod(scores.argmax(-1), sizes[0]), -1)
+                parts.append(Drawn(edges[rows], np.zeros(len(rows), np.int64), candidates))
                 wanted[depth] -= len(rows)
                 taken += len(rows)
         waited = 0 if 100 * taken > missing else waited + 1  # what comes one by one would take for ever
@@ -132,11 +134,3 @@ def _give_up(
         if depth not in came:
             wanted[max(came)] += wanted.pop(depth)
     return tuple(came)
-
-
-def _chosen(edges: NDArray[np.int64], pairs: NDArray[np.bool_], rng: np.random.Generator) -> Drawn:
-    """One allowed pair of each graph, all of them equally likely."""
-    n_nodes = pairs.shape[-1]
-    scores = np.where(pairs, rng.random(pairs.shape), -1.0).reshape(len(pairs), -1)
-    target, negative = np.divmod(scores.argmax(-1), n_nodes)
-    return Drawn(edges, np.zeros(len(edges), np.int64), np.stack([target, negative], -1))
