@@ -41,7 +41,7 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     """Where the rewards of ``episodes`` lie between a random and an optimal policy: "score", a ratio of sums.
 
     "earned", "random" and "optimal" are mean sums of rewards, the last two exact expectations for these episodes'
-    starts. ``episodes`` are one batch, or several, such as ``mdp.sample_grid(...).values()``. MDPs where every policy
+    starts. ``episodes`` are one batch, or several of different sizes. MDPs where every policy
     earns the same are refused.
     """
     batches = as_batches(episodes)
