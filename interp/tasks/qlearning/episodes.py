@@ -153,7 +153,7 @@ class MDPEpisodes(Sampled):
         given = dict(zip(TRANSITIONS, (states, actions, rewards, next_states), strict=True))
         made = _by_round(given, n, n_states, n_actions)
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
-        tables = bellman.replay_tables(*made.values(), start, alpha, gamma)
+        tables = bellman.replay_tables(**made, initial=start, alpha=alpha, gamma=gamma)
         return cls(
             **made, q_tables=tables, greedy=bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1),
             mdps=mdps, alpha=alpha, gamma=gamma, epsilon=np.full(n, 1.0) * epsilon, regime=regime, seed=seed,

@@ -199,10 +199,11 @@ def sample(
     (64, 51, 4, 3)
     """
     _check_sizes(n_episodes=n_episodes, n_states=n_states, n_actions=n_actions, n_rounds=n_rounds)
+    rate: Any = epsilon
     if isinstance(epsilon, str):
         require(epsilon == "uniform", f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}")
-        epsilon = stream(seed, "epsilon").random(n_episodes)
-    return _played(_drawn(n_episodes, n_states, n_actions, seed, regime), n_rounds, seed, epsilon, alpha, gamma, regime)
+        rate = stream(seed, "epsilon").random(n_episodes)
+    return _played(_drawn(n_episodes, n_states, n_actions, seed, regime), n_rounds, seed, rate, alpha, gamma, regime)
 
 
 @checked

@@ -127,7 +127,7 @@ def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 
 def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """The pairs of ProsQA: both candidates are sinks, one is reached."""
-    sinks = ~matrix.any(-1)
+    sinks = matrix.sum(-1) == 0
     return _separated(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
 
 
@@ -146,7 +146,7 @@ def _repeated(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Dra
     again = (rng.random((n_graphs, n_edges)) ** _UNEVEN * different).astype(np.int64)
     slot = np.arange(n_edges)
     edges = np.take_along_axis(edges, np.where(slot < different, slot, again)[..., None], 1)
-    without = ~graphs.adjacency(edges, n_nodes).any(-1)
+    without = graphs.adjacency(edges, n_nodes).sum(-1) == 0
     stays = (rng.random(n_graphs) > _WITHOUT) | ~without.any(1)
     roots = np.where(stays, edges[:, 0, 0], (without * rng.random((n_graphs, n_nodes))).argmax(1))
     order = rng.random((n_graphs, n_nodes))
