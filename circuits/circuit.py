@@ -265,6 +265,7 @@ def located(
         kind, *words = row["read"].split()
         axes = [axis for word in words for axis in groups.get(word, (word,))]
         more: dict[str, Any] = {"scale": scales.get(row["scale"], 1.0), "drives": row["drives"]}
+        places: list[tuple[str, tuple[str, ...], tuple[Direction, ...]]]
         if kind == "score":
             keys, more = tuple(axes[1:]), {**more, "head": axes[0], "keys": tuple(axes[1:]), "one_hot": False}
             places = [(row["name"], tuple(labels) * len(keys), ())]
