@@ -51,10 +51,8 @@ ALLOWED = {
     "docs/third-machine.md": 30,
     "docs/verdicts.md": 9,
     "docs/which-method.md": 25,
-    "reports/tasks/experts_paper.py": 1,
-    "reports/tasks/qlearning.py": 1,
-    "reports/tasks/qlearning_paper.py": 2,
-    "reports/tasks/reachability.py": 2,
+    "reports/tasks/prose.toml": 5,
+    "reports/tasks/qlearning_paper.py": 1,
 }
 """Longer sentences that a file may still have; the number can only fall."""
 

@@ -40,7 +40,7 @@ def _read(episodes: MDPEpisodes, noise: bool) -> dict[str, _Array]:
             "MDPEpisodes.from_transitions noise= (zeros where all is greedy), or take noise=False"
         )
     read["next_state"] = episodes.next_states
-    return {**read, "noise": episodes.noise} if noise else read
+    return read | ({"noise": episodes.noise} if noise else {})
 
 
 def pair(v: Values) -> _Array:

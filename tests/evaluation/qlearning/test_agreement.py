@@ -1,6 +1,7 @@
 """Agreement metrics on policies whose score is known, and the reference numbers of the training grid."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
