@@ -142,17 +142,18 @@ class Tabled:
         return ""
 
     def __repr__(self) -> str:
-        told: list[str] = []
+        line = f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
+        return f"{self.finding} {line}" if self.finding else line
+
+    def _told(self) -> Iterator[str]:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Interval):
-                told.append(f"{field.name}={value}")
+                yield f"{field.name}={value}"
             elif isinstance(value, float | np.floating):
-                told.append(f"{field.name}={float(value):.4g}")
+                yield f"{field.name}={float(value):.4g}"
             elif isinstance(value, int | str | np.integer) and value != "":
-                told.append(f"{field.name}={value!r}")
-        line = f"{type(self).__name__}({', '.join(told[:_MOST_FIELDS])})"
-        return f"{self.finding} {line}" if self.finding else line
+                yield f"{field.name}={value!r}"
 
     def _repr_html_(self) -> str:
         return table_html(repr(self), self.to_frame())

@@ -20,7 +20,7 @@ def test_a_line_and_a_table() -> None:
     """The line names the regret's predictor; the table has a row for every metric, and markup in names is text."""
     episodes = experts.sample(12, 20, 2, seed=0)
     result = score(bayes(episodes).predictions, episodes, name="<b>mine</b>")
-    assert repr(result).startswith("Scores(by=") and "\n" not in repr(result)
+    assert repr(result).startswith("Scores(accuracy=") and "\n" not in repr(result)
     html = result._repr_html_()
     assert html.count("<tr") == 1 + len(result.to_frame()) and "<b>mine" not in html
 

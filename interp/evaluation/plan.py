@@ -15,7 +15,7 @@ not what it moves, and means over rounds hide heads that split the work; patch i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,6 +99,9 @@ class Scores(Tabled):
         if asked not in named:
             raise unknown_name("result", asked, named, limit=20)
         return named[asked]
+
+    def _told(self) -> Iterator[str]:
+        yield from ("/".join(map(str, key)) + f"={value}" for key, value in self.numbers.items())
 
     def to_frame(self) -> pd.DataFrame:
         """One row per number."""
