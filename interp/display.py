@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any
