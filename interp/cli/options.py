@@ -45,9 +45,11 @@ def _shard(value: str) -> str:
 def completing(names: Callable[[], Mapping[str, Any]], told: bool = False) -> Callable[[str], list[Any]]:
     """A function that completes the keys of ``names()`` in a shell, with their values where these are ``told``."""
 
-    return lambda incomplete: [
-        (name, what) if told else name for name, what in names().items() if name.startswith(incomplete)
-    ]
+    def complete(incomplete: str) -> list[Any]:
+        """The names that begin with ``incomplete``."""
+        return [(name, what) if told else name for name, what in names().items() if name.startswith(incomplete)]
+
+    return complete
 
 
 def _models(*kinds: str) -> dict[str, str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -61,11 +62,6 @@ def titled(number: str, text: str) -> str:
 _REPRODUCE = "How to reproduce"
 
 
-def reproduce() -> Part:
-    """The shell command and the Python that give these numbers again."""
-    return Part("reproduce", _REPRODUCE, lambda context: None, _draw_commands)
-
-
 def _draw_commands(computed: None, context: Context) -> Section:
     n_episodes, n_rounds, seed = context.n_episodes, context.n_rounds, context.seed
     sizes, arguments = context.asked
@@ -96,6 +92,10 @@ def _draw_commands(computed: None, context: Context) -> Section:
         lines.insert(1, "import probes")
         lines.append(f"probes.probe(model, episodes, {decoded}, seed={seed})")
     return commands(" ".join(words) if context.source else "", "\n".join(lines))
+
+
+reproduce: Callable[[], Part] = partial(Part, "reproduce", _REPRODUCE, lambda context: None, _draw_commands)
+"""The shell command and the Python that give these numbers again, as a part."""
 
 
 def commands(shell: str, python: str) -> Section:

@@ -15,7 +15,6 @@ from interp import figures
 from interp.algorithm import NEXT
 from interp.display import lacks
 from interp.errors import require
-from interp.measure import Measure
 from interp.style import WIDTH
 from probes import ProbeResult
 from probes.targets import parse
@@ -43,10 +42,6 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         keys = [key for key, target, moment in wanted if target(context.episodes, moment).as_numbers().varies]
         return probes.probe(context.model, context.episodes, keys, seed=context.seed, run=context.run) if keys else []
 
-    def summary(results: list[ProbeResult], context: Context) -> list[Measure]:
-        claimed = asked(context)[:n_claimed]
-        return [one for result in results if result.target.key in claimed for one in result]
-
     def draw(results: list[ProbeResult], context: Context) -> list[object]:
         constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
         left = [f"The {key.replace('_', ' ')} is constant over these episodes" for key in constant]
@@ -58,7 +53,14 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         caption = "What a linear map reads from the latents; an R² of 1 is perfect, 0 is what the mean gives."
         return [text, Measures(measures, caption), Table(numbers, "Every output, metric and control", collapsed=True)]
 
-    return Part(KEY, "Probes", compute, draw, lambda context: bool(targets or context.task.analysis.probed), summary)
+    return Part(
+        KEY,
+        "Probes",
+        compute,
+        draw,
+        lambda context: bool(targets or context.task.analysis.probed),
+        lambda results, of: [one for own in results if own.target.key in asked(of)[:n_claimed] for one in own],
+    )
 
 
 @dataclass(frozen=True)
