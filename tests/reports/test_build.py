@@ -98,6 +98,8 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
     assert html.count('<details class="attention"') == 1
     assert 'class="badge fail">fail' not in html and 'class="badge fail">differs' not in html
     assert "Left to itself, it takes the actions of the tabular learner" in html
+    for world in ("random MDPs", "the chain", "the ladder"):
+        assert rows(section(html, "Free rollouts"), world)[-1] == [world, "1"], "every action is the learner's"
     carried = section(html, "Interchange interventions")
     variables = ("table", "column", "state", "next state", "current value", "next values", "maximum", "choice")
     for variable in (*variables, "reward", "next column", "change"):
