@@ -27,6 +27,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, Literal, Self
 
@@ -221,6 +222,13 @@ class AdaptedMachine(HookedMachine):
 
     def step(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
         """One round of a batch."""
+        return self._step(carried, fed)
+
+    def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
+        """The same from states that occur, where predictions must be probabilities: no edit promises that."""
+        return partial(self._step, occurs=True)
+
+    def _step(self, carried: Tensor, fed: EncodedRounds, occurs: bool = False) -> Stepped:
         tree = _unpack(self.channels, self.hook_latents(carried))
         known = {**tree, **{name: tree[name].squeeze(-1).round().long() for name in self.lengths}}
         with self._settled(carried.dtype):
@@ -247,7 +255,7 @@ class AdaptedMachine(HookedMachine):
         scores = scores[:, : fitted.n_outputs]
         if self.output == "logits":
             scores = scores.softmax(-1)
-        elif self.output == "probability" and not (self.training or any(p.fwd_hooks for p in self.hook_dict.values())):
+        elif occurs and self.output == "probability" and not any(p.fwd_hooks for p in self.hook_dict.values()):
             low, sums = float(scores.min()), scores.sum(-1)
             close, worst = CLOSE.get(scores.dtype, 1e-2), float(sums[(sums - 1).abs().argmax()])
             require(
