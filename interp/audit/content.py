@@ -236,22 +236,7 @@ def decoded(trial: Trial) -> Measure:
 
 
 def _r2(trial: Trial, memory: Float[np.ndarray, "episode round k"]) -> Interval:
-    features, ridge = _spanned(trial.run.latents[: len(memory), 1:-1].flatten(2).double(), RIDGE)
-    read = cross_fitted(features.unsqueeze(2), memory, ridge=ridge, seed=trial.effort.seed).numpy(force=True)
+    features = trial.run.latents[: len(memory), 1:-1].flatten(2).unsqueeze(2)
+    read = cross_fitted(features, memory, ridge=RIDGE, seed=trial.effort.seed).numpy(force=True)
     missed, varied = (((of - memory) ** 2).sum((1, 2)) for of in (read, memory.mean(0)))
     return ratio_interval(missed, varied).complement
-
-
-def _spanned(
-    features: Float[Tensor, "episode round feature"], ridge: float
-) -> tuple[Float[Tensor, "episode round coordinate"], float]:
-    """Features in coordinates of the space that they span, and the penalty there: no map of ridge reads them otherwise.
-
-    A cache of all rounds has ten thousand features of two hundred samples; a map of all of them takes minutes to fit.
-    """
-    flat = features.flatten(0, 1)
-    if flat.shape[0] >= flat.shape[1]:
-        return features, ridge
-    coordinates = torch.linalg.qr(flat.T).R.T
-    # The penalty is in units of the mean variance of a feature, and there are fewer features now.
-    return coordinates.unflatten(0, features.shape[:2]), ridge * coordinates.shape[1] / flat.shape[1]

@@ -13,7 +13,6 @@ from interp import machines
 from interp.audit import THRESHOLDS, Scope, content, dynamics, shortcuts, timing, used
 from interp.audit.trial import ALL, Trial
 from interp.audit.used import Change, alike, donors, limited
-from interp.decoder import cross_fitted
 from interp.refit import PLATEAU
 from interp.session import session
 from interp.statistics import Interval
@@ -231,16 +230,6 @@ def test_a_memory_is_not_called_unread_where_there_are_too_few_episodes_to_read_
 
     monkeypatch.setattr(content, "_r2", few)
     assert content.decoded(trial).word == "undecided"  # too few episodes for a half of them to be read
-
-
-def test_features_of_a_wide_state_are_read_alike_in_the_space_that_they_span():
-    rng = np.random.default_rng(0)
-    wide, states = torch.from_numpy(rng.normal(size=(10, 3, 90))), rng.normal(size=(10, 3, 2))
-    narrow, ridge = content._spanned(wide, 0.1)
-    assert narrow.shape == (10, 3, 30)
-    one, other = (cross_fitted(x.unsqueeze(2), states, ridge=r) for x, r in ((wide, 0.1), (narrow, ridge)))
-    assert torch.allclose(one, other, atol=1e-10) and float(one.std()) > 0.1
-    assert content._spanned(wide[..., :20], 0.1)[0].shape[-1] == 20
 
 
 def test_content_and_presence_are_told_apart(majority):

@@ -1,5 +1,6 @@
 """The benchmark: its bounds bound, its truths are true, its cuts are exact, and what it says of methods is so."""
 
+import json
 import re
 from functools import partial
 from pathlib import Path
