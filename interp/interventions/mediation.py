@@ -60,7 +60,6 @@ from interp.interventions.experiment import (
     Edit,
     Effects,
     Experiment,
-    Found,
     Outcome,
     Rows,
     heatmap,
@@ -304,12 +303,9 @@ class MediationResult(Tabled):
         return pd.DataFrame(rows)
 
 
-@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class EffectMap(Found):
+@dataclass(frozen=True, eq=False)
+class EffectMap(Tabled):
     """How much of an effect each row's activation carries by itself; NaN where no effect can pass.
-
-    The table has one row a layer of a transformer, or a point of any other machine, and one column a place ("share"
-    without).
 
     Attributes:
         points: the site of every row: "resid_post[0]", or every other point of a machine, such as "cell" or "block[2]".
@@ -320,7 +316,28 @@ class EffectMap(Found):
     outcome: str
     points: tuple[str, ...]
     positions: tuple[str, ...]
-    shares: Float[np.ndarray, "point position"]
+    shares: Float[np.ndarray, "point position"] = field(repr=False)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def finding(self) -> str:
+        """Which activation carries most."""
+        if np.isnan(self.shares).all():
+            return "No effect can pass anywhere."
+        row, column = np.unravel_index(np.nanargmax(self.shares), self.shares.shape)
+        at, share = f"{self.points[row]}@{self.positions[column]}".removesuffix("@"), self.shares[row, column]
+        return f"{at} carries most of the effect of {' + '.join(self.cause)}: {share:.0%}."
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a layer of a transformer, or a point of any other machine; one column a place ("share" without)."""
+        is_layer = all(point.startswith("resid_post[") for point in self.points)
+        rows = pd.RangeIndex(len(self.points), name="layer") if is_layer else pd.Index(self.points, name="point")
+        return pd.DataFrame(self.shares, index=rows, columns=[position or "share" for position in self.positions])
+
+    def plot(self) -> Any:
+        """The shares as a heat map."""
+        table, title = self.to_frame(), f"effect of {' + '.join(self.cause)} on the {self.outcome}"
+        return heatmap(table, title, x="position", y=str(table.index.name), unit="share carried")
 
 
 @checked
@@ -454,25 +471,7 @@ def effect_map(
         moved = swap.run(edits).values.flatten(1, 2) - plain
         shares[tuple(zip(*cells, strict=True))] = (moved * effect).sum((1, 2)).numpy(force=True) / total
     names, cause = tuple(map(str, points)), tuple(map(str, swap.causes))
-    index = pd.RangeIndex(len(points), name="layer") if is_transformer else pd.Index(names, name="point")
-    table = pd.DataFrame(shares, index=index, columns=[position or "share" for position in positions])
-    sentence = "No effect can pass anywhere."
-    if not np.isnan(shares).all():
-        best = np.unravel_index(np.nanargmax(shares), shares.shape)
-        at = f"{names[best[0]]}@{positions[best[1]]}".removesuffix("@")
-        sentence = f"{at} carries most of the effect of {' + '.join(cause)}: {shares[best]:.0%}."
-    title = f"effect of {' + '.join(cause)} on the {swap.outcome.key}"
-    return EffectMap(
-        sentence=sentence,
-        table=table,
-        picture=partial(heatmap, table, title, x="position", y=str(index.name), unit="share carried"),
-        settings={**swap.settings, "n_pairs": len(effect)},
-        cause=cause,
-        outcome=swap.outcome.key,
-        points=names,
-        positions=positions,
-        shares=shares,
-    )
+    return EffectMap(cause, swap.outcome.key, names, positions, shares, {**swap.settings, "n_pairs": len(effect)})
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def test_the_memory_is_found_in_what_is_carried(subjects):
     assert held["itself", STATE, "prediction"].score.low > 1 - 1e-6
     assert held["itself", STATE, "state"].score.low > 1 - 1e-6
     (_, mapped), (_, other) = part.maps
-    assert other.layers and part.missing == ()
+    assert other.points[0] == "resid_post[0]" and part.missing == ()
     shares = dict(zip(mapped.points, mapped.shares[:, 0], strict=True))
     assert shares["weigh"] == pytest.approx(1) and not np.nan_to_num([shares["new"], shares["update"]]).any()
     rows = part.to_frame().query("name == 'effect carried' and model == 'itself'")
