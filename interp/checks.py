@@ -332,12 +332,16 @@ def checked_fields(cls: type[_T]) -> type[_T]:
 
 def check_fields(record: Any) -> None:
     """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
-    known = vars(sys.modules[type(record).__module__])
-    for held in (one for one in fields(record) if one.init):
-        kind = kind_of(held.type, known)
-        if kind not in FREE:
-            given = fit(held.name, getattr(record, held.name), kind, held.default)
-            object.__setattr__(record, held.name, given)
+    for name, kind, default in _kinds(type(record)):
+        object.__setattr__(record, name, fit(name, getattr(record, name), kind, default))
+
+
+@cache
+def _kinds(cls: type) -> list[tuple[str, Any, Any]]:
+    """The fields of a dataclass that are checked: what each must be, and its default."""
+    known = vars(sys.modules[cls.__module__])
+    every = [(one.name, kind_of(one.type, known), one.default) for one in fields(cls) if one.init]
+    return [(name, kind, default) for name, kind, default in every if kind not in FREE]
 
 
 def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:

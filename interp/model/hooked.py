@@ -48,6 +48,8 @@ class HookedMachine(HookedRootModule):
     is_handwired: bool
     name: str
     """What users load it by, and what tables call it."""
+    may_overflow = False
+    """True of an untrained copy: its numbers may grow beyond all, which makes it no control and is no error."""
 
     def __repr__(self) -> str:
         try:
@@ -184,6 +186,7 @@ class HookedMachine(HookedRootModule):
             not left and bool(weights),
             f"nothing says how to draw {left or 'anything'} of {self.name!r} anew; give adapt(..., reset=...)",
         )
+        fresh.may_overflow = True
         return fresh.to(self.device).eval()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -154,7 +154,7 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
             record.add(step)
     settings = {**provenance(model, **model.precision(), commit="own"), "seed": seed, "epsilon": epsilon}
     episodes = interaction.episodes()
-    return episodes, replace(record.rollout(layout, "own", settings), model=model, episodes=episodes)
+    return episodes, replace(record.rollout(model, layout, "own", settings), model=model, episodes=episodes)
 
 
 def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> None:
@@ -244,7 +244,7 @@ def _sequential(
         "propagate": not hold,
         "hooked_rounds": sorted(hooks),
     }
-    return record.rollout(layout, commit, settings)
+    return record.rollout(model, layout, commit, settings)
 
 
 def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
@@ -291,12 +291,12 @@ class _Record:
         self.n_done += 1
         self.latents[:, self.n_done] = step.latents
 
-    def rollout(self, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
-        """All rounds."""
+    def rollout(self, model: Machine, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
+        """All rounds, whose numbers are numbers, but for those of an untrained copy."""
         predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
-        model, rounds = settings.get("model"), range(self.n_rounds)
-        refuse_nan(f"what {model!r} predicts", predictions, rounds)
-        refuse_nan(f"what {model!r} carries", self.latents, [0, *rounds])
+        if not getattr(model, "may_overflow", False):
+            refuse_nan(f"what {model.name!r} predicts", predictions, range(self.n_rounds))
+            refuse_nan(f"what {model.name!r} carries", self.latents, [0, *range(self.n_rounds)])
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
     @staticmethod

@@ -19,6 +19,7 @@ import interp
 from circuits.basis import Basis, Direction, PositionCode
 from circuits.circuit import Circuit
 from circuits.heads import Head, Term, copy, fixed_offset, lemma, match, shift_terms
+from interp.errors import InputError
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
@@ -107,7 +108,7 @@ def repaired(ours: Circuit) -> tuple[Term, ...]:
 
 def test_w1_a_head_that_fetches_the_next_token_sees_nothing_under_the_causal_mask(ours: Circuit) -> None:
     for key in (as_printed(ours), repaired(ours)):
-        error = deviation(printed(ours, key))
+        error = deviation(printed(ours, key), rounds=5)  # later ones overflow
         assert error.prediction[0] > 0.3
         assert error.weights[0] > 0.1
         assert error.weights[3] > 10
@@ -118,7 +119,7 @@ def test_w2_without_the_mask_it_is_still_wrong(ours: Circuit) -> None:
         model = circuits.compile_circuit(printed(ours, key))
         for block in model.blocks:
             block.attn.mask.zero_()
-        error = deviation(model)
+        error = deviation(model, rounds=6)
         assert error.weights[2] > 1
         assert error.weights[5] > 1e6
 
@@ -137,9 +138,10 @@ def test_w3_keyed_to_the_slot_of_y_the_old_weights_are_lost(ours: Circuit) -> No
 def test_w4_an_ungated_previous_token_head_binds_z_to_the_first_expert(paper_near: Circuit) -> None:
     basis = paper_near.basis
     everything = basis["id"].labels
-    error = deviation(paper_near.edit("1.1", scores=shift_terms(basis, 1), moves=copy(basis, everything, "id", "buf1")))
-    assert error.weights[4] > 100
-    assert np.isinf(error.weights[29]) or error.weights[29] > 1e12
+    wrong = paper_near.edit("1.1", scores=shift_terms(basis, 1), moves=copy(basis, everything, "id", "buf1"))
+    assert deviation(wrong, rounds=5).weights[4] > 100
+    with pytest.raises(InputError, match=r"'wma-handwired' (predicts|carries) is not a number from round \d+ on"):
+        deviation(wrong)
 
 
 def test_w5_a_plain_softmax_over_all_tokens_loses_mass(ours: Circuit) -> None:

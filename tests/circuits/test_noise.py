@@ -150,7 +150,7 @@ def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
         interp.rollout(told, recorded())
     with pytest.raises(InputError, match=r"no noise, which q_learning\(noise=True\) is given"):
         algorithms.q_learning(noise=True).run(recorded())
-    with pytest.raises(InputError, match="noise holds draw 4 but this MDP has 4 draws"):
+    with pytest.raises(InputError, match=r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]"):
         replace(recorded(), noise=np.full((3, 5), 4))
     with pytest.raises(InputError, match="noise must have the shape of states"):
         replace(recorded(), noise=np.zeros((3, 4), int))
