@@ -44,12 +44,12 @@ def test_every_test_checks_again():
 
 def test_what_says_shapes_is_wrapped_and_nothing_else():
     """Results, aliases and dataclasses count; plain types do not."""
-    assert {"Float", "Keep"} <= shape_names()
+    assert {"Float", "_Keep"} <= shape_names()
     source = (
         "from __future__ import annotations\n"
         "def plain(n: int) -> str: ...\n"
         "def given(x: Float[Array, 'a'] | None): ...\n"
-        "def gives() -> list[Keep]: ...\n"
+        "def gives() -> list[_Keep]: ...\n"
         "class Held:\n    x: Int[Array, 'a']\n"
         "class Plain:\n    n: int\n"
     )

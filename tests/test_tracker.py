@@ -127,7 +127,9 @@ def test_a_layout_and_its_output_must_fit(tracker):
     one, channels = torch.nn.Linear(1, 1), [interp.Channel("h", (1,))]
     with pytest.raises(InputError, match="rounds of 'tracker' predict a real number: output must be 'value', or None"):
         interp.adapt(one, tracker.TRACKER, step=one_number, channels=channels, output="logits")
-    with pytest.raises(InputError, match=r"a prediction has shape \(4, 1\), not that of its layout's outcomes"):
+    with pytest.raises(
+        InputError, match=r"scores are \[batch, outcome\] = \[4, 2\], one for each of mean, log variance, got \[4, 1\]"
+    ):
         interp.adapt(one, tracker.TRACKER, step=one_number, channels=channels)
 
 
@@ -152,9 +154,9 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
         key: sweep(model, clean, corrupted, 4, sites=at, metric=key)
         for key in ("prediction", "squared_error", "regret")
     }
-    assert found["prediction"].clean.tolist() == pytest.approx((plain - other).abs().tolist())
-    assert (found["prediction"].corrupted == 0).all() and (found["squared_error"].clean == 0).all()
-    assert found["squared_error"].corrupted.tolist() == pytest.approx(((plain - other) ** 2).tolist())
+    assert found["prediction"].source.tolist() == pytest.approx((plain - other).abs().tolist())
+    assert (found["prediction"].base == 0).all() and (found["squared_error"].source == 0).all()
+    assert found["squared_error"].base.tolist() == pytest.approx(((plain - other) ** 2).tolist())
     for result in found.values():  # the histories differ alone: all of it is in the latent
         assert result.fractions() == pytest.approx([1, 0, 0], abs=1e-9)
     assert sweep(model, clean, corrupted, 4, sites=at).metric == "prediction"

@@ -217,7 +217,7 @@ def _rounds(effort: Effort) -> list[int]:
     A machine that does in one round what it does not in the next is seen doing both.
 
     >>> Effort().at, _rounds(Effort())
-    ([5, 8, 11, 14, 16, 19, 22, 25], [5, 10, 15, 22])
+    ([5, 8, 10, 13, 16, 19, 21, 24], [5, 10, 15, 20])
     """
     return [t - (t - effort.at[0] - i) % 2 for i, t in enumerate(effort.at[::2])]
 

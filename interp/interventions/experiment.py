@@ -51,7 +51,7 @@ from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Step, run_round
-from interp.model.run import Rollout, refuse_nan, select_rounds
+from interp.model.run import Rollout, select_rounds
 from interp.statistics import Interval, bootstrap_mean
 
 
@@ -482,8 +482,6 @@ def _run_on(
                     done = run_round(model, fed, latents, base.layout, base.commit, ())
                     prediction, latents = done.prediction, done.latents
             prediction, now = prediction.unflatten(0, shape), latents.unflatten(0, shape)
-            if not getattr(model, "may_overflow", False):
-                refuse_nan(f"what {model.name!r} predicts after an edit", prediction.movedim(1, 0).flatten(1, 2), at)
         else:
             kept = base.predictions[:, at], base.latents[:, [t + 1 for t in at]]
             prediction, now = (y.expand(n, *y.shape) for y in kept)

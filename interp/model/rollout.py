@@ -244,7 +244,7 @@ def _sequential(
         "propagate": not hold,
         "hooked_rounds": sorted(hooks),
     }
-    return record.rollout(model, layout, commit, settings)
+    return record.rollout(model, layout, commit, settings, is_edited=bool(hooks))
 
 
 def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
@@ -291,10 +291,12 @@ class _Record:
         self.n_done += 1
         self.latents[:, self.n_done] = step.latents
 
-    def rollout(self, model: Machine, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
-        """All rounds, whose numbers are numbers, but for those of an untrained copy."""
+    def rollout(
+        self, model: Machine, layout: RoundLayout, commit: str, settings: dict[str, Any], is_edited: bool = False
+    ) -> Rollout:
+        """All rounds; their numbers are numbers, but for those of an untrained copy and of a run that hooks edited."""
         predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
-        if not getattr(model, "may_overflow", False):
+        if not is_edited and not getattr(model, "may_overflow", False):
             refuse_nan(f"what {model.name!r} predicts", predictions, range(self.n_rounds))
             refuse_nan(f"what {model.name!r} carries", self.latents, [0, *range(self.n_rounds)])
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)

@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
 from interp.files import json_values, reading, write_atomic
 from interp.foreign import loaded
 from interp.model.layout import EncodedRounds, layout_from_dict
@@ -98,7 +98,36 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
             cached_rounds=tuple(about["cached_rounds"]),
             settings=about["settings"],
         )
+        _fits_together(run, str(path))
         return run
+
+
+def _fits_together(run: Rollout, where: str) -> None:
+    """Refuse a rollout whose parts are of different sizes: it would be read as of others."""
+    require_known("commit", run.commit, ("own", "target"))
+    require(run.tokens.ndim == 3, f"{where!r}: tokens must be [episode, round, position], got {_size(run.tokens)}")
+    n_episodes, n_rounds, n_positions = run.tokens.shape
+    require(
+        n_positions == run.layout.n_positions,
+        f"{where!r}: tokens have {n_positions} positions a round, its layout {run.layout.n_positions}; {_EDITED}",
+    )
+    wanted = {
+        "values": (run.values, (n_episodes, n_rounds, n_positions)),
+        "slots": (run.slots, (n_episodes, n_rounds)),
+        "predictions": (run.predictions, (n_episodes, n_rounds)),
+        "latents": (run.latents, (n_episodes, n_rounds + 1)),
+        **{name: (tensor, (n_episodes, len(run.cached_rounds))) for name, tensor in run.cache.items()},
+    }
+    for name, (tensor, shape) in wanted.items():
+        whole = name in ("values", "slots")
+        fits = tuple(tensor.shape) == shape if whole else tuple(tensor.shape[:2]) == shape
+        require(fits, f"{where!r}: {name!r} is {_size(tensor)}, where {shape} must stand first; {_EDITED}")
+    inside = all(isinstance(t, int) and 0 <= t < n_rounds for t in run.cached_rounds)
+    require(inside, f"{where!r}: cached rounds {run.cached_rounds} are not among the {n_rounds}; {_EDITED}")
+
+
+def _size(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))
 
 
 def content_of(name: str, tensor: Tensor) -> bytes:
