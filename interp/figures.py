@@ -290,7 +290,7 @@ def intervals(
     """Estimates with their intervals, one per row, controls in grey: probe scores against their controls.
 
     Args:
-        frame: columns ``name``, ``estimate``; ``low`` and ``high`` (may be NaN); a boolean column ``control``.
+        frame: columns ``name``, ``estimate``; ``low`` and ``high`` (may be NaN), a boolean ``control``.
         floor: estimates below it are drawn on it, with their value beside them.
         reference: vertical lines, name -> value.
     """
@@ -313,7 +313,8 @@ def intervals(
         axes.axvline(value, **REFERENCE)
         axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8.5)
     axes.set_yticks(places, frame["name"].astype(str).tolist())
-    for label, control in zip(axes.get_yticklabels(), frame["control"], strict=True):
+    for label, row in zip(axes.get_yticklabels(), frame.to_dict("records"), strict=True):
+        control = bool(row.get("control"))
         label.set(fontweight="normal" if control else "bold", fontsize=8.5 if control else 9.5)
     axes.set(xlabel=xlabel, ylim=(-0.6, len(frame) - 0.4))
     axes.margins(x=0.08)
