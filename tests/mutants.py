@@ -84,7 +84,7 @@ TARGETS = {
         },
     ),
     "circuits/compare/update.py": Target((f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_update.py")),
-    "circuits/compare/choices.py::_simplest,_verdict,_alike": Target((f"{_COMPARE}/test_choices.py",)),
+    "circuits/compare/choices.py::_simplest,_decided": Target((f"{_COMPARE}/test_choices.py",)),
     "circuits/compare/circuit.py": Target(
         (f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_circuit.py"),
         dict.fromkeys(
@@ -116,7 +116,9 @@ TARGETS = {
             "Affine.fit: max(len(features), 1) -> max(len(features), 2)": "one sample has the covariance 0",
         },
     ),
-    "interp/interventions/metrics.py": Target(("tests/interventions/test_metrics_by_hand.py",)),
+    "interp/interventions/pairs.py::_logs,_risen,_pick,_logit_diff,_mean,state_diff,_agree,_towards": Target(
+        ("tests/interventions/test_metrics_by_hand.py",)
+    ),
     "interp/interventions/mediation.py::MediationResult,_Sums": Target(
         ("tests/interventions/test_mediation_by_hand.py",)
     ),
