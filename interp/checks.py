@@ -332,7 +332,7 @@ def checked_fields(cls: type[_T]) -> type[_T]:
 
 def check_fields(record: Any) -> None:
     """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
-    for name, kind, default in _kinds(type(record)):
+    for name, kind, default in _kinds(type(record)):  # type: ignore[arg-type]
         object.__setattr__(record, name, fit(name, getattr(record, name), kind, default))
 
 
