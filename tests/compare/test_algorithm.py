@@ -147,12 +147,12 @@ def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these
         (q.q_learning(0.1, 0.5), "q_learning"),
         (q.no_bootstrap(0.1), "no_bootstrap"),
         (q_rivals.sarsa(0.1, 0.9), "sarsa"),
-        (q_rivals.monte_carlo(), None),
+        (q_rivals.visit_counts(), None),
     ],
     ids=lambda value: getattr(value, "key", None),
 )
 def test_learners_are_told_apart_by_their_choices(subject, family):
-    """Off- and on-policy, with and without bootstrapping; a Monte Carlo learner is not in the list."""
+    """Off- and on-policy, with and without bootstrapping; one that counts visits is not in the list."""
     task = tasks.get("qlearning")
     every = task.sets_for(QLearningRound(4, 3), 4, 40, seed=0)
     few = asked("qlearning", "q_learning", "no_bootstrap", "sarsa")
