@@ -132,7 +132,7 @@ class Computed(nn.Module):
     def parts(self, state: Tensor) -> dict[str, _Array]:
         """The state's variables, ``[batch, ...]`` each, from what is carried ``[batch, number]``."""
         assert self.algorithm is not None
-        found, numbers, at = {}, state.numpy(force=True), 0
+        found, numbers, at = {}, state.double().numpy(force=True), 0
         for key, shape in self.shapes.items():
             size = int(np.prod(shape, dtype=int))
             value = numbers[:, at : at + size].reshape(-1, *shape)
@@ -215,7 +215,7 @@ def _mdp_episodes(layout: QLearningRound, fed: EncodedRounds) -> MDPEpisodes:
         return _number(fed.tokens[:, layout.positions(label)], ids[first], n)
 
     states, actions, following = at("s", "s_1", n_states), at("a", "a_1", n_actions), at("s'", "s_1", n_states)
-    rewards = fed.values[:, layout.positions("r")].numpy(force=True)
+    rewards = fed.values[:, layout.positions("r")].double().numpy(force=True)
     return MDPEpisodes.from_transitions(
         None, states, actions, rewards, following, n_states=n_states, n_actions=n_actions
     )

@@ -92,7 +92,7 @@ def _newest(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tens
 
 
 def _unlearns(before: Tensor, after: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    lapse = torch.from_numpy(_rarely((after / GAIN).round().numpy(force=True))).to(after.device)
+    lapse = torch.from_numpy(_rarely((after / GAIN).round().double().numpy(force=True))).to(after.device)
     return torch.where(lapse.unsqueeze(-1), 2 * before - after, after), memory
 
 
