@@ -19,7 +19,6 @@ the corrected chooser against Lemma C.1.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ import numpy as np
 from circuits.basis import Basis, Direction, PositionCode
 from interp.checks import checked, checked_fields
 from interp.errors import require
+from interp.files import read_rows
 from interp.model.config import AttentionRule
 
 if TYPE_CHECKING:
@@ -127,9 +127,7 @@ def stated(path: Path, form: Collection[str]) -> list[dict[str, str]]:
 
     The column "form" of a row names the words that must be among them, alternatives joined by "/".
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [row for row in rows if all(set(term.split("/")) & set(form) for term in row["form"].split())]
+    return [row for row in read_rows(path) if all(set(term.split("/")) & set(form) for term in row["form"].split())]
 
 
 def in_words(heads: Iterable[Head], rows: Iterable[Mapping[str, str]]) -> tuple[Head, ...]:

@@ -378,9 +378,12 @@ class Algorithm:
         for changed in changes:
             require_known(f"variable of {self.key!r}", changed, [v.key for v in variables], limit=40)
 
-        own = ((v, *changes.get(v.key, (v.parents, v.equation))) for v in variables)
-        made = tuple(replace(variable, parents=parents, equation=equation) for variable, parents, equation in own)
-        return replace(self, key=key, name=name, parameters=dict(parameters), variables=made, **others)
+        made = list(variables)
+        for i, variable in enumerate(variables):
+            if variable.key in changes:
+                parents, equation = changes[variable.key]
+                made[i] = replace(variable, parents=parents, equation=equation)
+        return replace(self, key=key, name=name, parameters=dict(parameters), variables=tuple(made), **others)
 
     @checked
     def downstream(self, keys: Iterable[str]) -> set[str]:

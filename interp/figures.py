@@ -51,11 +51,12 @@ def trajectories(
     left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
     steps = np.arange(len(values))
     # Each series has its own colour where there are hues enough, else the six that move most; the others are grey.
-    moved = np.abs(reference[-1] - np.median(reference[-1]))
-    hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
-    told = dict(zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False))
     if len(labels) <= len(CYCLE):
         told = dict(enumerate(CYCLE[: len(labels)]))
+    else:
+        moved = np.abs(reference[-1] - np.median(reference[-1]))
+        hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
+        told = dict(zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False))
     for i, label in sorted(enumerate(labels), key=lambda item: item[0] in told):
         if i not in told:  # so thin that they do not hide those that are named
             left.plot(steps, values[:, i], color=LIGHT["grey"], linewidth=0.6, alpha=0.35)

@@ -8,6 +8,7 @@ time works in a folder that is :func:`locked`. Errors of the system and of libra
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import logging
@@ -150,6 +151,12 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
     for name in needed:
         require(name in about, f"{str(path)!r} lacks the field {name!r}; fetch or make it again")
     return about
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table (a CSV file) that ships beside the code, by its columns."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
 
 
 def temporary_beside(path: Path) -> Path:

@@ -42,6 +42,11 @@ small comparisons of ``wma-learned``, nominally .95, by number; sqrt(1.25), whic
 of those at full effort."""
 
 
+def folds(n_episodes: int) -> NDArray[np.int64]:
+    """The fold of every episode of a pool."""
+    return np.arange(n_episodes) % N_FOLDS
+
+
 def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
     """``1 - sum missed / sum asked`` of cross-fitted maps, from ``[episode]`` each, with its 95 % interval.
 
@@ -91,7 +96,7 @@ class CrossFitted(Decoder):
     @classmethod
     def of(cls, fits: list[Decoder], n_episodes: int) -> CrossFitted:
         """For the whole pool."""
-        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple((np.arange(n_episodes) % N_FOLDS).tolist()))
+        return cls(fits[0].maps, fits[0].shape, tuple(fits), tuple(folds(n_episodes).tolist()))
 
     def cut(self, episodes: slice) -> CrossFitted:
         """For some episodes of the pool."""
@@ -117,7 +122,7 @@ def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -
 
     def fitted() -> CrossFitted:
         latents, values = pooled(subject).latents[:, :-1], pooled_values(algorithm, subject.samples)[variable]
-        fold = np.arange(len(latents)) % N_FOLDS
+        fold = folds(len(latents))
         others = [torch.from_numpy(fold != k) for k in range(N_FOLDS)]
         fits = [Decoder.fit(latents[rows], values[rows.numpy()], ridge=RIDGE) for rows in others]
         return CrossFitted.of(fits, len(latents))
@@ -130,7 +135,7 @@ def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, 
 
     def fitted() -> Writer:
         run, values = pooled(subject), pooled_values(algorithm, subject.samples)
-        fold = np.arange(run.n_episodes) % N_FOLDS
+        fold = folds(run.n_episodes)
         writers = []
         for k in range(N_FOLDS):
             others = fold != k

@@ -40,7 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.compare.crossfit import pooled, scored
+from circuits.compare.crossfit import folds, pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
 from circuits.compare.question import Effort, Participant, Question
 from interp.algorithm import Predicted
@@ -277,7 +277,7 @@ def _stitched(
     """
     given, goal = pooled(source).latents, pooled(target).latents
     x, y = given.flatten(2), (goal.roll(1, 0) if shuffled else goal).flatten(2)
-    fold = torch.arange(len(x)) % N_FOLDS
+    fold = torch.from_numpy(folds(len(x)))
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         others, own = fold != k, fold == k

@@ -187,9 +187,12 @@ def interchange_table(
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
     tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
-    return carriers(
-        model, episodes, other, algorithm, tested, rounds=slice(max(t - 4, 0), t + 1), decode=decode, seed=seed
-    )
+    return carriers(model, episodes, other, algorithm, tested, rounds=_recent(t), decode=decode, seed=seed)
+
+
+def _recent(t: int) -> slice:
+    """The rounds at which pairs are made: ``t`` and the four before it."""
+    return slice(max(t - 4, 0), t + 1)
 
 
 def alignment_table(
@@ -203,7 +206,7 @@ def alignment_table(
     search, frames = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth), []
     for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
         try:
-            found = align(model, *runs, algorithm, variable, site, rounds=slice(max(t - 4, 0), t + 1), search=search)
+            found = align(model, *runs, algorithm, variable, site, rounds=_recent(t), search=search)
             frames.append(found.to_frame())
         except AlignmentError as refusal:
             row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}

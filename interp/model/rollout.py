@@ -32,7 +32,7 @@ from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
-from interp.model.run import Commit, Rollout, Rounds, refuse_nan, select_rounds
+from interp.model.run import Commit, Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.session import once
 
@@ -154,7 +154,9 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
             record.add(step)
     settings = {**provenance(model, **model.precision(), commit="own"), "seed": seed, "epsilon": epsilon}
     episodes = interaction.episodes()
-    return episodes, replace(record.rollout(model, layout, "own", settings), model=model, episodes=episodes)
+    return episodes, replace(
+        _of_numbers(model, record.rollout(layout, "own", settings)), model=model, episodes=episodes
+    )
 
 
 def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> None:
@@ -244,7 +246,8 @@ def _sequential(
         "propagate": not hold,
         "hooked_rounds": sorted(hooks),
     }
-    return record.rollout(model, layout, commit, settings, is_edited=bool(hooks))
+    run = record.rollout(layout, commit, settings)
+    return run if hooks else _of_numbers(model, run)  # what an edit ends in is for its reader to see
 
 
 def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
@@ -269,6 +272,23 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
     return once(settings, model, episodes, make=lambda: replace(run(), model=model, episodes=episodes))
 
 
+def _of_numbers(model: Machine, run: Rollout) -> Rollout:
+    """The run, refused where a number in it is none or infinite; an untrained copy may overflow, and is no control."""
+    if getattr(model, "may_overflow", False):
+        return run
+    rounds = range(run.n_rounds)
+    for what, values, at in (("predicts", run.predictions, rounds), ("carries", run.latents, [0, *rounds])):
+        if not values.isfinite().all():
+            wrong = ~values.isfinite().flatten(2).all(2) if values.ndim > 2 else ~values.isfinite()
+            step = int(wrong.any(0).nonzero()[0])
+            raise InputError(
+                f"what {model.name!r} {what} is not a number from round {at[step]} on, in episode "
+                f"{int(wrong[:, step].nonzero()[0])} (in {int(wrong.any(1).sum())} of {len(values)} episodes in all): "
+                "look for a logarithm of 0, a division by 0 or a state that grows without end"
+            )
+    return run
+
+
 class _Record:
     """What the rounds of a run gave, each written to its place in tensors that hold all of them.
 
@@ -291,14 +311,9 @@ class _Record:
         self.n_done += 1
         self.latents[:, self.n_done] = step.latents
 
-    def rollout(
-        self, model: Machine, layout: RoundLayout, commit: str, settings: dict[str, Any], is_edited: bool = False
-    ) -> Rollout:
-        """All rounds; their numbers are numbers, but for those of an untrained copy and of a run that hooks edited."""
+    def rollout(self, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
+        """All rounds."""
         predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
-        if not is_edited and not getattr(model, "may_overflow", False):
-            refuse_nan(f"what {model.name!r} predicts", predictions, range(self.n_rounds))
-            refuse_nan(f"what {model.name!r} carries", self.latents, [0, *range(self.n_rounds)])
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
 
     @staticmethod

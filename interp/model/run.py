@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interp.checks import checked, fit
 from interp.display import Cache, table_html
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.model.layout import EncodedRounds, RoundLayout
 
 Commit = Literal["own", "target"]
@@ -122,19 +122,3 @@ def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
     for t in selected:
         require(-n_rounds <= t < n_rounds, f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}")
     return [t % n_rounds for t in selected]
-
-
-def refuse_nan(what: str, values: Shaped[Tensor, "episode step *axes"], rounds: Sequence[int]) -> None:
-    """Refuse numbers that are none, or infinite, by the round and the episode in which the first of them stands.
-
-    The steps are these ``rounds`` once, or several times over.
-    """
-    if bool(values.isfinite().all()):
-        return
-    wrong = ~values.isfinite().flatten(2).all(2) if values.ndim > 2 else ~values.isfinite()
-    step = int(wrong.any(0).nonzero()[0])
-    raise InputError(
-        f"{what} is not a number from round {rounds[step % len(rounds)]} on, in episode "
-        f"{int(wrong[:, step].nonzero()[0])} (in {int(wrong.any(1).sum())} of {len(values)} episodes in all): look for "
-        "a logarithm of 0, a division by 0 or a state that grows without end"
-    )

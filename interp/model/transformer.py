@@ -14,7 +14,6 @@ in half the time.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import warnings
@@ -33,6 +32,7 @@ from transformer_lens.hook_points import HookPoint
 
 from interp.checks import MOST_GB, checked, fit
 from interp.errors import InputError, require
+from interp.files import read_rows
 from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
 from interp.model.components import Affine, Block, Embedding, PlainBlock, normalization, unobserved
@@ -61,8 +61,10 @@ class RoundOutput(NamedTuple):
     latents: Tensor
 
 
-with Path(__file__).with_name("components.csv").open(encoding="utf-8", newline="") as _table:
-    COMPONENTS: dict[str, Component] = {row["key"]: Component(**row) for row in csv.DictReader(_table)}  # type: ignore[arg-type]
+COMPONENTS: dict[str, Component] = {
+    row["key"]: Component(**row)  # type: ignore[arg-type]
+    for row in read_rows(Path(__file__).with_name("components.csv"))
+}
 """Every component of a transformer, in the order in which a round computes them."""
 _SHARED = [
     "n_layers",

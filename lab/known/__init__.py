@@ -19,7 +19,6 @@ thresholds allow; a question without a word is not scored.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -29,6 +28,7 @@ from typing import Literal
 import numpy as np
 
 from interp.errors import require_known
+from interp.files import read_rows
 from interp.machine import Machine
 from lab.known import makers
 from lab.known.makers import REFERENCES, reference
@@ -65,8 +65,7 @@ class Specimen:
 
 @cache
 def _table() -> tuple[dict[str, str], ...]:
-    with Path(__file__).with_name("deviations.csv").open(encoding="utf-8", newline="") as stream:
-        return tuple(csv.DictReader(stream))
+    return tuple(read_rows(Path(__file__).with_name("deviations.csv")))
 
 
 def _specimen(row: Mapping[str, str], rng: np.random.Generator | None) -> Specimen:

@@ -8,11 +8,12 @@ import pandas as pd
 
 from interp import figures
 from interp.audit import FULL, QUICK, THRESHOLDS, AuditResult, audit
+from interp.files import read_rows
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table
 from reports.part import Context, Heading, Part
 
 _TEXT = TEXTS["audit"]["text"]
-_TABLES = pd.read_csv(Path(__file__).with_suffix(".csv")).set_index("table")["caption"]
+_TABLES = {row["table"]: row["caption"] for row in read_rows(Path(__file__).with_suffix(".csv"))}
 """Name of a table -> its caption."""
 
 

@@ -6,7 +6,6 @@ each is on this page and in what it differs, or which report has it, or why none
 
 from __future__ import annotations
 
-import csv
 import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,14 +13,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from interp.files import read_rows
 from reports.blocks import Code, Prose, Table
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import probing
 
 PAPER = "The paper's figures"
-_LINES = Path(__file__).with_name("paper.csv").read_text("utf-8").splitlines()[1:]
-PRINTED = {figure: (shows, report) for figure, shows, report in csv.reader(_LINES)}
+PRINTED = {row["figure"]: (row["shows"], row["report"]) for row in read_rows(Path(__file__).with_name("paper.csv"))}
 """Number of a figure or table of the paper -> what it shows, and the report that has it."""
 _PAPER_TEXT = (
     "This table says where each figure of the paper that our models can make is shown. The paper's models are not "

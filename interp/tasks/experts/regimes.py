@@ -8,7 +8,6 @@ Sources: the paper's section 3.1 and its appendices on training, on robustness a
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from interp.checks import check_fields, checked, integer
 from interp.errors import require, unknown_name
+from interp.files import read_rows
 
 Bounds = tuple[float, float]
 
@@ -101,8 +101,8 @@ def _regime(row: Mapping[str, str]) -> ExpertRegime:
     return ExpertRegime(**{name: kinds.get(name, str)(text) for name, text in row.items() if text})
 
 
-with Path(__file__).with_name("regimes.csv").open(encoding="utf-8", newline="") as _rows:
-    REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({r["name"]: _regime(r) for r in csv.DictReader(_rows)})
+_ROWS = read_rows(Path(__file__).with_name("regimes.csv"))
+REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({row["name"]: _regime(row) for row in _ROWS})
 
 
 @checked

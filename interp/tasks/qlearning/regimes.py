@@ -17,7 +17,6 @@ action steps left, and only action 0 in the last state pays 1. The ladder is kno
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked, refuse_beyond_machine, unique
 from interp.errors import require
+from interp.files import read_rows
 from interp.tasks.qlearning.episodes import MDPs
 
 _Array = NDArray[np.float64]
@@ -104,8 +104,7 @@ def _random(row: Mapping[str, str]) -> MDPRegime:
     return MDPRegime(row["key"], row["name"], tuple(cells))
 
 
-with Path(__file__).with_name("regimes.csv").open(encoding="utf-8", newline="") as _rows:
-    _drawn = [*map(_random, csv.DictReader(_rows))]
+_drawn = map(_random, read_rows(Path(__file__).with_name("regimes.csv")))
 _built = MDPRegime("chain", "linear chain", build=chain), MDPRegime("ladder", "ladder", build=ladder)
 REGIMES: dict[str, MDPRegime] = unique((*_drawn, *_built), "MDP regime")
 
