@@ -85,7 +85,7 @@ def laplace() -> Algorithm:
         return np.eye(2)[v["arm"]]
 
     def count(key: str, what: str, **made: Any) -> Variable:
-        return Variable(key, key[0], what, "rounds", outputs=numbered("arm_"), **made)
+        return Variable(key, key[0], what, "rounds", outputs=numbered("arm_#"), **made)
 
     variables = (
         Variable("arm", "a", "the arm pulled", "class", "input", kind="class", n_classes=lambda v: 2),
@@ -93,7 +93,7 @@ def laplace() -> Algorithm:
         count("wins", "how often each arm paid", role="state"),
         count("pulls", "how often each arm was pulled", role="state"),
         Variable("chances", "P", "chance that each arm pays", "probability", parents=("wins", "pulls"),
-                 equation=lambda v: (v["wins"] + 1) / (v["pulls"] + 2), outputs=numbered("arm_")),
+                 equation=lambda v: (v["wins"] + 1) / (v["pulls"] + 2), outputs=numbered("arm_#")),
         Variable("prediction", "P(win)", "chance that this arm pays", "probability", parents=("chances", "arm"),
                  equation=lambda v: (v["chances"] * pulled(v)).sum(-1)),
         count("next_wins", "wins after the round", parents=("wins", "pulls", "arm", "reward"),

@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, checked_fields, integer
 from interp.errors import InputError, require, require_known, unknown_name
+from interp.files import read_rows
 from interp.kinds import shown
 from interp.session import once
 
@@ -502,10 +504,43 @@ class Family:
     extends: str = ""
 
 
-def numbered(prefix: str, suffix: str = "") -> Callable[[NDArray[Any]], tuple[str, ...]]:
-    """Labels ``prefix1``, ``prefix2``, ... along the last axis, for :attr:`Variable.outputs`.
+def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
+    """Labels for :attr:`Variable.outputs`: each # of ``template`` counts from 1 along one of the last axes.
 
-    >>> numbered("e_")(np.zeros((1, 1, 3)))
+    >>> numbered("e_#")(np.zeros((1, 1, 3)))
     ('e_1', 'e_2', 'e_3')
     """
-    return lambda values: tuple(f"{prefix}{i + 1}{suffix}" for i in range(values.shape[-1]))
+    n_axes = template.count("#")
+
+    def labels(values: NDArray[Any]) -> tuple[str, ...]:
+        each = np.ndindex(values.shape[values.ndim - n_axes :])
+        return tuple(template.replace("#", "{}").format(*(i + 1 for i in index)) for index in each)
+
+    return labels
+
+
+def variable_table(path: Path, **classes: Callable[[Values], int]) -> Callable[..., tuple[Variable, ...]]:
+    """The variables of a CSV file, with their symbols, meanings, units, roles, parents and labels.
+
+    What is returned makes variables: ``made(algorithm, {key: equation, ...}, scored={})``. Where algorithms differ in a
+    variable, its row is called ``algorithm.key``.
+
+    Args:
+        classes: how many classes a variable has, by what the column ``classes`` says.
+    """
+    rows = {row.pop("name"): row for row in read_rows(path)}
+
+    def made(
+        algorithm: str, equations: Mapping[str, Equation | None], scored: Mapping[str, Equation] | None = None
+    ) -> tuple[Variable, ...]:
+        found = []
+        for key, equation in equations.items():
+            row: dict[str, Any] = dict(rows.get(f"{algorithm}.{key}") or rows[key])
+            n_classes, outputs, row["parents"] = row.pop("classes"), row["outputs"], tuple(row["parents"].split())
+            row["outputs"] = numbered(outputs) if outputs else None
+            if n_classes:
+                row |= {"kind": "class", "n_classes": classes[n_classes]}
+            found.append(Variable(key, equation=equation, scored=(scored or {}).get(key), **row))
+        return tuple(found)
+
+    return made

@@ -31,12 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, Family, Searched, Values, Variable
+from interp.algorithm import Algorithm, Equation, Family, Searched, Values
 from interp.checks import checked
 from interp.errors import require
 from interp.lapses import fading, lapsed, late, stopped, window
 from interp.tasks.experts import algorithms
-from interp.tasks.experts.algorithms import LABEL, MATCH, PER_EXPERT, VOTES
+from interp.tasks.experts.algorithms import VARIABLES
 from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy, share
 
 _Array = NDArray[Any]
@@ -79,18 +79,18 @@ def bayes_mixture(
 
         return likelihood(said) - likelihood(~said)
 
-    regime = Variable(
-        "regime", "P(first interval)", "posterior probability that the experts are from the first interval",
-        "probability", parents=("counts", "elapsed"), equation=posterior, outputs=lambda v: ("P(first)",),
-    )  # fmt: skip
+    (regime,) = VARIABLES("bayes_mixture", {"regime": posterior})
     kept = [v for v in second.variables if v.key not in ("accuracies", "log_odds")]
     at = [v.key for v in kept].index("evidence")
     return first.varied(
-        "bayes_mixture", "Bayes predictor of two intervals",
+        "bayes_mixture",
+        "Bayes predictor of two intervals",
         {"low": low, "high": high, "other_low": other_low, "other_high": other_high, "weight": weight},
         {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)},
-        variables=(*kept[:at], regime, *kept[at:]), memory="counts", written="next_counts",
-    )  # fmt: skip
+        variables=(*kept[:at], regime, *kept[at:]),
+        memory="counts",
+        written="next_counts",
+    )
 
 
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
@@ -137,19 +137,14 @@ def follow_previous_winners() -> Algorithm:
         undecided = (v["won"].sum(-1) == 0) | (recent == 0.5)
         return np.where(undecided, everyone, recent)
 
-    won = Variable("won", "m_{t-1}", "who was right in the last round", "indicator", "state", outputs=PER_EXPERT)
-    following = replace(
-        won, key="next_won", meaning="who was right in this round", role="round", parents=("match",),
-        equation=lambda v: v["match"].astype(np.float64),
-    )  # fmt: skip
-    base = algorithms.majority_vote()
-    return base.varied(
-        "follow_previous_winners", "follow the previous winners", {},
-        {"prediction": (("won", "votes"), prediction)},
-        variables=(VOTES, LABEL, won, base.variable("prediction"), MATCH, following),
-        initial=lambda episodes: {"won": np.zeros((len(episodes), episodes.n_experts))},
-        memory="won", written="next_won",
-    )  # fmt: skip
+    equations: dict[str, Equation | None] = {
+        "won": None,
+        "prediction": prediction,
+        "match": algorithms.match,
+        "next_won": lambda v: v["match"].astype(np.float64),
+    }
+    key, name = "follow_previous_winners", "follow the previous winners"
+    return algorithms.of_equations(key, name, equations, lambda e: {"won": algorithms.zeros(e)}, memory="won")
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
@@ -179,20 +174,14 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = SILENT) -> 
         mute = (np.arange(n_experts) == expert - 1) & (hears == SILENT) & (n_experts > 1)
         return np.asarray(special.softmax(np.where(mute, -np.inf, v["log_weights"]), axis=-1))
 
-    said = Variable(
-        "heard", "h_i", "what each expert is taken to say", "class",
-        parents=("votes",), equation=heard, outputs=PER_EXPERT,
-    )  # fmt: skip
     changes = {
         "weights": (("log_weights", "votes"), weights),
         "prediction": (("weights", "heard"), lambda v: share(v["weights"], v["heard"])),
         "match": (("heard", "label"), lambda v: (v["heard"] == v["label"][..., None]).astype(np.int64)),
     }
-    return base.varied(
-        "deaf_majority", "Weighted Majority that never hears one expert",
-        {"gain": gain, "expert": expert, "hears": hears}, changes,
-        variables=(*base.variables[:2], said, *base.variables[2:]),
-    )  # fmt: skip
+    key, name = "deaf_majority", "Weighted Majority that never hears one expert"
+    variables = (*base.variables[:2], *VARIABLES(key, {"heard": heard}), *base.variables[2:])
+    return base.varied(key, name, {"gain": gain, "expert": expert, "hears": hears}, changes, variables=variables)
 
 
 late_majority, bayes_late = lapsed(late, algorithms.weighted_majority, "late_majority"), lapsed(late, algorithms.bayes)

@@ -12,15 +12,15 @@ choice (``hardness``). ``greedy_action`` is by the table after the update, as th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
+from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, variable_table
 from interp.checks import checked
 from interp.errors import InputError
 from interp.tasks.qlearning import bellman
@@ -49,48 +49,12 @@ def pair(v: Values) -> _Array:
     return np.eye(n_states)[v["state"]][..., :, None] * np.eye(n_actions)[v["action"]][..., None, :]
 
 
-def _entries(name: str) -> Callable[[_Array], tuple[str, ...]]:
-    return lambda values: tuple(
-        f"{name}(s_{s + 1},a_{a + 1})" for s in range(values.shape[-2]) for a in range(values.shape[-1])
-    )
-
-
-def _class(key: str, symbol: str, meaning: str, label: str, axis: int, **others: Any) -> Variable:
-    """A state or an action: as many classes as the table has entries along an axis."""
-    return Variable(
-        key, symbol, meaning, "class", outputs=lambda v: (label,), kind="class",
-        n_classes=lambda v: int(v["table"].shape[axis]), **others,
-    )  # fmt: skip
-
-
-def _value(key: str, symbol: str, meaning: str, parents: tuple[str, ...], equation: Any, labels: Any,
-           scored: Any = None, units: str = "reward") -> Variable:  # fmt: skip
-    outputs = labels if callable(labels) else lambda v: (labels,)
-    return Variable(key, symbol, meaning, units, parents=parents, equation=equation, outputs=outputs, scored=scored)
-
-
-_COLUMN, _TABLE, _VISITS = numbered("Q(s_", ",a)"), _entries("Q"), _entries("N")
-_STATE, _ACTION = -2, -1
-"""The axes of a table."""
-# fmt: off
-_GIVEN = (
-    _class("state", "s_t", "where the action was taken", "s", _STATE, role="input"),
-    _class("action", "a_t", "the action taken: which latent is rewritten", "a", _ACTION, role="input"),
-    Variable("reward", "r_t", "the reward", "reward", "input", outputs=lambda v: ("r",)),
-    _class("next_state", "s_{t+1}", "where it led", "s'", _STATE, role="input"),
-    Variable("table", "Q_t", "every entry of the Q-table", "reward", "state", outputs=_TABLE),
-    Variable("visits", "N_t", "how often every pair was visited", "visits", "state", outputs=_VISITS),
-    _value("table_visited", "Q_t", "the Q-table, scored where the pair was visited",
-           ("table", "visits"), lambda v: v["table"], _TABLE, lambda v: v["visits"] > 0),
-    _value("state_values", "max_a Q_t(s, a)", "the largest value of every state",
-           ("table",), lambda v: v["table"].max(-1), numbered("max Q(s_", ",.)")),
+VARIABLES = variable_table(
+    Path(__file__).with_name("variables.csv"),
+    states=lambda v: int(v["table"].shape[-2]),
+    actions=lambda v: int(v["table"].shape[-1]),
+    draws=lambda v: int(v["table"].shape[-1]) + 1,
 )
-"""What a round is given, and what the state alone determines."""
-_NOISE = Variable(
-    "noise", "n_t", "the draw of the round: 0 greedy, a + 1 to take action a", "class", "input",
-    outputs=lambda v: ("n",), kind="class", n_classes=lambda v: int(v["table"].shape[_ACTION]) + 1,
-)
-# fmt: on
 
 
 @checked
@@ -136,65 +100,42 @@ def q_learning(
     def next_values(v: Values) -> _Array:
         return rows_at(v["next_table"], v["next_state"])
 
-    # fmt: off
-    round_ = (
-        _value("column", "Q_t(., a_t)", "the column of the action taken: what the round's slot holds",
-               ("table", "action"), lambda v: columns_at(v["table"], v["action"]), _COLUMN),
-        _value("column_visited", "Q_t(., a_t)", "the column of the action taken, scored where the pair was visited",
-               ("column", "visits", "action"), lambda v: v["column"], _COLUMN,
-               lambda v: columns_at(v["visits"], v["action"]) > 0),
-        _value("current_values", "Q_t(s_t, .)", "the row of the state left",
-               ("table", "state"), lambda v: rows_at(v["table"], v["state"]), numbered("Q(s,a_", ")")),
-        _value("current_value", "Q_t(s_t, a_t)", "what the visited pair was worth before the round",
-               ("column", "state"), lambda v: entries_at(v["column"], v["state"]), "Q(s,a)"),
-        _value("next_values", "Q_t(s_{t+1}, .)", "what each action is worth at the state reached",
-               ("table", "next_state"), lambda v: rows_at(v["table"], v["next_state"]), numbered("Q(s',a_", ")")),
-        _value("maximum", "max_a Q_t(s_{t+1}, a)", "the largest value at the state reached",
-               ("next_values",), lambda v: v["next_values"].max(-1), "max Q(s',.)"),
-        _value("bootstrapped_value", "gamma max_a Q_t(s_{t+1}, a)", "the discounted largest value at the state reached",
-               ("maximum",), lambda v: gamma * v["maximum"], "gamma max Q(s',.)"),
-        _class("choice", "a*_t", "the choice at the state reached, by the table before the round", "a*", _ACTION,
-               parents=("next_values",), equation=lambda v: sloped(v).argmax(-1)),
-        _value("policy", "pi(a | s_{t+1})", "the probability of each action at the state reached",
-               ("next_values", "choice", *(["noise"] * noise)), policy, numbered("a_"), units="probability"),
-        _value("best_column", "Q_t(., a*)", "the column of the chosen action; its entry at s_{t+1} is the maximum",
-               ("table", "choice"), lambda v: columns_at(v["table"], v["choice"]), numbered("Q(s_", ",a*)")),
-        _value("td_error", "delta_t", "r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t)",
-               ("reward", "bootstrapped_value", "current_value"),
-               lambda v: v["reward"] + v["bootstrapped_value"] - v["current_value"], "TD error"),
-        _value("change", "alpha delta_t e_{s_t}", "alpha times the TD error in the row of the state left, else 0",
-               ("td_error", "state", "table"),
-               lambda v: alpha * v["td_error"][..., None] * np.eye(v["table"].shape[-2])[v["state"]],
-               numbered("change of Q(s_", ",a)")),
-        _value("next_column", "Q_{t+1}(., a_t)", "the new column of the action taken",
-               ("column", "change"), lambda v: v["column"] + v["change"], _COLUMN),
-        _value("next_table", "Q_{t+1}", "every entry of the Q-table after the round",
-               ("table", "action", "next_column"), next_table, _TABLE),
-        _value("next_visits", "N_{t+1}", "how often every pair was visited, this round included",
-               ("visits", "state", "action", "table"), lambda v: v["visits"] + pair(v), _VISITS, units="visits"),
-        _value("next_column_visited", "Q_{t+1}(., a_t)",
-               "the new column of the action taken, scored where the pair was visited",
-               ("next_column", "next_visits", "action"), lambda v: v["next_column"], _COLUMN,
-               lambda v: columns_at(v["next_visits"], v["action"]) > 0),
-        _class("greedy_action", "argmax_a Q_{t+1}(s_{t+1}, a)",
-               "the greedy action by the table after the round, scored where it is unique", "a*", _ACTION,
-               parents=("next_table", "next_state"), equation=lambda v: next_values(v).argmax(-1),
-               scored=lambda v: bellman.greedy_sets(next_values(v)).sum(-1) == 1),
-    )
-    # fmt: on
+    equations: dict[str, Equation | None] = {
+        **({"noise": None} if noise else {}),
+        **dict.fromkeys(("state", "action", "reward", "next_state", "table", "visits")),
+        "table_visited": lambda v: v["table"],
+        "state_values": lambda v: v["table"].max(-1),
+        "column": lambda v: columns_at(v["table"], v["action"]),
+        "column_visited": lambda v: v["column"],
+        "current_values": lambda v: rows_at(v["table"], v["state"]),
+        "current_value": lambda v: entries_at(v["column"], v["state"]),
+        "next_values": lambda v: rows_at(v["table"], v["next_state"]),
+        "maximum": lambda v: v["next_values"].max(-1),
+        "bootstrapped_value": lambda v: gamma * v["maximum"],
+        "choice": lambda v: sloped(v).argmax(-1),
+        "policy": policy,
+        "best_column": lambda v: columns_at(v["table"], v["choice"]),
+        "td_error": lambda v: v["reward"] + v["bootstrapped_value"] - v["current_value"],
+        "change": lambda v: alpha * v["td_error"][..., None] * np.eye(v["table"].shape[-2])[v["state"]],
+        "next_column": lambda v: v["column"] + v["change"],
+        "next_table": next_table,
+        "next_visits": lambda v: v["visits"] + pair(v),
+        "next_column_visited": lambda v: v["next_column"],
+        "greedy_action": lambda v: next_values(v).argmax(-1),
+    }
+    scored = {
+        "table_visited": lambda v: v["visits"] > 0,
+        "column_visited": lambda v: columns_at(v["visits"], v["action"]) > 0,
+        "next_column_visited": lambda v: columns_at(v["next_visits"], v["action"]) > 0,
+        "greedy_action": lambda v: bellman.greedy_sets(next_values(v)).sum(-1) == 1,
+    }
+    parameters = {"alpha": alpha, "gamma": gamma, "tie_slope": tie_slope, "beta": beta, "hardness": hardness}
     return Algorithm(
         key="q_learning",
         name="tabular Q-learning",
         task="qlearning",
-        parameters={
-            "alpha": alpha,
-            "gamma": gamma,
-            "tie_slope": tie_slope,
-            "beta": beta,
-            "hardness": hardness,
-            **({"noise": True} if noise else {}),
-        },
-        variables=(*([_NOISE] * noise), *_GIVEN, *round_),
+        parameters=parameters | ({"noise": True} if noise else {}),
+        variables=VARIABLES("noisy" if noise else "q_learning", equations, scored),
         inputs=partial(_read, noise=noise),
         initial=lambda e: {"table": e.q_tables[:, 0], "visits": np.zeros(e.q_tables[:, 0].shape)},
         distribution=lambda v: v["policy"],
@@ -211,8 +152,18 @@ def no_bootstrap(alpha: float = 0.1) -> Algorithm:
 def records() -> tuple[AlgorithmRecord, ...]:
     """The algorithms of this task."""
     return (
-        AlgorithmRecord("q_learning", "tabular Q-learning", "Q-learning", q_learning,
-                        lambda episodes: {"alpha": episodes.alpha, "gamma": episodes.gamma}),
-        AlgorithmRecord("no_bootstrap", "Q-learning without bootstrapping", "Q, gamma 0", no_bootstrap,
-                        lambda episodes: {"alpha": episodes.alpha}),
-    )  # fmt: skip
+        AlgorithmRecord(
+            "q_learning",
+            "tabular Q-learning",
+            "Q-learning",
+            q_learning,
+            lambda episodes: {"alpha": episodes.alpha, "gamma": episodes.gamma},
+        ),
+        AlgorithmRecord(
+            "no_bootstrap",
+            "Q-learning without bootstrapping",
+            "Q, gamma 0",
+            no_bootstrap,
+            lambda episodes: {"alpha": episodes.alpha},
+        ),
+    )

@@ -31,12 +31,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, Family, Searched, Values, Variable, numbered
+from interp.algorithm import Algorithm, Family, Searched, Values, Variable
 from interp.checks import checked
 from interp.errors import require
 from interp.lapses import lapsed, late, stopped
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.algorithms import no_bootstrap, pair, q_learning
+from interp.tasks.qlearning.algorithms import VARIABLES, no_bootstrap, pair, q_learning
 
 _Array = NDArray[Any]
 _After = Callable[[Values], _Array]
@@ -140,7 +140,8 @@ def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = T
         after: whether it chooses by the table after the round, or by the one before, as the construction does.
     """
     require(temperature >= 0, f"temperature must be at least 0, got {temperature}")
-    read, moment, table = "acting_values", *(("after", "next_table") if after else ("before", "table"))
+    read = "acting_values"
+    moment, table = ("acting_after", "next_table") if after else ("acting_before", "table")
 
     def policy(v: Values) -> _Array:
         if temperature > 0:
@@ -150,21 +151,13 @@ def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = T
             return np.asarray(tied / tied.sum(-1, keepdims=True))
         return np.eye(tied.shape[-1])[tied.argmax(-1)]
 
-    labels = numbered("a_")
-    seen = Variable(
-        read, f"Q(s_{{t+1}}, .), {moment}", "what the choice is made by", "reward",
-        parents=("table", "next_table", "next_state"), outputs=labels,
-        equation=lambda v: bellman.rows_at(v[table], v["next_state"]),
-    )  # fmt: skip
-    choice = Variable(
-        "policy", "pi(a | s_{t+1})", "the probability of each action at the state reached", "probability",
-        parents=(read,), equation=policy, outputs=labels,
-    )  # fmt: skip
+    equations = {read: lambda v: bellman.rows_at(v[table], v["next_state"]), "policy": policy}
+    own = VARIABLES(moment, equations)
     kept = {k: v for k, v in algorithm.parameters.items() if k not in ("tie_slope", "beta", "hardness")}
     return replace(
         algorithm,
         parameters={**kept, "temperature": temperature, "shared_ties": shared_ties, "after": after},
-        variables=(*(v for v in algorithm.variables if v.key not in (read, "policy")), seen, choice),
+        variables=(*(v for v in algorithm.variables if v.key not in equations), *own),
         distribution=lambda v: v["policy"],
     )
 
@@ -196,15 +189,15 @@ def _learner(
     for what, (meaning, equation) in following.items():
         round_.append(Variable(what, what, meaning, "reward", parents=known, equation=equation, outputs=labels))
         known = (*known, what)
-    column = Variable(
-        "next_column", "next_column", "the new column of the action taken", "reward",
-        parents=("next_table", "action"), outputs=_Q.variable("column").outputs,
-        equation=lambda v: bellman.columns_at(v["next_table"], v["action"]),
-    )  # fmt: skip
+    column = VARIABLES("rival", {"next_column": lambda v: bellman.columns_at(v["next_table"], v["action"])})
     learner = replace(
-        _Q, key=key, name=name, parameters=parameters, variables=(*inputs, *states, *round_, column),
+        _Q,
+        key=key,
+        name=name,
+        parameters=parameters,
+        variables=(*inputs, *states, *round_, *column),
         initial=lambda episodes: {variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states},
-    )  # fmt: skip
+    )
     return acting(learner)
 
 
@@ -213,8 +206,9 @@ def _towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
     return v["table"] + rate * pair(v) * (target[..., None, None] - v["table"])
 
 
-def _bootstrapping(key: str, name: str, value: Callable[[_Array], _Array], alpha: float, gamma: float,
-                   **parameters: Any) -> Algorithm:  # fmt: skip
+def _bootstrapping(
+    key: str, name: str, value: Callable[[_Array], _Array], alpha: float, gamma: float, **parameters: Any
+) -> Algorithm:
     """Q-learning with another value of the next ``[..., action]`` than their maximum; it fades by ``keep``."""
     bellman.check_rates(alpha, gamma)
 
@@ -236,11 +230,12 @@ def _soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float =
 
     Its ``temperature``, above 0, is in units of reward; near 0 it is the maximum, large the mean.
     """
-    return _bootstrapping(
-        "soft_bootstrap", "Q-learning with a soft maximum",
-        lambda values: (special.softmax(values / temperature, axis=-1) * values).sum(-1),
-        alpha, gamma, temperature=temperature,
-    )  # fmt: skip
+
+    def soft(values: _Array) -> _Array:
+        return np.asarray((special.softmax(values / temperature, axis=-1) * values).sum(-1))
+
+    name = "Q-learning with a soft maximum"
+    return _bootstrapping("soft_bootstrap", name, soft, alpha, gamma, temperature=temperature)
 
 
 def _fading_q(alpha: float = 0.1, gamma: float = 0.9, keep: float = 0.99) -> Algorithm:

@@ -24,15 +24,15 @@ needs the root, which a round is told only after its answer: a model that uses i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
+from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, variable_table
 from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.lapses import sometimes
@@ -40,7 +40,6 @@ from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 _Array = NDArray[Any]
-_PER_NODE = numbered("n_")
 SPREAD = 0.6
 """Share of what models are trained to predict that lies on all nodes reached."""
 
@@ -57,10 +56,6 @@ def _inputs(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
     }
 
 
-def _no_nodes(memory: str) -> Callable[[ReachabilityEpisodes], dict[str, _Array]]:
-    return lambda episodes: {memory: np.zeros((len(episodes), episodes.n_nodes))}
-
-
 def _n_nodes(values: Values) -> int:
     return int(values["nodes"].shape[-1])
 
@@ -70,12 +65,7 @@ def _take(values: _Array, index: _Array) -> _Array:
     return np.take_along_axis(values, index, -1)
 
 
-_node = partial(Variable, units="class", role="input", kind="class", n_classes=_n_nodes)
-
-
-def _per_node(key: str, symbol: str, meaning: str, parents: tuple[str, ...], equation: Any, labels: Any = _PER_NODE,
-              units: str = "indicator") -> Variable:  # fmt: skip
-    return Variable(key, symbol, meaning, units, parents=parents, equation=equation, outputs=labels)
+_VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), nodes=_n_nodes)
 
 
 # What the searches share.
@@ -106,7 +96,7 @@ def _answered(scores: _Array, v: Values) -> _Array:
     return answer
 
 
-def _prediction(spread: float) -> Variable:
+def _prediction(spread: float) -> Equation:
     """The distribution over nodes: reached candidates share it, but for what lies on all nodes reached."""
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
@@ -118,47 +108,52 @@ def _prediction(spread: float) -> Variable:
         number = reached.sum(-1, keepdims=True)
         return np.where(number > 0, (1 - spread) * answer + spread * reached / np.maximum(number, 1), answer)
 
-    parents = ("member", "candidates", "reached", "nodes")
-    return _per_node(
-        "prediction", "P(v)", "the probability that each node is the answer", parents, equation, units="probability"
-    )
+    return equation
 
 
-_INPUTS = (
-    _node("source", "s_i", "where each edge starts", outputs=numbered("s_")),
-    _node("target", "t_i", "where each edge ends", outputs=numbered("t_")),
-    _node("root", "r", "where the search starts", outputs=lambda v: ("r",)),
-    _node("candidates", "c_k", "the two nodes that are asked about", outputs=numbered("c_")),
-    _node("nodes", "v", "the names of the nodes", outputs=_PER_NODE),
-)
-_REACHED = Variable(
-    "reached", "z_t", "the nodes that the search holds before the round", "indicator", "state", outputs=_PER_NODE
-)
-# fmt: off
-_FRONTIER = _per_node("frontier", "F_t", "the nodes that the round expands: those reached, and the root",
-                      ("reached", "root"), _with_root)
-_MEMBER = _per_node("member", "[c_k in z_t]", "whether each candidate is reached", ("reached", "candidates"),
-                    lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64), numbered("c_"))
-_ACTIVE = _per_node("active", "[s_i in F_t]", "whether each edge starts at a node that the round expands",
-                    ("frontier", "source"),
-                    lambda v: (_take(v["frontier"], v["source"]) > 0.5).astype(np.float64), numbered("e_"))
-# fmt: on
+def _member(v: Values) -> _Array:
+    return (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64)
 
 
-def _algorithm(key: str, name: str, *variables: Variable, read: Any = _inputs, initial: Any = lambda episodes: {},
-               memory: str = "reached", **parameters: Any) -> Algorithm:  # fmt: skip
+def _algorithm(
+    key: str,
+    name: str,
+    equations: Mapping[str, Equation | None],
+    rows: str = "",
+    read: Any = _inputs,
+    memory: str = "reached",
+    **parameters: Any,
+) -> Algorithm:
+    """An algorithm of these equations; ``rows`` says whose rows of the table of variables come first."""
+    inputs = dict.fromkeys(("source", "target", "root", "candidates", "nodes"))
+    state = [of for of, equation in equations.items() if equation is None and of != "luck"]
     return Algorithm(
-        key=key, name=name, task="reachability", parameters=parameters, variables=(*_INPUTS, *variables), inputs=read,
-        initial=initial, distribution=lambda v: v["prediction"], memory=memory, written=memory and f"next_{memory}",
-    )  # fmt: skip
+        key,
+        name,
+        task="reachability",
+        parameters=parameters,
+        variables=_VARIABLES(rows, inputs | dict(equations)),
+        inputs=read,
+        initial=lambda episodes: {of: np.zeros((len(episodes), episodes.n_nodes)) for of in state},
+        distribution=lambda v: v["prediction"],
+        memory=memory,
+        written=memory and f"next_{memory}",
+    )
 
 
 # Breadth-first search.
 
 
-def _next_reached(parents: tuple[str, ...], equation: Any) -> Variable:
-    what = "the nodes that the search holds after the round"
-    return _per_node("next_reached", "z_{t+1}", what, ("frontier", "active", "target", *parents), equation)
+def _search(key: str, name: str, spread: float, active: Equation, expanded: Equation) -> Algorithm:
+    equations = {
+        "reached": None,
+        "frontier": _with_root,
+        "member": _member,
+        "active": active,
+        "prediction": _prediction(spread),
+        "next_reached": expanded,
+    }
+    return _algorithm(key, name, equations, key, spread=spread)
 
 
 @checked
@@ -170,9 +165,11 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
     """
-    variables = (_REACHED, _FRONTIER, _MEMBER, _ACTIVE, _prediction(spread), _next_reached((), _expanded))
-    name = "parallel breadth-first search"
-    return _algorithm("breadth_first", name, *variables, initial=_no_nodes("reached"), spread=spread)
+
+    def active(v: Values) -> _Array:
+        return (_take(v["frontier"], v["source"]) > 0.5).astype(np.float64)
+
+    return _search("breadth_first", "parallel breadth-first search", spread, active, _expanded)
 
 
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
@@ -199,23 +196,10 @@ def undirected(spread: float = 0.0) -> Algorithm:
     def expanded(v: Values) -> _Array:
         return _expanded({**v, "target": np.concatenate([v["target"], v["source"]], -1)})
 
-    both = replace(_ACTIVE, parents=("frontier", "source", "target"), equation=active)
-    variables = (_REACHED, _FRONTIER, _MEMBER, both, _prediction(spread), _next_reached(("source",), expanded))
-    name = "breadth-first search along and against the edges"
-    return _algorithm("undirected", name, *variables, initial=_no_nodes("reached"), spread=spread)
+    return _search("undirected", "breadth-first search along and against the edges", spread, active, expanded)
 
 
 # One path.
-
-# fmt: off
-_VISITS = Variable("visits", "k_v", "when each node was visited, 0 where it was not", "count", "state",
-                   outputs=_PER_NODE)
-_VISITED = _per_node("reached", "z_t", "the nodes that were visited", ("visits",),
-                     lambda v: (v["visits"] > 0).astype(np.float64))
-_STARTED = _per_node("started", "k_v with r", "the visits, the root's included", ("visits", "root", "nodes"),
-                     lambda v: np.maximum(v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)),
-                     units="count")
-# fmt: on
 
 
 def _stepped(v: Values, edge: _Array, moves: _Array) -> _Array:
@@ -244,11 +228,19 @@ def _anywhere(v: Values) -> _Array:
     return _stepped(v, edge, open_.any(-1))
 
 
-def _path(key: str, name: str, step: Any, spread: float, *luck: Variable, read: Any = _inputs) -> Algorithm:
-    needs = ("started", "source", "target", "root", *(variable.key for variable in luck))
-    following = _per_node("next_visits", "k_v'", "the visits after the round", needs, step, units="count")
-    variables = (*luck, _VISITS, _VISITED, _STARTED, _MEMBER, _prediction(spread), following)
-    return _algorithm(key, name, *variables, read=read, initial=_no_nodes("visits"), spread=spread)
+def _path(
+    key: str, name: str, step: Equation, spread: float, luck: Mapping[str, None], read: Any = _inputs
+) -> Algorithm:
+    equations: dict[str, Equation | None] = {
+        **luck,
+        "visits": None,
+        "reached": lambda v: (v["visits"] > 0).astype(np.float64),
+        "started": lambda v: np.maximum(v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)),
+        "member": _member,
+        "prediction": _prediction(spread),
+        "next_visits": step,
+    }
+    return _algorithm(key, name, equations, key, read, spread=spread)
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
@@ -257,19 +249,18 @@ def depth_first(spread: float = 0.0) -> Algorithm:
     >>> depth_first().state
     ('visits',)
     """
-    return _path("depth_first", "depth-first search, a node a round", _deeper, spread)
+    return _path("depth_first", "depth-first search, a node a round", _deeper, spread, {})
 
 
 @checked
 def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
     """A random walk, a node a round; ``seed`` draws its luck."""
-    luck = Variable("luck", "u_t", "which child the walk takes", "probability", "input")
 
     def read(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
         draws = np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))
         return {**_inputs(episodes), "luck": draws}
 
-    return _path("random_walk", "a random walk, a node a round", _anywhere, spread, luck, read=read)
+    return _path("random_walk", "a random walk, a node a round", _anywhere, spread, {"luck": None}, read)
 
 
 # Heuristics.
@@ -308,9 +299,7 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
         matrix = graphs.adjacency(np.stack([v["source"], v["target"]], -1), _n_nodes(v))
         return _answered(_take(number(matrix, v["root"]), v["candidates"]), v)
 
-    what, parents = "the probability that each node is the answer", ("source", "target", "root", "candidates", "nodes")
-    answer = _per_node("prediction", "P(v)", what, parents, compared, units="probability")
-    return _algorithm(key, name, answer, memory="")
+    return _algorithm(key, name, {"prediction": compared}, "heuristic", memory="")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
