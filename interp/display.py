@@ -17,12 +17,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from interp.errors import unknown_name
 from interp.statistics import Interval
 
 if TYPE_CHECKING:
@@ -147,17 +148,58 @@ class Tabled:
         return f"{self.finding} {line}" if self.finding else line
 
     def _told(self) -> Iterator[str]:
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
+        for name in (one.name for one in fields(self)):  # type: ignore[arg-type]
+            value = getattr(self, name)
             if isinstance(value, Interval):
-                yield f"{field.name}={value}"
+                yield f"{name}={value}"
             elif isinstance(value, float | np.floating):
-                yield f"{field.name}={float(value):.4g}"
+                yield f"{name}={float(value):.4g}"
             elif isinstance(value, int | str | np.integer) and value != "":
-                yield f"{field.name}={value!r}"
+                yield f"{name}={value!r}"
 
     def _repr_html_(self) -> str:
         return table_html(repr(self), self.to_frame())
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(Tabled):
+    """Numbers with intervals by what names them: what an evaluation measured.
+
+    Attributes:
+        by: the columns that the parts of a key fill, such as ("regime", "key", "quantity").
+        numbers: by key.
+        beside: further columns of a key's row.
+        settings: what it was measured on and with.
+
+    >>> Scores(("key", "start"), {("model", 0): Interval(0.75, 0.7, 0.8)}).get("model", 0)
+    Interval(estimate=0.75, low=0.7, high=0.8)
+    """
+
+    by: tuple[str, ...]
+    numbers: dict[tuple[Any, ...], Interval]
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    beside: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict, repr=False)
+
+    def get(self, *key: Any) -> Interval:
+        """One number."""
+        named = {"/".join(map(str, known)): value for known, value in self.numbers.items()}
+        asked = "/".join(map(str, key))
+        if asked not in named:
+            raise unknown_name("result", asked, named, limit=20)
+        return named[asked]
+
+    def _told(self) -> Iterator[str]:
+        yield from ("/".join(map(str, key)) + f"={value}" for key, value in self.numbers.items())
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per number."""
+        import pandas as pd
+
+        rows = [
+            {**dict(zip(self.by, key, strict=True)), **vars(value), **self.beside.get(key, {})}
+            for key, value in self.numbers.items()
+        ]
+        return pd.DataFrame(rows)
 
 
 def table_html(caption: str, frame: pd.DataFrame) -> str:

@@ -237,17 +237,17 @@ def untrained_runs(
                 mask = np.concatenate(masks) if masks else None
                 elsewhere.append(replace(one, values=values, mask=mask, inputs=(), types=None))
     hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
-    about, blanks = (model.digest(), n_rounds, run.commit, *hooks), []
+    about, blanks = (n_rounds, run.commit, *hooks), []
     fed = [model.layout.fit(sample).encode(sample).tensors().values() for sample in samples]
     which = [joblib.hash([part.numpy() for part in parts]) for parts in fed]
     for i in range(seed, seed + n):
         fresh, runs = model.fresh(i), []
         for sample, key in zip(samples, which, strict=True):
-            kept = _RUNS.pop((*about, key, i), None)
+            kept = _RUNS.pop((fresh.digest(), *about, key), None)
             if kept is None:
                 kept = rollout(fresh, sample, names_filter=hooks or None, n_rounds=n_rounds, commit=run.commit)
             runs.append(kept)
-            _RUNS[*about, key, i] = kept
+            _RUNS[fresh.digest(), *about, key] = kept
         blanks.append(replace(Rollout.joined(runs), model=fresh))
     while sum(x.nbytes for one in _RUNS.values() for x in (one.latents, *one.cache.values())) > _MOST_KEPT:
         del _RUNS[next(iter(_RUNS))]

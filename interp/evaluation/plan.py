@@ -15,8 +15,8 @@ not what it moves, and means over rounds hide heads that split the work; patch i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from torch import Tensor
 
 from interp.algorithm import Episodes
 from interp.checks import checked, checked_fields
-from interp.display import Tabled, lacks
-from interp.errors import InputError, require, unknown_name
+from interp.display import Scores, lacks
+from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rounds
@@ -71,45 +71,6 @@ def row(what: str, value: Interval, beside: str) -> Row:
     {'what': 'accuracy', 'estimate': 0.75, 'low': 0.7, 'high': 0.8, 'beside': 'majority vote 0.65'}
     """
     return {"what": what, **vars(value), "beside": beside}
-
-
-@dataclass(frozen=True, eq=False)
-class Scores(Tabled):
-    """Numbers with intervals by what names them: what an evaluation measured.
-
-    Attributes:
-        by: the columns that the parts of a key fill, such as ("regime", "key", "quantity").
-        numbers: by key.
-        beside: further columns of a key's row.
-        settings: what it was measured on and with.
-
-    >>> Scores(("key", "start"), {("model", 0): Interval(0.75, 0.7, 0.8)}).get("model", 0)
-    Interval(estimate=0.75, low=0.7, high=0.8)
-    """
-
-    by: tuple[str, ...]
-    numbers: dict[tuple[Any, ...], Interval]
-    settings: dict[str, Any] = field(default_factory=dict, repr=False)
-    beside: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict, repr=False)
-
-    def get(self, *key: Any) -> Interval:
-        """One number."""
-        named = {"/".join(map(str, known)): value for known, value in self.numbers.items()}
-        asked = "/".join(map(str, key))
-        if asked not in named:
-            raise unknown_name("result", asked, named, limit=20)
-        return named[asked]
-
-    def _told(self) -> Iterator[str]:
-        yield from ("/".join(map(str, key)) + f"={value}" for key, value in self.numbers.items())
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per number."""
-        rows = [
-            {**dict(zip(self.by, key, strict=True)), **vars(value), **self.beside.get(key, {})}
-            for key, value in self.numbers.items()
-        ]
-        return pd.DataFrame(rows)
 
 
 def joined(parts: Sequence[Scores]) -> Scores:

@@ -183,10 +183,10 @@ def _truth(case: _Case) -> Iterator[str]:
     at = min(layout.predict_position, layout.position(layout.predict_label))  # what is declared, whatever is read
     latents, fed = case.rows()
     plain, again = (case.machine.step(latents.clone(), fed.each(torch.clone)).prediction for _ in range(2))
-    noise = (
-        (plain - again).abs().reshape(len(latents), -1).amax(1)
-    )  # not seen, but drawn: that a round repeats is asked elsewhere
+    # Not seen, but drawn: that a round repeats is asked elsewhere.
+    noise = (plain - again).abs().reshape(len(latents), -1).amax(1)
     for place in (*range(at + 1, layout.n_positions), *fed.after):
+        seen = torch.zeros(len(latents), dtype=torch.bool)
         for shift in range(1, 4):
             tokens, values, later = fed.tokens.clone(), fed.values.clone(), {}
             if isinstance(place, int):
@@ -194,18 +194,16 @@ def _truth(case: _Case) -> Iterator[str]:
             else:
                 later = {place: fed.tensors()[place].roll(shift, 0)}
             moved = case.machine.step(latents.clone(), replace(fed, tokens=tokens, values=values, **later)).prediction
-            seen = ((plain - moved).abs().reshape(len(latents), -1).amax(1) > noise).nonzero()
-            if len(seen):
-                t, comes = (
-                    int((seen % case.n_rounds).min()),
-                    f"which comes after {layout.labels[at]!r} where it is read",
-                )
-                yield f"the prediction of round {t} changes with " + (
-                    f"{layout.labels[place]!r}, {comes}: the machine sees the truth before it predicts"
-                    if isinstance(place, int)
-                    else f"{place!r}, which comes after it"
-                )
-                return
+            seen |= (plain - moved).abs().reshape(len(latents), -1).amax(1) > noise
+        if seen.any():
+            t = int((seen.nonzero() % case.n_rounds).min())
+            comes = f"which comes after {layout.labels[at]!r} where it is read"
+            yield f"the prediction of round {t} changes with " + (
+                f"{layout.labels[place]!r}, {comes}: the machine sees the truth before it predicts"
+                if isinstance(place, int)
+                else f"{place!r}, which comes after it"
+            )
+            return
 
 
 def _sequential(case: _Case) -> Iterator[str]:

@@ -10,9 +10,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from interp import figures
+from interp.display import Scores
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.experts.regret import Calibration, calibration
-from interp.evaluation.plan import Scores
 from interp.measure import UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors

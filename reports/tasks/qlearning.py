@@ -14,7 +14,7 @@ import pandas as pd
 from circuits.compare.fitting import probable
 from circuits.heads import chooser_table
 from interp import figures
-from interp.evaluation.plan import Scores
+from interp.display import Scores
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
 from interp.evaluation.qlearning.plan import policy, reference_table

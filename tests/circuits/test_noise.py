@@ -152,7 +152,7 @@ def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
         algorithms.q_learning(noise=True).run(recorded())
     with pytest.raises(InputError, match=r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]"):
         replace(recorded(), noise=np.full((3, 5), 4))
-    with pytest.raises(InputError, match="noise must have the shape of states"):
+    with pytest.raises(InputError, match=r"noise must be \[episode, round\] = \(3, 5\)"):
         replace(recorded(), noise=np.zeros((3, 4), int))
     # A machine without the position has no place and no variable for a draw; episodes that have one, it reads without.
     with pytest.raises(InputError, match="unknown variable"):

@@ -263,7 +263,7 @@ def test_bad_input_is_refused_before_work(sets):
         explain(experts.bayes(), TASK, {}, seed=0)
     with pytest.raises(InputError, match="a model, an Algorithm or a function of episodes, got int"):
         explain(3, TASK, sets, seed=0)
-    with pytest.raises(InputError, match="must be probabilities that sum to 1, got sums 2 to 2"):
+    with pytest.raises(InputError, match="must be probabilities that sum to 1, got one of 1 and a sum of 2"):
         explain(lambda e: np.ones((len(e), e.n_rounds, 2)), TASK, sets, seed=0)
     with pytest.raises(InputError, match=r"must be \[episode, round, outcome\]"):
         explain(lambda e: np.ones(3), TASK, {"one": (sample(2, 5, 4), sample(2, 5, 4))}, seed=0)

@@ -14,7 +14,7 @@ import pytest
 
 from circuits.compare.choices import _FEWEST, behaviour
 from interp.errors import InputError
-from interp.evaluation.experts.regret import expert_mistakes, regret
+from interp.evaluation.experts.regret import regret
 from interp.llm import notes
 from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
@@ -26,6 +26,7 @@ from interp.llm.schemes import CONDITIONS, Condition, Message, built_in_prompts
 from interp.llm.scores import note_table, references, run_regret, score
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
+from interp.tasks.experts.algorithms import follow_the_leader
 from tests.llm import players as known
 from tests.llm.conftest import play
 
@@ -101,7 +102,7 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
         else:
             leader = (episodes.correct.cumsum(1) - episodes.correct).argmax(axis=-1)
             said = np.take_along_axis(episodes.advice, leader[..., None], axis=-1)[..., 0].astype(float)
-            library = algorithms.follow_the_leader(episodes).predictions
+            library = follow_the_leader().run(episodes)["prediction"]
             sure = np.isin(library, (0, 1))
             assert sure.any() and np.array_equal(said[sure], library[sure])
         ours = np.stack([run_regret(one) for one in runs])
@@ -154,7 +155,7 @@ def test_an_agent_that_is_always_malformed_is_all_missing(played: Callable[..., 
     mine = final[final.kind == "llm"]
     assert (mine.missing_predictions == 3).all() and (mine.malformed_share == 1).all()
     assert (mine[mine.missing == "skipped"]["mean"] == 0).all()
-    best = expert_mistakes(episodes_of(runs, "stratified"))[0, -1]
+    best = (~episodes_of(runs, "stratified").correct).sum(1).min()
     assert (mine[mine.missing == "wrong"]["mean"] == 3 - best).all()
     assert behaviour(runs) == []
 

@@ -27,9 +27,10 @@ from jaxtyping import Float
 from scipy import special
 
 from interp.checks import checked, non_empty
+from interp.display import Scores
 from interp.errors import InputError, require
 from interp.evaluation.experts import regret
-from interp.evaluation.plan import MODEL, Scores
+from interp.evaluation.plan import MODEL
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from interp.checks import checked
+from interp.display import Scores
 from interp.errors import require
 from interp.evaluation.experts import regret
-from interp.evaluation.plan import Scores, cut, patterns, swap
+from interp.evaluation.plan import cut, patterns, swap
 from interp.machine import Machine
 from interp.model.replay import replay
 from interp.model.rollout import rollout

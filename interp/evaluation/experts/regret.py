@@ -32,9 +32,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from interp.checks import checked
-from interp.display import Tabled
+from interp.display import Scores, Tabled
 from interp.errors import InputError, require, unknown_name
-from interp.evaluation.plan import Scores
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, percentile_bounds, resample_weights
 from interp.tasks.experts import ExpertEpisodes

@@ -36,8 +36,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import checked
+from interp.display import Scores
 from interp.errors import require
-from interp.evaluation.plan import Scores
 from interp.kinds import shown
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights

@@ -26,8 +26,9 @@ import pandas as pd
 
 from interp.checks import checked
 from interp.decoder import N_FOLDS
+from interp.display import Scores
 from interp.errors import require
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, Scores, attended, cut, joined, round_attention, row
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, cut, joined, round_attention, row
 from interp.evaluation.qlearning import rates, returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
 from interp.machine import Machine

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.decoder import cross_fitted
+from interp.display import Scores
 from interp.errors import require
-from interp.evaluation.plan import Scores
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout

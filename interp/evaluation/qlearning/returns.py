@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from interp.checks import checked
+from interp.display import Scores
 from interp.errors import require
-from interp.evaluation.plan import MODEL, Scores
+from interp.evaluation.plan import MODEL
 from interp.machine import Machine
 from interp.model.rollout import play
 from interp.provenance import provenance
