@@ -79,7 +79,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import NO_NUMBER, Interval, resample_weights
 
 _Decode = Callable[[Tensor], Tensor]
-_READ, _HAND_ON, _OUTCOMES = "read alike", "hand on alike", ("prediction", "update")
+_READ, _HAND_ON, _OUTCOMES = "attention similarity", "wiring similarity", ("prediction", "update")
 """In words what of heads is alike, and the outcomes by which they are judged."""
 _N_RESAMPLES = 200
 """Draws of the bootstrap; the heads are matched anew in each."""
@@ -495,11 +495,11 @@ class CircuitPart:
         less alike, and by paths whose shares may differ.
         """
         said = ", ".join(f"{words} {value.estimate:.2f}" for words, value, _ in self.alike())
-        claim = Measure("circuit", "", threshold=_ROLES, unit="similarity of roles", note=f"heads {said}")
+        claim = Measure("circuit", "", threshold=_ROLES, unit="similarity of roles", note=said)
         if doubt := self._doubt():
             claim = replace(claim, unless={"yes": doubt})
         parts = [
-            replace(claim, about=f"heads {words}", number=value, controls={UNTRAINED: best_of(untrained)})
+            replace(claim, about=words, number=value, controls={UNTRAINED: best_of(untrained)})
             for words, value, untrained in sorted(self.alike(), key=lambda row: row[1].low)
         ]
         return decisive(parts)
@@ -527,9 +527,9 @@ class CircuitPart:
                 numbers = mine.columns("number") | theirs.columns("reference")
                 rows.append({**row, "share": share, **numbers, **(fresh if share == "blocked" else {})})
         for name, value, untrained in self.alike():
-            rows.append({"name": f"heads {name}", **value.columns("number"), **_range(untrained)})
+            rows.append({"name": name, **value.columns("number"), **_range(untrained)})
         for name, value in self.matched.by_outcome.items():
-            rows.append({"name": f"heads {name}", **value.columns("number")})
+            rows.append({"name": name, **value.columns("number")})
         for role in self.matched.roles:
             row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "number": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})

@@ -103,10 +103,12 @@ def test_a_rotated_circuit_is_the_same_one(turned):
 
 def test_a_result_is_a_table_and_a_measure(turned):
     frame, measure = turned.to_frame(), turned.measure
-    heads = {"heads read alike", "heads hand on alike", "role"}
-    heads |= {f"heads {what} alike for the {end}" for what in ("read", "hand on") for end in ("prediction", "update")}
+    heads = {"attention similarity", "wiring similarity", "role"}
+    heads |= {
+        f"{what} similarity for the {end}" for what in ("attention", "wiring") for end in ("prediction", "update")
+    }
     assert set(frame["name"]) == heads | {"mediated share"}
-    row = frame[frame["name"] == "heads read alike"].iloc[0]
+    row = frame[frame["name"] == "attention similarity"].iloc[0]
     assert row["number"] == turned.matched.alike.estimate and row["untrained high"] == max(turned.alike()[0][2])
     assert (measure.word, measure.threshold) == ("yes", 0.5)
 
@@ -281,9 +283,9 @@ def test_what_is_handed_on_is_compared_between_matched_heads():
     by = {name: value.estimate for name, value in found.by_outcome.items()}
     assert by == pytest.approx(
         {
-            "read alike for the prediction": 1,
-            "read alike for the update": 0.25 / 0.75,
-            "hand on alike for the update": 1 / 3,
+            "attention similarity for the prediction": 1,
+            "attention similarity for the update": 0.25 / 0.75,
+            "wiring similarity for the update": 1 / 3,
         }
     )
     assert match(made([[1, 0], [0, 1], [0, 0]], 0 * edge), one).composed.estimate == 0
@@ -323,7 +325,7 @@ def _part(composed=Interval(0.7, 0.6, 0.8)):  # noqa: B008
     )
     roles = (Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
     matched = Matched(
-        Interval(0.6, 0.55, 0.65), composed, roles, {"read alike for the update": Interval(0.4, 0.3, 0.45)}
+        Interval(0.6, 0.55, 0.65), composed, roles, {"attention similarity for the update": Interval(0.4, 0.3, 0.45)}
     )
     fresh = tuple(
         Matched(Interval(x, x, x), Interval(y, y, y), (), {}) for x, y in ((0.2, 0.61), (np.nan, np.nan), (0.5, 0.3))
@@ -340,16 +342,16 @@ def test_the_table_says_every_measurement_with_its_bounds_and_controls():
     assert [blocked[f"{k}untrained {b}"] for k in ("", "reference ") for b in ("low", "high")] == [0.8, 0.9, 0.15, 0.35]
     assert [*numbers(carried), *numbers(carried, "reference")] == [0.7, 0.65, 0.75, 0.25, 0.22, 0.28]
     for name, expected in (
-        ("heads read alike", [0.6, 0.55, 0.65, 0.2, 0.5]),
-        ("heads hand on alike", [0.7, 0.6, 0.8, 0.3, 0.61]),
+        ("attention similarity", [0.6, 0.55, 0.65, 0.2, 0.5]),
+        ("wiring similarity", [0.7, 0.6, 0.8, 0.3, 0.61]),
     ):
         alike = next(row for (of, _), row in rows.items() if of == name)
         assert [*numbers(alike), alike["untrained low"], alike["untrained high"]] == expected
-    side = next(row for (of, _), row in rows.items() if of == "heads read alike for the update")
+    side = next(row for (of, _), row in rows.items() if of == "attention similarity for the update")
     assert numbers(side) == [0.4, 0.3, 0.45]
     role = rows["role", "0.1 x ~ 2.0 y"]
     assert [role[k] for k in ("number", "weight", "reference weight")] == [0.7, 0.3, 0.4]
-    assert "heads hand on alike" not in set(_part(composed=NO_NUMBER).to_frame()["name"])
+    assert "wiring similarity" not in set(_part(composed=NO_NUMBER).to_frame()["name"])
 
 
 def numbers(row, name="number"):

@@ -536,7 +536,7 @@ def _path(share, reference, cause="latent"):
 def _circuit(
     *paths, alike=ALIKE, handed=HANDED, null=(0.1, 0.25), handed_null=(0.05, 0.3), roles=(LOADED, IDLE), by=SURE
 ):
-    matched = Matched(alike, handed, roles, {"read alike for the prediction": SURE, "for the update": by})
+    matched = Matched(alike, handed, roles, {"attention similarity for the prediction": SURE, "for the update": by})
     fresh = tuple(
         Matched(between(x, x), between(y, y), (), {}) for x, y in zip_longest(null, handed_null, fillvalue=math.nan)
     )
@@ -547,25 +547,25 @@ def _circuit(
 @pytest.mark.parametrize(
     ("alike", "handed", "word", "decided_by"),
     [
-        (ALIKE, HANDED, "yes", "read"),
-        (HANDED, ALIKE, "yes", "hand on"),
-        (ALIKE, NO_NUMBER, "yes", "read"),
-        (between(0.5, 0.6), HANDED, "yes", "read"),
-        (between(0.499, 0.6), HANDED, "undecided", "read"),
-        (ALIKE, between(0.499, 0.6), "undecided", "hand on"),
-        (between(0.4, 0.499), HANDED, "no", "read"),
-        (ALIKE, between(0.4, 0.499), "no", "hand on"),
-        (between(0.4, 0.6), between(0.41, 0.45), "no", "hand on"),  # the one that is surely less
-        (between(0.4, 0.45), NO_NUMBER, "no", "read"),
+        (ALIKE, HANDED, "yes", "attention"),
+        (HANDED, ALIKE, "yes", "wiring"),
+        (ALIKE, NO_NUMBER, "yes", "attention"),
+        (between(0.5, 0.6), HANDED, "yes", "attention"),
+        (between(0.499, 0.6), HANDED, "undecided", "attention"),
+        (ALIKE, between(0.499, 0.6), "undecided", "wiring"),
+        (between(0.4, 0.499), HANDED, "no", "attention"),
+        (ALIKE, between(0.4, 0.499), "no", "wiring"),
+        (between(0.4, 0.6), between(0.41, 0.45), "no", "wiring"),  # the one that is surely less
+        (between(0.4, 0.45), NO_NUMBER, "no", "attention"),
     ],
 )
 def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(alike, handed, word, decided_by):
     measure = _circuit(alike=alike, handed=handed)
-    assert (measure.word, measure.threshold, measure.about) == (word, 0.5, f"heads {decided_by} alike")
-    assert measure.number == (alike if decided_by == "read" else handed)
-    assert measure.controls[UNTRAINED].number == (0.25 if decided_by == "read" else 0.3)
-    said = f"heads read alike {alike.estimate:.2f}"
-    assert measure.note == said + ("" if handed is NO_NUMBER else f", hand on alike {handed.estimate:.2f}")
+    assert (measure.word, measure.threshold, measure.about) == (word, 0.5, f"{decided_by} similarity")
+    assert measure.number == (alike if decided_by == "attention" else handed)
+    assert measure.controls[UNTRAINED].number == (0.25 if decided_by == "attention" else 0.3)
+    said = f"attention similarity {alike.estimate:.2f}"
+    assert measure.note == said + ("" if handed is NO_NUMBER else f", wiring similarity {handed.estimate:.2f}")
 
 
 @pytest.mark.parametrize(
