@@ -16,6 +16,8 @@ one round is not the same, however rarely that matters.
 The same is asked about the *update* (:func:`_mediated`): a model that updates its state as an algorithm does, and
 predicts from this state, responds to an input as if its state had been moved, just before the prediction, by what the
 algorithm makes of the changed input. Here a is the response, and b the effect of the move, both in the same model.
+Where no input can be changed alone, as the edges of a graph, each round reads the state of the round after it
+(:func:`_from_next_state`): a model that answers from another state than it updates changes its answer elsewhere.
 
 What this is NOT: a response to several changes at once, or to inputs that no corruption of the task changes.
 """
@@ -32,11 +34,12 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from circuits.compare.crossfit import pooled, pooled_values
 from circuits.compare.fitting import Array, distributions, predictor
 from circuits.compare.question import Compared, Participant, Question
 from interp import tasks
 from interp.algorithm import Algorithm
-from interp.interventions.experiment import Edit, Experiment, run
+from interp.interventions.experiment import Edit, Experiment, run, run_on
 from interp.interventions.moves import Writer
 from interp.machine import Machine
 from interp.model.layout import EncodedRounds
@@ -51,12 +54,19 @@ _LAGS = (0, 1, 2, 3, 5, 9, 17)
 """Lags are taken together from each of these to the next."""
 _THERE = 0.95
 """Level of intervals of responses against moves of the state, which need only be there."""
+RESPONDS = 0.5
+"""Response against a move of the state, worst cell: 0 where an input is not heard in time; ``wma-learned`` .9 and more,
+noise of .1 in the latents .2; a memory that fades by .9 a round .55 after 17 rounds."""
+_MORE = 4
+"""So many times as many inputs are changed where a cell's interval spans that."""
 _FEWEST = 8
 """Episodes that must respond in a cell; of fewer an interval says nothing."""
 _JITTER = 0.01
 """Noise, as a share of the size of latents, that no prediction should hang on; moves by fitted decoders have it."""
 _SHAKES = 3
 """How often it is drawn."""
+_BANDS = 3
+"""Rounds that read the state of the next are judged in at most so many bands."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,12 +256,14 @@ class ResponsePart:
         cells: the response against the effect of the move, the least alike first.
         untrained: the least alike cell of an untrained copy; NaN without one.
         arrives: how large the response one round later is, as a share of the move's: less than 1 where an update waits.
+        later: how alike model and algorithm change their predictions where rounds read the state of the round after.
     """
 
     algorithm: str = ""
     cells: tuple[Cell, ...] = ()
     untrained: float = float("nan")
     arrives: Interval = NO_NUMBER
+    later: Interval = NO_NUMBER
 
     def to_frame(self) -> pd.DataFrame:
         """One row a cell."""
@@ -262,8 +274,10 @@ def _through_state(compared: Compared) -> ResponsePart:
     """The responses of the model against moves of its state under the algorithm that it is held against."""
     algorithm, subject = list(compared.candidates.values())[-1], compared.model
     edits = edits_of(subject.task, subject.samples.test, compared.effort.edits)
-    if not (algorithm.state and edits.parts):
+    if not algorithm.state:
         return ResponsePart()
+    if not edits.parts:
+        return ResponsePart(algorithm.key, later=_from_next_state(subject, algorithm))
     writer = subject.writer(algorithm)
 
     def pair(of: Participant, moves: Writer) -> tuple[Array, Array]:
@@ -271,12 +285,39 @@ def _through_state(compared: Compared) -> ResponsePart:
 
     fresh = [pair(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
     worst = min((cell.alike.estimate for two in fresh for cell in cells(edits, *two, _THERE)), default=float("nan"))
-    response, move = pair(subject, writer)
+    found = cells(edits, *(two := pair(subject, writer)), _THERE)
+    if any(cell.alike.low < RESPONDS <= cell.alike.high for cell in found):  # more episodes before the word
+        edits = edits_of(subject.task, subject.samples.test, _MORE * compared.effort.edits)
+        found = cells(edits, *(two := pair(subject, writer)), _THERE)
     kind, t, episode = edits.of_each.T
-    ours, theirs = (x[np.arange(len(kind)), t + 1] for x in (response, move))
+    ours, theirs = (x[np.arange(len(kind)), t + 1] for x in two)
     known, n = ~np.isnan(ours + theirs).any(-1), len(edits.episodes)
     sums = (np.bincount(episode[known], (x * theirs).sum(-1)[known], n) for x in (ours, theirs))
-    return ResponsePart(algorithm.key, cells(edits, response, move, _THERE), worst, ratio_interval(*sums))
+    return ResponsePart(algorithm.key, found, worst, ratio_interval(*sums))
+
+
+def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
+    """The correlation of two changes of predictions where rounds read the state of the round after: the model's and the
+    algorithm's, in the worst band of rounds.
+
+    A read-out, such as an answer that is spread or the opposite, leaves it as it is.
+    """
+    run, values, found = pooled(subject), pooled_values(algorithm, subject.samples), list[Interval]()
+    starts = np.arange(subject.task.data.first_asked, run.n_rounds - 1)
+    ran = run_on(subject.model, run, starts.tolist(), 1, run.latents[:, starts + 1]).predictions[0, :, :, 0]
+    asked = algorithm.step(algorithm.at(values, starts + 1)[0], algorithm.at(values, starts)[1])[1]
+    ours = distributions(run.layout, ran) - distributions(run.layout, run.predictions)[:, starts]
+    theirs = algorithm.distribution(asked) - algorithm.distribution(values)[:, starts]
+    weights = resample_weights(run.n_episodes, seed=0, plain_first=True)
+    for band in np.array_split(np.arange(len(starts)), min(_BANDS, len(starts))):
+        both, mine, other = (
+            (x[:, band] * y[:, band]).sum((1, 2)) for x, y in ((ours, theirs), (ours, ours), (theirs, theirs))
+        )
+        if (other > 0).sum() >= _FEWEST:
+            size = np.sqrt((weights @ mine) * (weights @ other))
+            alike = np.divide(np.abs(weights @ both), size, out=np.zeros(len(size)), where=size > 0)
+            found.append(Interval.of_samples(alike[1:], alike[0]))
+    return min(found, key=lambda one: one.low, default=NO_NUMBER)
 
 
 RESPONSE = Question("response", ResponsePart, _through_state)

@@ -12,10 +12,11 @@ discount, and whether the next values enter by their maximum, a soft one or thei
 
 The claim needs three numbers: the worst step R2 of the reference's state, on and off the manifold, one round on and
 several (its control is that of an untrained copy, its own worst step); the worst score of a round's input in what the
-round writes (:mod:`circuits.compare.effects`); and the worst response to an input, against a move of the state
-(:mod:`circuits.compare.response`). Steps off the manifold alone make no "no": a move can also lead to where the
-machine's own code of its state has no meaning. Nothing is "yes" while another update, as fitted, says nearly all of
-what the reference's does not say of the steps: a table that fades by .98 a round has a step R2 above the threshold.
+round writes (:mod:`circuits.compare.effects`); and the worst response to an input, against a move of the state, or,
+where no input can be changed alone, to the state of the round after (:mod:`circuits.compare.response`). Steps off the
+manifold alone make no "no": a move can also lead to where the machine's own code of its state has no meaning. Nothing
+is "yes" while another update, as fitted, says nearly all of what the reference's does not say of the steps: a table
+that fades by .98 a round has a step R2 above the threshold.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled, poole
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, said, search
 from circuits.compare.question import Compared, Effort, Participant, Question
-from circuits.compare.response import ResponsePart
+from circuits.compare.response import RESPONDS, ResponsePart
 from interp.algorithm import Algorithm, Family, Values
 from interp.decoder import RIDGE, Affine
 from interp.interventions.moves import StepResult, Transition, Writer, transition
@@ -50,9 +51,6 @@ _STEPPED = 0.95
 """Step R2. Learned .997 and .98; a memory that forgets 2 % a round .87, a window of 10 rounds below 0."""
 _GRADED = 0.9
 """Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
-_RESPONDS = 0.5
-"""Response, worst cell: 0 where an input is not heard in time; ``wma-learned`` .9 and more, noise of .1 in the latents
-.2; a memory that fades by .9 a round .55 after 17 rounds."""
 _CHANGED = 0.1
 """Share of the elements of a set that change off the manifold."""
 _ARRIVES = 0.75
@@ -327,11 +325,14 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
     if response.cells:
         cell = min(response.cells, key=lambda cell: cell.alike.low)
         sure = min(response.cells, key=lambda cell: cell.alike.high)
-        cell = sure if sure.alike.high < _RESPONDS else cell
+        cell = sure if sure.alike.high < RESPONDS else cell
         about = f"response to {cell.where}, against the move of the state"
         controls = {UNTRAINED: Control(response.untrained, counts=False)}
-        claim = Measure("update", "", cell.alike, _RESPONDS, unit="likeness of responses", controls=controls)
+        claim = Measure("update", "", cell.alike, RESPONDS, unit="likeness of responses", controls=controls)
         claims.append(replace(claim, about=about, needs_control=False))
+    if response.later.low < RESPONDS:  # a search from both ends holds the state, too, and answers from more than it
+        about, unit = "prediction from the state of the round after", "correlation of changes"
+        claims.append(Measure("update", "", response.later, RESPONDS, refuted=-1.0, unit=unit, about=about))
     if response.arrives.high < _ARRIVES:
         about = "response one round later, as a share of the move of the state"
         claims.append(Measure("update", "", response.arrives, _ARRIVES, unit="share", about=about))

@@ -73,9 +73,12 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
         drawn = {name: "" if name == home else name for name in names}  # the sampler's default regime has no key
         longer = {x: Trial.of(model, effort, key, _SEED + i, rounds) for i, (x, key) in enumerate(drawn.items())}
         at_home = longer[home]
-        measures[2:2] = [shortcuts.side(trial, is_used), timing.unseen(at_home, is_used)]
+        watched = Trial.of(model, effort, "", _SEED, rounds_for(model, effort, 4))  # what reads the truth late, too
+        truth = timing.unseen(watched, is_used)
+        measures[2:2] = [shortcuts.side(trial, is_used), truth]
         done(1)
-        measures += [timing.in_time(trial), timing.longer(at_home, trial.shape[1]), timing.stays(longer)]
+        measures += [timing.in_time(trial, truth.word == "no"), timing.longer(at_home, trial.shape[1])]
+        measures.append(timing.stays(longer))
         done(1)
         measures += [content.few(trial, measures[1].word == "yes"), dynamics.settles(trial)]
         measures += [used.used(trial, channel) for channel in trial.channels if channel != ALL]

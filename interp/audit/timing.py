@@ -98,8 +98,11 @@ def table(trial: Trial) -> pd.DataFrame:
     )
 
 
-def in_time(trial: Trial) -> Measure:
-    """Is the answer there when it can be known? By the state at which the model is farthest behind the algorithm."""
+def in_time(trial: Trial, leaks: bool = False) -> Measure:
+    """Is the answer there when it can be known? By the state at which the model is farthest behind the algorithm.
+
+    Answers that are there earlier are a leak, and no "yes", of a model that ``leaks``: it sees the truth of a round.
+    """
     if trial.algorithm is None:
         return claimed("in time", lacking="no algorithm of its task to say when")
     known, losses = of_algorithm(trial, trial.algorithm), readouts(trial)
@@ -107,12 +110,15 @@ def in_time(trial: Trial) -> Measure:
     if span <= _SPAN * float(known[0].mean()):
         return claimed("in time", lacking="no rounds in which the algorithm gains anything")
     (s, late), (early_at, early) = _worst(losses - known, span), _worst(known - losses, span)
+    unless: dict[Word, str] = {}
     note = f"Farthest behind at the state of round {s} of {len(losses) - 1}."
     if early.low > THRESHOLDS["in time"].value:
         note += f" Early: ahead by {early} at round {early_at}, from another source than {trial.algorithm.name}."
+        unless = {"yes": f"the truth {AS_WELL}: a leak, by which it is ahead by {early}"} if leaks else {}
     return claimed(
         "in time",
         late,
+        unless=unless,
         unit=f"share of the gain that it is behind {trial.algorithm.name}",
         controls=trial.untrained(lambda copy: _worst(readouts(copy) - known, span)[1], "below"),
         note=note,

@@ -194,7 +194,7 @@ def cached(reads: str = "cache", sees_from: int = 99) -> Any:
         counted = torch.cat([match, torch.ones_like(truth)], 1)
         return torch.stack([1 - one, one], -1), {"cache": match.unsqueeze(1), "thought": carried["thought"] + counted}
 
-    channels = [interp.Channel("cache", (SMALL.rounds * 2, 4), grows=1), interp.Channel("thought", (5,))]
+    channels = [interp.Channel("cache", (SMALL.rounds * 4, 4), grows=1), interp.Channel("thought", (5,))]
     return interp.adapt(
         Cached(),
         "experts",
@@ -294,7 +294,7 @@ PLANTED: dict[str, Planted] = {
     ),
     "expanding map": Planted(lambda: moving([[1.5]]), {"used": "no", "moves": "expands"}, True),
     # Held out, and planted after the rule of the question "side" was changed once (docs/audit.md).
-    "sees the truth late": Planted(lambda: cached(sees_from=12), {"used": "yes", "unseen": "no"}, True),
+    "sees the truth late": Planted(lambda: cached(sees_from=29), {"used": "yes", "unseen": "no"}, True),
     "majority vote": Planted(
         lambda: by_algorithm.machine(majority_vote(), EXPERTS.layout(n_experts=4)),
         {"used": "no", "side": "no", "in time": "no"},

@@ -111,6 +111,9 @@ def test_in_time(monkeypatch, model, algorithm, word, number):
     assert ("Early: ahead by 0.2" in measure.note) == (model[1, 0] == 0.3)
     if word != "not applicable":
         assert measure.controls[UNTRAINED].number == pytest.approx(1.0)
+        leak = timing.in_time(own, leaks=True)  # of a machine that sees the truth of its round
+        is_leak = word == "yes" and model[1, 0] == 0.3
+        assert (leak.word, "a leak" in leak.reason) == ("undecided" if is_leak else word, is_leak)
     own.algorithm = None
     assert timing.in_time(own).word == "not applicable"
 

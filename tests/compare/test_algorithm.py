@@ -100,8 +100,10 @@ def test_nothing_is_named_that_is_plainly_wrong_in_a_few_rounds(lapses, family):
         return said
 
     families = asked("experts", "weighted_majority", "follow_the_leader", "majority_vote", coarse=False)
-    part = explain(lapsing, TASK, sets, seed=0, families=families)
+    none = Edits(sets["uniform"][1], (), ())  # what responds otherwise is another question
+    part = explain(lapsing, TASK, sets, seed=0, families=families, edits=none)
     assert part.closest == "weighted_majority" and part.family == family
+    assert part.apart.low < 0.001 < part.apart.high or not lapses  # by the whole interval
     assert part.explained.low > 0.95 and part.ratio.high < 0.25
     assert part.apart.estimate == pytest.approx(lapses / 1800)
 

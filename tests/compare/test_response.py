@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,11 +11,15 @@ import pytest
 import interp
 from circuits.compare import response
 from circuits.compare.question import Effort, Participant, Samples
-from circuits.compare.response import _NOTICED, Edits, _mediated, cells, responses
+from circuits.compare.response import _NOTICED, Edits, _from_next_state, _mediated, cells, responses
+from interp.algorithm import Variable
 from interp.statistics import resample_weights
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.reachability import TASK as REACHABILITY
+from interp.tasks.reachability.algorithms import breadth_first
+from lab import known
+from lab.known import makers
 
 T = 12
 
@@ -196,3 +201,34 @@ def test_a_prediction_that_hangs_on_a_tie_says_nothing_about_a_move():
     lag = np.arange(6) - edits.of_each[:, 1:2]
     asked = np.isnan(moved[np.isin(lag, (1, 2, 3, 5))]).all(-1)
     assert 0 < asked.sum() < asked.size and np.isnan(moved[lag < 1]).all()
+
+
+def _from_the_set_before():
+    """A search that carries the set that it had a round before, too, and answers from this one."""
+    base = breadth_first()
+    plain = base.variable("member")
+    old = Variable("old", "old", "the set a round before", "indicator", "state")
+    kept = replace(old, key="next_old", role="round", parents=("reached",), equation=lambda v: v["reached"])
+    member = (("old", *plain.parents), lambda v: plain.equation({**v, "reached": v["old"]}))
+    made = base.varied("before", "before", {}, {"member": member}, variables=(old, *base.variables, kept))
+    return makers.computed(replace(made, initial=lambda e: {**base.initial(e), "old": np.zeros((len(e), e.n_nodes))}))
+
+
+@pytest.mark.parametrize(
+    ("key", "low", "high"),
+    [
+        ("by algorithm", 1, 1),
+        ("answers the opposite", 1, 1),
+        ("answer spread", 0.5, 0.9),
+        ("two hops", 0, 0),
+        ("bidirectional", 0, 0.1),
+        ("from the set before", 0, 0),
+    ],
+)
+def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_changes_its_answer_alike(key, low, high):
+    """A correlation, whatever the read-out; in the worst rounds: two hops are a search in the first of them."""
+    made = known.gallery("reachability")[key].make() if key != "from the set before" else _from_the_set_before()
+    effort = Effort(known=48, test=24, rounds=6, starts=1, horizon=2)
+    samples = Samples.draw(made, effort, {"n_nodes": 28, "n_edges": 24})
+    found = _from_next_state(Participant(made, samples), breadth_first())
+    assert low <= round(found.low, 9) <= round(found.high, 9) <= high

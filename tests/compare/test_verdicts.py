@@ -504,6 +504,14 @@ def test_an_update_that_arrives_late_is_another_one(high, word):
     assert measure.word == word and measure.about.startswith("response one" if word == "no" else "log_weights")
 
 
+@pytest.mark.parametrize(("low", "word"), [(0.5, "yes"), (0.49, "undecided"), (0.0, "undecided"), (math.nan, "yes")])
+def test_an_update_is_not_the_same_where_the_next_state_changes_predictions_otherwise(low, word):
+    """Nor is it another one: a search from both ends holds the state, and answers from more than it."""
+    measure = _update([_step(SURE)], response=ResponsePart("wm", later=Interval(low, low, low)))
+    assert measure.word == word and ("state of the round after" in measure.about) == (word == "undecided")
+    assert _update([_step(BELOW)], response=ResponsePart("wm", later=Interval(low, low, low))).word == "no"
+
+
 @pytest.mark.parametrize(
     ("family", "group", "word"), [("late", "wm", "undecided"), ("wm", "wm", "yes"), ("other", "other", "yes")]
 )
