@@ -17,13 +17,20 @@ from circuits.compare.choices import (
     _WORTH,
     ChoicePart,
     _Beside,
+    _best_switch,
+    _constant,
+    _Game,
     _lapses,
     _Link,
     _preferred,
+    _profiles,
+    _scored,
     _simplest,
+    _switched,
     explain_choices,
 )
 from circuits.compare.fitting import predictor
+from interp.algorithm import Searched
 from interp.errors import InputError
 from interp.statistics import Interval
 from interp.tasks.experts import sample
@@ -158,7 +165,7 @@ def test_a_player_is_held_against_a_machine() -> None:
     assert found["with"].measure.word == "yes" and found["with"].telling.low > 0.9, str(found["with"])
     assert found["without"].measure.word == "undecided" and np.isnan(found["without"].over_untrained.low)
     found = explain_choices(EPISODES, choices(SEEN["majority"], EPISODES), families=asked, beside=both).beside
-    assert found["with"].measure.word == "no"
+    assert found["with"].measure.word == "no" and found["with"].telling.high < 0.1  # where it differs from the vote
     with pytest.raises(InputError, match="probabilities that sum to 1"):
         explain_choices(EPISODES, likeliest, families=asked, beside={"odd": (2 * bayes, None)})
     with pytest.raises(InputError, match="'none' has no predictions"):
@@ -186,6 +193,45 @@ def test_the_lapse_is_the_share_of_departures_over_chance() -> None:
     assert _lapses(made, 2)[0] == pytest.approx(0.6, abs=1e-3)
     assert _lapses(np.ones((1, 98)), 2)[0] == pytest.approx(0.01, abs=1e-3)
     assert _lapses(np.ones((1, 18)), 2)[0] == pytest.approx(0.05, abs=1e-3)
+
+
+KNOWN = {family.key: family for family in player_families(4)}
+EVEN = np.arange(10) % 2 == 0
+
+
+def test_what_is_lost_is_lost_in_the_half_that_was_not_fitted() -> None:
+    """Halves that always say 1, and 0, and halves that say what the first expert says, and the second one."""
+    said = np.where(EVEN[:, None], 1.0, 0.0) * np.ones((10, 60))
+    assert _constant(_Game(EPISODES, said, 0)).losses.sum() / said.size > 3  # a guess fitted to all loses log 2
+    first, second = EPISODES.advice[..., 0], EPISODES.advice[..., 1]
+    game = _Game(EPISODES, np.where(EVEN[:, None], first, second).astype(float), 0)
+    right = _scored(game, KNOWN["one_expert"], None).prefers == game.choices
+    assert (right[EVEN].mean(), right[~EVEN].mean()) == pytest.approx((np.mean(first == second),) * 2, abs=0.15)
+
+
+def test_a_switch_is_found_at_its_round_and_held_out_by_halves() -> None:
+    """From the vote to the first expert: at round 20 of all episodes, or at 20 of one half and 40 of the other."""
+    vote = predictor(KNOWN["majority_vote"].make())(EPISODES).argmax(-1)
+    first, rounds = EPISODES.advice[..., 0], np.arange(60)
+    simple = [KNOWN[key] for key in ("majority_vote", "one_expert", "follow_the_leader")]
+    game = _Game(EPISODES, np.where(rounds < 20, vote, first).astype(float), 0)
+    _, at, *two = _best_switch(game, simple, np.ones(10, bool))
+    assert abs(at - 20) <= 2 and [family.key for family in two] == ["majority_vote", "one_expert"]
+    by_half = np.where(EVEN[:, None], rounds < 20, rounds < 40)
+    game = _Game(EPISODES, np.where(by_half, vote, first).astype(float), 0)
+    (switched,) = _switched(game, [SimpleNamespace(size=0, key=family.key) for family in simple], KNOWN, 9.0)
+    between = (vote != first) & (rounds >= 22) & (rounds < 38)
+    assert (switched.prefers == game.choices)[between].mean() < 0.1
+
+
+@pytest.mark.parametrize(("temperature", "half"), [(0.0, _STEPS), (1.0, _CHI2)])
+def test_an_interval_reaches_as_far_as_the_loss_allows(temperature: float, half: float) -> None:
+    """A loss that rises by a nat for each unit of a parameter."""
+    family = SimpleNamespace(searched=(Searched("x", (-10.0, 0.0, 10.0)),))
+    game = SimpleNamespace(known=None, n_rounds=1, loss=lambda family, use: lambda at: abs(at["x"]))
+    found = SimpleNamespace(searched={"x": 0.0}, link=_Link(0.0, temperature, np.array([0.5, 0.5])))
+    interval = _profiles(game, family, found)["x"]  # type: ignore[arg-type]
+    assert (interval.low, interval.high) == pytest.approx((-half, half), abs=0.05)
 
 
 def test_hostile_choices_are_told() -> None:

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import interp
+from circuits.compare import update
 from circuits.compare.crossfit import pooled, pooled_values, scored
 from circuits.compare.question import Effort, Participant, Samples
-from circuits.compare.update import UpdatePart, _decoded, _made, strange, updates
+from circuits.compare.update import UpdatePart, _bent, _decoded, _extended, _made, strange, updates
 from circuits.compare.update import _missed_steps as missed_steps
 from circuits.compare.update import _Rule as Rule
 from circuits.compare.update import _Update as Update
@@ -169,6 +170,36 @@ def test_what_a_decoder_reads_worst_is_its_score(fake, worse):
     writer = SimpleNamespace(shapes=("q", "elapsed"), read=lambda latents: asked.append(latents.shape[1]) or read)
     assert _decoded(writer, subject, fake) == pytest.approx(0.75)
     assert asked == [SMALL.rounds]  # the latents before each round
+
+
+def test_a_non_linear_decoder_is_as_good_as_its_worst_variable(monkeypatch):
+    """One variable is in the latents, the other is noise."""
+    rng = np.random.default_rng(0)
+    held = {key: np.cumsum(rng.normal(size=(60, 6, 1)), 1) for key in ("held", "noise")}
+    latents = torch.from_numpy(np.concatenate([held["held"], held["held"][:, -1:]], 1)).unsqueeze(2)
+    monkeypatch.setattr(update, "pooled", lambda subject: SimpleNamespace(latents=latents))
+    monkeypatch.setattr(update, "pooled_values", lambda algorithm, samples: held)
+    subject = SimpleNamespace(samples=SimpleNamespace(known=range(40)))
+    scores = [_bent(subject, None, keys) for keys in (("held",), ("noise",), ("held", "noise"), ("noise", "held"))]
+    assert scores[0] > 0.9 and scores[1] < 0.2 and scores[2:] == [scores[1]] * 2
+
+
+def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
+    """Of the points of its grid, by what each leaves of the steps."""
+    family = tasks.get("qlearning").update_families()["trace_q"]
+    grid = next(s.grid for s in family.searched if s.name == "trace")
+    under = SimpleNamespace(missed=np.ones((4, 1)), varied=np.ones((4, 1)), r2=lambda seed: Interval(0.5, 0.4, 0.6))
+
+    def steps(model, episodes, writer, starts):
+        left = lambda made: abs(made.parameters["trace"] - grid[1])  # noqa: E731
+        return SimpleNamespace(left=left, under=lambda made: under, shapes=("q",))
+
+    monkeypatch.setattr(update, "transition", steps)
+    samples = SimpleNamespace(other=None, test=None)
+    subject = SimpleNamespace(model=None, samples=samples, writer=lambda made, keys: None)
+    base = tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
+    left, rule = _extended(subject, family, base, ("q",), under, SMALL)
+    assert (left, rule.parameters["trace"]) == (0, grid[1])
 
 
 def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_each_rule():

@@ -292,6 +292,7 @@ def test_state_names_what_a_model_needs_beside_the_others_latents():
     helped = _state(SURE, BELOW, helped=SURE)
     assert (helped.word, helped.condition) == ("yes", "given the round number")
     assert helped.note == "the round is given to a"
+    assert _state(SURE, between(0.92, 0.94), helped=SURE).condition == helped.condition
     both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
     assert both.word == "yes" and both.note == "the round is given to b and a"
     assert _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).condition == ""  # adds less than .01
@@ -411,6 +412,7 @@ def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off,
     measure = _update([_step(on), _step(off, manifold="off", horizon=5)])
     alone = f"{SPANS}: only states that no episode reaches are updated otherwise"
     assert measure.word == word and (measure.reason == alone) == ((on, off) == (SURE, BELOW))
+    assert _update([_step(SURE), _step(ACROSS, horizon=5), _step(BELOW, manifold="off")]).word == "no"
     assert (measure.about, measure.threshold) == (f"log_weights + elapsed, {decided_by}", 0.95)
     assert measure.number == (on if decided_by.endswith("occur") else off)
 
