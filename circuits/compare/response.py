@@ -303,11 +303,12 @@ def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
     A read-out, such as an answer that is spread or the opposite, leaves it as it is.
     """
     run, values, found = pooled(subject), pooled_values(algorithm, subject.samples), list[Interval]()
-    starts = np.arange(subject.task.data.first_asked, run.n_rounds - 1)
-    ran = run_on(subject.model, run, starts.tolist(), 1, run.latents[:, starts + 1]).predictions[0, :, :, 0]
-    asked = algorithm.step(algorithm.at(values, starts + 1)[0], algorithm.at(values, starts)[1])[1]
-    ours = distributions(run.layout, ran) - distributions(run.layout, run.predictions)[:, starts]
-    theirs = algorithm.distribution(asked) - algorithm.distribution(values)[:, starts]
+    starts = range(subject.task.data.first_asked, run.n_rounds - 1)
+    now, later = slice(starts.start, starts.stop), slice(starts.start + 1, starts.stop + 1)
+    ran = run_on(subject.model, run, starts, 1, run.latents[:, later]).predictions[0, :, :, 0]
+    asked = algorithm.step(algorithm.at(values, later)[0], algorithm.at(values, now)[1])[1]
+    ours = distributions(run.layout, ran) - distributions(run.layout, run.predictions)[:, now]
+    theirs = algorithm.distribution(asked) - algorithm.distribution(values)[:, now]
     weights = resample_weights(run.n_episodes, seed=0, plain_first=True)
     for band in np.array_split(np.arange(len(starts)), min(_BANDS, len(starts))):
         both, mine, other = (
