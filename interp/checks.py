@@ -94,6 +94,8 @@ def file_path(value: Any, what: str = "path") -> str:
     """``value`` as a path: a text or a path, which is not empty."""
     fits = isinstance(value, str | os.PathLike) and "\0" not in str(value) and bool(str(value))
     require(fits, f"{what} must be a path, got {shown(value)}")
+    short = all(len(os.fsencode(name)) < 256 for name in Path(value).parts)
+    require(short, f"{what} has a name of more than 255 bytes, which no system keeps, got {shown(value)}")
     return os.fspath(value)
 
 

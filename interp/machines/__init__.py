@@ -1,6 +1,6 @@
 """Machines of others: adapters that make a machine of a kind of model, each a few lines over ``interp.adapt``.
 
-    cell        ``nn.GRUCell``, ``nn.LSTMCell``, ``nn.GRU``, ``nn.LSTM``: what is carried by layer, the gates as points
+    cell        ``nn.RNN``, ``nn.GRU``, ``nn.LSTM`` and their cells: what is carried by layer, the gates as points
     loop        a block that is applied several times in a round
     hrm         HRM-Text of ``transformers``: two stacks that run in nested cycles
     thoughts    GPT-2 whose last hidden state is the next input (Coconut), with its cache

@@ -1,6 +1,6 @@
 """Recurrent machines of others: cells and layers, a block that loops, the LSTM of an agent.
 
-:func:`cell` takes ``nn.GRUCell``, ``nn.LSTMCell``, ``nn.GRU`` and ``nn.LSTM``, :func:`loop` a block that is applied
+:func:`cell` takes ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM``, and their cells, :func:`loop` a block that is applied
 several times in a round, :func:`agent` what ``sb3-contrib`` trained. Each takes two functions of the user's, what the
 model hears of a round and how its prediction is read; :class:`Said` says a round as numbers where a model has no input
 format of its own.
@@ -12,6 +12,7 @@ import io
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from interp.checks import checked, file_path, fit, integer
-from interp.errors import require
+from interp.errors import require, require_known
 from interp.files import reading
 from interp.machine import Channel
 from interp.model.adapted import AdaptedMachine, Point, adapt, gates
@@ -31,6 +32,8 @@ _Hear = Callable[[Any, Any], Tensor]
 """``(module, fed)`` to what the model hears of a round."""
 Read = Callable[[Any, Tensor, Any], Tensor]
 """``(module, state, fed)`` to the scores ``[batch, outcome]``."""
+_OPTIONS = sorted(signature(adapt).parameters.keys() - {"module", "task", "step", "channels"})
+"""What of ``interp.adapt`` an adapter passes on."""
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 _OF_THE_CRITIC = ("lstm_critic.", "critic.", "mlp_extractor.value_net.", "value_net.", "vf_features_extractor.")
 """Where a policy's weights that act on nothing begin."""
@@ -77,7 +80,10 @@ class Said:
 
 def with_points(options: Mapping[str, Any], points: Mapping[str, str | Point]) -> dict[str, Any]:
     """Options for ``interp.adapt`` with an adapter's own ``points`` before those of the user."""
-    return {**options, "points": {**points, **(options.get("points") or {})}}
+    for name in options:
+        require_known("option of an adapter, beside its own", name, _OPTIONS)
+    own = options.get("points") or {}
+    return {**options, "points": {**points, **own} if isinstance(own, Mapping) else own}
 
 
 @checked
@@ -117,7 +123,7 @@ def cell(
         task, options: as ``interp.adapt`` takes them: ``sizes``, ``name``, further ``points``, ``output``, ...
         hear: ``(module, fed)`` to the cell's input ``[batch, input]``.
         read: ``(module, h, fed)`` to scores; ``h`` is ``[batch, width]``, of several layers the top one's.
-        core: name of the submodule: ``nn.GRUCell``, ``nn.LSTMCell``, or ``nn.GRU``, ``nn.LSTM`` of one direction.
+        core: name of the submodule: ``nn.RNNCell``, ``nn.GRUCell``, ``nn.LSTMCell``, or layers of one direction.
         hears: "after": the prediction is read from what is carried, and then the cell hears the round with its truth;
             "before": the cell hears the round, and the prediction is read from what it then holds.
         first: the input ``[1, input]`` that the cell has heard before round 0, where there is one.
@@ -127,9 +133,9 @@ def cell(
     parts = dict(module.named_modules())
     part = parts.get(core)
     require(
-        isinstance(part, nn.GRUCell | nn.LSTMCell) or (isinstance(part, nn.GRU | nn.LSTM) and bool(gates(part))),
-        f"core {core!r} must name an nn.GRUCell, nn.LSTMCell, or an nn.GRU or nn.LSTM of one direction without "
-        f"projections, got {type(part).__name__}; the module has {', '.join(filter(None, parts))}",
+        isinstance(part, nn.RNNCellBase) or (part is not None and bool(gates(part))),
+        f"core {core!r} must name an nn.RNNCell, nn.GRUCell, nn.LSTMCell, or an nn.RNN, nn.GRU or nn.LSTM of one "
+        f"direction without projections, got {type(part).__name__}; the module has {', '.join(filter(None, parts))}",
     )
     cells: Any = part
     n_layers, names = getattr(cells, "num_layers", 1), "hc" if isinstance(part, nn.LSTMCell | nn.LSTM) else "h"

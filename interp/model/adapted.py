@@ -23,6 +23,7 @@ to the next one (``channels``) and which of its submodules to look into (``point
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,7 +43,7 @@ from interp.errors import InputError, require, require_known, unknown_name
 from interp.kinds import shown
 from interp.machine import Channel, Component, Stepped
 from interp.model.checks import CLOSE, check_machine
-from interp.model.hooked import HookedMachine, reset_parameters
+from interp.model.hooked import HookedMachine, plainly, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
@@ -83,8 +84,9 @@ class Point:
 
     Attributes:
         module: name of the submodule, as in ``named_modules``; "" for the whole.
-        of: its "output", or its "input", the first argument.
-        item: which one, where the output is a tuple (an ``LSTMCell`` gives ``h`` and ``c``).
+        of: its "output", or its "input": the first argument, or one that ``item`` names.
+        item: where the tensor is, if not alone: an index (an ``LSTMCell`` gives ``h`` and ``c``), a key, an attribute,
+            or several of these, one within the other: ``("past", 0, "h")``.
         times: how often the submodule runs in a round, as in a loop: the site ``KEY[2]`` is its third run.
         axes, labels: what lies between the batch axis and the vector, as in :class:`~interp.machine.Component`.
         name: in tables; the key with spaces when empty.
@@ -92,19 +94,36 @@ class Point:
 
     module: str
     of: Literal["output", "input"] = "output"
-    item: int = 0
+    item: int | str | tuple[int | str, ...] = 0
     times: int = 1
     axes: str = ""
     labels: tuple[str, ...] = ()
     name: str = ""
 
     def __post_init__(self) -> None:
-        integer("item of a Point", self.item, 0)
+        for index in (one for one in self.path if isinstance(one, int)):
+            integer("item of a Point", index, 0)
         integer("times of a Point", self.times, 1, _MOST_RUNS)
         require(
             not self.labels or bool({"pos", "latent"} & set(self.axes.split())),
             f"labels of Point({self.module!r}) name the places along an axis, and it has none; give axes='pos', too",
         )
+
+    @property
+    def path(self) -> tuple[int | str, ...]:
+        """The indices, keys and attributes that lead to the tensor."""
+        return self.item if isinstance(self.item, tuple) else (self.item,)
+
+
+def _parts(value: Any) -> Mapping[Any, Any]:
+    """What is in a value, by index, and by key or attribute where it has such."""
+    if isinstance(value, Tensor):
+        return {0: value}
+    if isinstance(value, Mapping):
+        return {**dict(enumerate(value.values())), **value}
+    if isinstance(value, tuple | list):
+        return {**dict(enumerate(value)), **getattr(value, "_asdict", dict)()}
+    return getattr(value, "__dict__", {})
 
 
 class _Tap(nn.Module):
@@ -117,18 +136,40 @@ class _Tap(nn.Module):
         self.all = nn.ModuleList(self.at)
 
     def pass_on(self, value: Any) -> Any:
-        """The value after the hooks of this run; where it is a tuple, one item of it passes them."""
+        """The value after the hooks of this run, which the tensor at the point's place in it passes."""
         require(
             self.runs < self.point.times,
             f"submodule {self.point.module!r} runs more than {self.point.times} times in a round; say how often: "
             f"Point({self.point.module!r}, times=...)",
         )
-        at, self.runs, item = self.at[self.runs], self.runs + 1, self.point.item
-        held = len(value) if isinstance(value, tuple) else 1
-        require(item < held, f"Point({self.point.module!r}, item={item}): {held} is all that there is, the first is 0")
-        if not isinstance(value, tuple):
-            return at(value)
-        return (*value[:item], at(value[item]), *value[item + 1 :])
+        self.runs += 1
+        return self._passed(value, self.point.path)
+
+    def _passed(self, value: Any, path: Sequence[int | str]) -> Any:
+        if not path:
+            return self.at[self.runs - 1](value)
+        (key, *rest), parts = path, _parts(value)
+        if key not in parts:
+            known = ", ".join(map(repr, parts))
+            raise InputError(f"Point({self.point.module!r}, item={self.point.item!r}) names nothing: there is {known}")
+        part = self._passed(parts[key], rest)
+        if isinstance(value, Tensor):
+            return part
+        if isinstance(value, tuple | list):
+            at = key if isinstance(key, int) else list(parts)[len(value) :].index(key)
+            every = (*value[:at], part, *value[at + 1 :])
+            return type(value)(*every) if hasattr(value, "_fields") else type(value)(every)
+        changed = copy.copy(value)
+        if isinstance(value, Mapping):
+            changed[key if key in value else list(value)[key]] = part
+        else:
+            object.__setattr__(changed, key, part)  # of a frozen dataclass, too
+        return changed
+
+    def _given(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+        if not args or set(self.point.path[:1]) & named.keys():
+            return args, self.pass_on(named)
+        return (self.pass_on(args[0]), *args[1:]), named
 
     @contextmanager
     def on(self, module: nn.Module) -> Iterator[None]:
@@ -137,7 +178,7 @@ class _Tap(nn.Module):
         if self.point.of == "output":
             handle = module.register_forward_hook(lambda module, given, output: self.pass_on(output))
         else:
-            handle = module.register_forward_pre_hook(lambda module, given: (self.pass_on(given[0]), *given[1:]))
+            handle = module.register_forward_pre_hook(self._given, with_kwargs=True)
         try:
             yield
         finally:
@@ -248,9 +289,9 @@ class AdaptedMachine(HookedMachine):
             scores = scores.unsqueeze(-1)
         wanted = [(len(carried), layout.n_outputs) for layout in (fitted, self._largest)]
         require(
-            tuple(scores.shape) in wanted,
+            tuple(scores.shape) in wanted and scores.is_floating_point(),
             f"{self.name!r}: scores are [batch, outcome] = {list(wanted[0])}, one for each of "
-            f"{', '.join(fitted.outcomes)}, got {list(scores.shape)}",
+            f"{', '.join(fitted.outcomes)}, got {list(scores.shape)} of {scores.dtype}",
         )
         scores = scores[:, : fitted.n_outputs]
         if self.output == "logits":
@@ -329,9 +370,11 @@ class AdaptedMachine(HookedMachine):
             self._does = version, self._done()
         what = getattr(self.one_step, "__qualname__", type(self.one_step).__qualname__)
         code = f"{getattr(self.one_step, '__module__', '')}.{what}"
-        said = [self.name, repr(self.module), code, self.layout.to_dict(), self.channels, self.points, self.output]
+        points = {key: vars(tap.point) for key, tap in self.taps.items()}
+        said = [self.name, repr(self.module), code, self.layout.to_dict(), self.channels, points, self.output]
         return json.dumps([*said, self._does[1]], sort_keys=True, default=str)
 
+    @plainly()
     def _done(self) -> str:
         """What it predicts, and how much it carries, in two rounds of two episodes: relative to the largest."""
         try:
@@ -411,7 +454,7 @@ def adapt(
         "algorithm of its task; which one explains a learned machine, circuits.compare.run(machine) says",
     )
     require(len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)")
-    names = [channel.name for channel in channels]
+    names = [name for one in channels for name in (one.name, f"{one.name}_length")[: 1 + bool(one.grows)]]
     require(len(set(names)) == len(names), f"channels must have names of their own, got {', '.join(names)}")
     parts = _named(module)
     known = [*parts, *(f"{name}.{gate}" for name, part in parts.items() for gate in gates(part))]
@@ -423,7 +466,8 @@ def adapt(
     where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
     for key, point in where.items():
         require(
-            key.isidentifier() and key != _LATENT, f"a point's key must be an identifier but {_LATENT!r}, got {key!r}"
+            isinstance(key, str) and key.isidentifier() and key != _LATENT,
+            f"a point's key must be an identifier but {_LATENT!r}, got {key!r}",
         )
         if point.module not in known:
             raise unknown_name("submodule", point.module, filter(None, known), limit=40)
@@ -527,7 +571,7 @@ class _Open(nn.Module):
         return x, parts if len(parts) > 1 else parts[0]
 
     def _cell(self, x: Tensor, state: Any, weights: str, number: str) -> tuple[Tensor, ...]:
-        """One step: ``(h,)`` of a GRU, ``(h, c)`` of an LSTM."""
+        """One step: ``(h,)`` of an RNN or a GRU, ``(h, c)`` of an LSTM."""
         fused, names = self.of[0], _GATES[type(self.of[0])]
         state = (x.new_zeros(len(x), fused.hidden_size),) * 2 if state is None else state
         (w_x, b_x), (w_h, b_h) = (  # a layer may have no bias
@@ -537,6 +581,8 @@ class _Open(nn.Module):
         given = nn.functional.linear(x, w_x, b_x).chunk(len(names), 1)
         kept = nn.functional.linear(state[0], w_h, b_h).chunk(len(names), 1)
         seen = [self.get_submodule(f"{name}{number}") for name in names]
+        if len(names) == 1:
+            return (seen[0](getattr(torch, fused.nonlinearity)(given[0] + kept[0])),)
         if len(names) == 3:
             reset, update = (seen[i]((given[i] + kept[i]).sigmoid()) for i in (0, 1))
             new = seen[2]((given[2] + reset * kept[2]).tanh())
@@ -548,6 +594,7 @@ class _Open(nn.Module):
 
 
 _GATES: dict[type[nn.Module], tuple[str, ...]] = {
+    **dict.fromkeys((nn.RNNCell, nn.RNN), ("new",)),
     **dict.fromkeys((nn.GRUCell, nn.GRU), ("reset", "update", "new")),
     **dict.fromkeys((nn.LSTMCell, nn.LSTM), ("input", "forget", "new", "output")),
 }

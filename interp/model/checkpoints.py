@@ -34,7 +34,7 @@ from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, check_machine
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import AS_REAL, REAL, plainly
 from interp.model.layout import layout_from_dict
-from interp.model.rollout import rollout
+from interp.model.rollout import sequential
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import versions
 
@@ -259,7 +259,9 @@ def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str)
 def _predicted(machine: Machine) -> dict[str, Any]:
     """What it predicts on a few episodes of its task, and which these are."""
     task = catalog.of(machine)
-    run = rollout(machine, task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED), commit="target")
+    episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
+    layout = machine.layout.fit(episodes)
+    run = sequential(machine, machine.prepare(layout.encode(episodes)), layout, "target")
     fed = b"".join(part.cpu().contiguous().numpy().tobytes() for part in run.fed.tensors().values())
     return {"episodes": hashlib.sha256(fed).hexdigest(), "predictions": run.predictions.double().tolist()}
 

@@ -32,7 +32,7 @@ from interp.machine import Machine, Stepped
 from interp.model.hooked import plainly, written
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
-from interp.model.rollout import rollout
+from interp.model.rollout import sequential
 from interp.model.run import Rollout
 from interp.task import Task
 
@@ -46,9 +46,8 @@ CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 class _Case:
     """A machine with episodes, encoded. What a step is given are copies: it may write into them."""
 
-    def __init__(self, machine: Machine, episodes: Episodes) -> None:
-        self.machine, self.episodes = machine, episodes
-        machine.digest()  # which runs a few rounds: before those of the case
+    def __init__(self, machine: Machine, episodes: Episodes, reference: Callable[[Any], Tensor] | None) -> None:
+        self.machine, self.episodes, self.reference = machine, episodes, reference
         self.layout: RoundLayout = machine.layout.fit(episodes)
         self._fed: EncodedRounds = machine.prepare(self.layout.encode(episodes))
         self.n_rounds = self._fed.tokens.shape[1]
@@ -57,7 +56,12 @@ class _Case:
     @cached_property
     def run(self) -> Rollout:
         """The episodes, as recorded."""
-        return rollout(self.machine, self.episodes, commit="target")
+        return sequential(self.machine, self.rounds, self.layout, "target")
+
+    @property
+    def rounds(self) -> EncodedRounds:
+        """All rounds of every episode."""
+        return self._fed.each(torch.clone)
 
     @property
     def start(self) -> Tensor:
@@ -219,6 +223,23 @@ def _sequential(case: _Case) -> Iterator[str]:
         yield f"all rounds at once (interp.replay) are {gap:.1g} apart from one after the other"
 
 
+def _reference(case: _Case) -> Iterator[str]:
+    if case.reference is None:
+        return
+    theirs, own = case.reference(case.rounds), case.layout.distribution(case.run.predictions)
+    if not isinstance(theirs, Tensor) or theirs.shape != own.shape:
+        yield f"reference= gives scores [episode, round, outcome] = {tuple(own.shape)}, got {shown(theirs)}"
+        return
+    theirs = theirs.softmax(-1) if getattr(case.machine, "output", "") == "logits" else theirs
+    gaps = (own - theirs).abs().amax((0, 2)).nan_to_num(torch.inf)
+    if float(gaps.max()) > case.close:
+        first = int((gaps > case.close).nonzero()[0])
+        yield (
+            f"predictions are up to {float(gaps.max()):.2g} apart from those of reference=, from round {first} on: "
+            "what is heard, carried or read there is not what the model's own forward pass takes"
+        )
+
+
 def _points(case: _Case) -> Iterator[str]:
     plain = case.machine.step(case.start, case.fed(0))
     module: Any = case.machine
@@ -303,6 +324,7 @@ MACHINE_CHECKS: dict[str, Callable[[_Case], Iterator[str]]] = {
     "rows_do_not_touch": _rows,
     "channels_are_all_that_passes": _passes,
     "rollout_is_step_after_step": _sequential,
+    "predictions_are_those_of_the_reference": _reference,
     "points_fire_once": _points,
     "fresh_copies_are_repeatable": _copies,
     "it_runs_in_every_precision": _precisions,
@@ -316,12 +338,19 @@ _DEAR = ("fresh_copies_are_repeatable", "it_runs_in_every_precision", "digest_mo
 @checked
 @plainly()
 def check_machine(
-    machine: Machine, episodes: Episodes | None = None, *, only: Sequence[str] | None = None, cheap: bool = False
+    machine: Machine,
+    episodes: Episodes | None = None,
+    *,
+    reference: Callable[[Any], Tensor] | None = None,
+    only: Sequence[str] | None = None,
+    cheap: bool = False,
 ) -> None:
     """Raise unless ``machine`` keeps its contract: a sentence for each way in which it does not.
 
     Args:
         episodes: of its task, at least 2 of at least 2 rounds; a few are sampled when None.
+        reference: the model's own forward pass over whole episodes, to hold the machine against: ``(fed)`` to scores
+            ``[episode, round, outcome]`` as its step gives them, where ``fed.tokens`` are ``[episode, round, pos]``.
         only: the checks to run, by key of ``interp.MACHINE_CHECKS``; all when None.
         cheap: leave out what takes a copy of the machine, or time in proportion to its weights.
     """
@@ -336,7 +365,7 @@ def check_machine(
         except InputError:  # recorded episodes may be shorter
             episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
     require(len(episodes) >= 2 and episodes.n_rounds >= 2, "give at least 2 episodes of at least 2 rounds")
-    case = _Case(machine, episodes)
+    case = _Case(machine, episodes, reference)
     asked = only if only is not None else [key for key in MACHINE_CHECKS if not (cheap and key in _DEAR)]
     broken: list[str] = []
     cause: Exception | None = None

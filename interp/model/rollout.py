@@ -13,10 +13,11 @@ runs on into later rounds (``propagate=True``) or later latents are held at thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, get_args
 
 import torch
@@ -97,17 +98,18 @@ def rollout(
             model.hook_names(name)
     if clean is not None:
         _check_clean(clean, model, encoded, layout, commit)
+    if names and len(episodes) * len(cached) > _MANY:
+        one = rollout(model, episodes.select(slice(0, 1)), names_filter=names, n_rounds=1, commit=commit)
+        n_bytes = len(episodes) * len(cached) * sum(held.nbytes for held in one.cache.values())
+        refuse_beyond_machine(f"a cache of {len(names)} points in {len(cached)} rounds of {len(episodes)}", n_bytes)
     if hooks and not propagate and clean is None:
         clean = _unhooked(model, episodes, encoded, layout, commit)
     if hooks or clean is not None:
-        run = _sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
-        run = replace(run, episodes=episodes)
+        run = sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
+        settings = _settings(model, commit, propagate, hooks)
+        run = replace(run, episodes=episodes, settings=settings)
     else:
         run = _unhooked(model, episodes, encoded, layout, commit)
-    if names and run.n_episodes * len(cached) > _MANY:
-        _, _, one = replay(model, run.select([0]), rounds=cached[0], names_filter=names)
-        n_bytes = run.n_episodes * len(cached) * sum(held.nbytes for held in one.values())
-        refuse_beyond_machine(f"a cache of {len(names)} points in {len(cached)} rounds of {run.n_episodes}", n_bytes)
     if names:
         run = replace(run, cache=Cache(_cached(model, run, cached, names, hooks)), cached_rounds=tuple(cached))
     return run
@@ -214,16 +216,16 @@ def run_round(
     return Step(done.prediction, choice, done.carried, encoded)
 
 
-def _sequential(
+def sequential(
     model: Machine,
     encoded: EncodedRounds,
     layout: RoundLayout,
     commit: str,
-    hooks: Mapping[int, Hooks],
-    clean: Rollout | None,
+    hooks: Mapping[int, Hooks] = MappingProxyType({}),
+    clean: Rollout | None = None,
     hold: bool = False,
 ) -> Rollout:
-    """All rounds in order; with ``clean``, only those that the hooks can change."""
+    """All rounds in order, without the settings of a run; with ``clean``, only those that the hooks can change."""
     n_episodes, n_rounds, _ = encoded.tokens.shape
     first = min(hooks, default=0)
     counters = {t: FiringCounter(pairs) for t, pairs in hooks.items()}
@@ -241,13 +243,13 @@ def _sequential(
             record.add(replace(step, latents=latents))
     for counter in counters.values():
         counter.check()
-    settings = {
-        **provenance(model, **model.precision(), commit=commit),
-        "propagate": not hold,
-        "hooked_rounds": sorted(hooks),
-    }
-    run = record.rollout(layout, commit, settings)
+    run = record.rollout(layout, commit, {})
     return run if hooks else _of_numbers(model, run)  # what an edit ends in is for its reader to see
+
+
+def _settings(model: Machine, commit: str, propagate: bool = True, hooked: Iterable[int] = ()) -> dict[str, Any]:
+    about = provenance(model, **model.precision(), commit=commit)
+    return {**about, "propagate": propagate, "hooked_rounds": sorted(hooked)}
 
 
 def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
@@ -257,13 +259,13 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
     """
 
     def run() -> Rollout:
-        size = encoded.at_once(CHUNK)
-        if encoded.tokens.device.type != "cpu" or len(encoded.tokens) <= size:
-            return replace(_sequential(model, encoded, layout, commit, {}, None), episodes=episodes)
-        chunks = torch.arange(len(encoded.tokens)).split(size)
-        parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks]
-        runs = [_sequential(model, part, layout, commit, {}, None) for part in parts]
-        return replace(Rollout.joined(runs), episodes=episodes)
+        n = len(encoded.tokens)
+        size = encoded.at_once(CHUNK) if encoded.tokens.device.type == "cpu" else n
+        chunks = torch.arange(n).split(size) if n > size else ()
+        parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks] or [encoded]
+        runs = [sequential(model, part, layout, commit) for part in parts]
+        whole = Rollout.joined(runs) if chunks else runs[0]
+        return replace(whole, episodes=episodes, settings=_settings(model, commit))
 
     with torch.no_grad():
         if not model.is_quiet():

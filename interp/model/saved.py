@@ -29,7 +29,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from interp.checks import checked
+from interp.checks import checked, file_path
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.files import json_values, reading, write_atomic
 from interp.foreign import loaded
@@ -66,7 +66,7 @@ def save(run: Rollout, path: str | Path) -> Path:
 @checked
 def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
     """The rollout in a file, on the CPU, with the cached activations of these ``names``: all when None."""
-    path = Path(path)
+    path = Path(file_path(path))
     require(path.is_file(), f"no file {str(path)!r}; give one that interp.model.saved.save wrote")
     with reading(path, _EDITED), safe_open(path, framework="pt") as stored:
         header = (stored.metadata() or {}).get("rollout")

@@ -94,7 +94,7 @@ def test_an_untrained_copy_has_no_weight_of_the_machine(kind, tmp_path):
 # Cells.
 
 
-@pytest.mark.parametrize("core", [nn.GRUCell, nn.LSTMCell, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("core", [nn.RNNCell, nn.GRUCell, nn.LSTMCell, nn.RNN, nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("n_layers", [1, 3])
 def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_rounding(core, n_layers):
     if issubclass(core, nn.RNNCellBase) and n_layers > 1:
@@ -117,14 +117,14 @@ def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_
             state = held
 
 
-@pytest.mark.parametrize("core", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("core", [nn.RNN, nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("options", [{"batch_first": True, "num_layers": 2}, {"bias": False}])
 def test_open_layers_are_the_fused_ones_to_rounding(core, options):
     torch.manual_seed(0)
     fused = core(5, 8, **options).double()
     opened, x = _Open(fused), torch.randn(6, 4, 5).double()
     n = options.get("num_layers", 1), (6 if "batch_first" in options else 4), 8
-    state = torch.randn(n).double() if core is nn.GRU else (torch.randn(n).double(), torch.randn(n).double())
+    state = torch.randn(n).double() if core is not nn.LSTM else (torch.randn(n).double(), torch.randn(n).double())
     for given in ((x, state), (x,)):
         (shown, held), (same, kept) = fused(*given), opened(*given)
         torch.testing.assert_close(same, shown, rtol=0, atol=1e-14)
@@ -150,7 +150,7 @@ def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something()
 def test_cells_that_cannot_be_machines_are_refused():
     n = SAID.n_told
     for core in (nn.GRU(n, WIDTH, bidirectional=True), nn.LSTM(n, WIDTH, proj_size=3), nn.Linear(n, WIDTH)):
-        with pytest.raises(InputError, match=r"core 'memory' must name an nn\.GRUCell"):
+        with pytest.raises(InputError, match=r"core 'memory' must name an nn\.RNNCell"):
             cells(core)
 
 

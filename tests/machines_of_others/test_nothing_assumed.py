@@ -2,12 +2,15 @@
 
 import copy
 import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from transformers import FalconMambaConfig, FalconMambaModel, Mamba2Config, Mamba2Model, MambaConfig, MambaModel
+from transformers.modeling_outputs import BaseModelOutput
 
 import interp
 from circuits.compare.question import Effort
@@ -206,6 +209,90 @@ def test_a_transposed_weight_is_one():
     interp.check_machine(adapted(module), only=["digest_moves_with_every_weight"])
 
 
+# Points within structures.
+
+
+class _Pair(NamedTuple):
+    advice: torch.Tensor
+    made: Any
+
+
+@dataclass(frozen=True)
+class _Record:
+    advice: torch.Tensor
+    made: Any
+
+
+KEPT = {
+    "tuple": (lambda advice, made: (advice, (made, made + 1)), (1, 0)),
+    "list": (lambda advice, made: [advice, {"made": made}], (1, "made")),
+    "namedtuple": (lambda advice, made: _Pair(advice, (made, made)), ("made", 1)),
+    "dataclass": (lambda advice, made: _Record(advice, made), "made"),
+    "dict": (lambda advice, made: {"advice": advice, "made": made}, "made"),
+    "ModelOutput": (lambda advice, made: BaseModelOutput(advice, hidden_states=(made,)), ("hidden_states", 0)),
+}
+"""What a module gives, and where in it the tensor is."""
+
+
+class _Keeps(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.linear = kind, nn.Linear(16, 16)
+
+    def forward(self, *, advice, state):
+        return KEPT[self.kind][0](advice, self.linear(state))
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
+    make, item = KEPT[kind]
+    module = body()
+    module.keeps = drawn(lambda: _Keeps(kind))
+    point = interp.Point("keeps", item=item)
+
+    def kept(m, carried, fed):
+        given = m.keeps(advice=read_round(fed)[0], state=carried["h"])
+        assert type(given) is type(make(None, torch.zeros(1)))
+        for key in point.path:
+            given = given[key] if isinstance(key, int) or isinstance(given, dict) else getattr(given, key)
+        return step(m, {"h": given}, fed)
+
+    points = {"given": interp.Point("keeps", of="input", item="state"), "made": point}
+    machine = adapted(module, kept, points=points)
+    run = interp.rollout(machine, EPISODES, names_filter=["points.given", "points.made"])
+    assert torch.equal(run.cache["points.given"], run.latents[:, :-1, 0])
+    again = module.keeps.linear(run.cache["points.given"])
+    torch.testing.assert_close(run.cache["points.made"], again.detach())
+    for name in ("points.given", "points.made"):
+        moved = interp.rollout(machine, EPISODES, fwd_hooks=[(name, lambda x, hook: x + 1)]).predictions
+        assert (moved - run.predictions).abs().max() > 1e-3
+    with pytest.raises(InputError, match="names nothing: there is"):
+        adapted(module, kept, points={"made": interp.Point("keeps", item="nothing")})
+    assert (
+        machine.digest() != adapted(module, kept, points={"made": interp.Point("keeps", item=0)}, check=False).digest()
+    )
+
+
+def test_a_machine_is_held_against_the_models_own_forward_pass():
+    machine = adapted()
+
+    def own(fed, late=0):
+        carried, scores = {"h": torch.zeros(len(fed.tokens), 16)}, []
+        for t in range(fed.tokens.shape[1]):
+            given, carried = step(machine.module, carried, fed.at(max(0, t - late * (t > 3))))
+            scores.append(given)
+        return torch.stack(scores, 1)
+
+    interp.check_machine(machine, reference=own)
+    for reference, sentence in (
+        (lambda fed: own(fed, late=1), "apart from those of reference=, from round 4 on"),
+        (lambda fed: own(fed)[:, 1:], r"= \(4, 50, 2\), got a Tensor of shape \(4, 49, 2\)"),
+        (lambda fed: own(fed) * torch.nan, "up to inf apart"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            interp.check_machine(machine, reference=reference)
+
+
 # What a digest holds.
 
 
@@ -307,11 +394,18 @@ TAKEN = {
     "a complex start": ({"initial": lambda m: {"h": torch.ones(16) * 1j}}, "a tensor of real numbers"),
     "sizes beside a layout": ({"sizes": {"n_experts": 8}}, "a layout has its sizes"),
     "a list of points": ({"points": ["cell"]}, "points= names what to look at"),
-    "an item of one tensor": ({"points": {"read": interp.Point("read", item=1)}}, "1 is all that there is"),
+    "an item of one tensor": ({"points": {"read": interp.Point("read", item=1)}}, "item=1. names nothing: there is 0$"),
     "labels of other places": (
         {"points": {"c": interp.Point("cell", axes="pos", labels=("a",))}, "step": step}, r"axes \[batch, pos, vector\]"
     ),
     "a scripted point": ({"module": None, "points": {"read": "read"}}, "calls no hooks"),
+    "scores that are no real numbers": (
+        {"step": lambda m, c, f: (step(m, c, f)[0].long(), step(m, c, f)[1])}, "each of q0, q1, got .* torch.int64"
+    ),
+    "a channel named as the length of another": (
+        {"channels": [("h", (16,)), ("c", (50, 16), 1), ("c_length", (1,))]}, "names of their own, got h, c, c_length, c"
+    ),
+    "a point without a name": ({"points": {3: "cell"}}, "an identifier but 'latent', got 3"),
     "the device meta": ({"module": body().to("meta")}, "where no numbers are"),
     "a huge channel": ({"channels": [("h", (10**12,))]}, "would take about"),
 }  # fmt: skip
@@ -341,7 +435,16 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
             lambda: interp.machines.cell(body(), "experts", sizes={"n_states": 4}, hear=len, read=len, core="cell"),
             "n_st",
         ),
+        *(
+            (lambda one=one: interp.machines.cell(body(), LAYOUT, core="cell", hear=len, read=len, **one), said)
+            for one, said in (
+                ({"channels": ()}, "option of an adapter, beside its own 'channels'"),
+                ({"points": ["cell"]}, "points= names what to look at"),
+            )
+        ),
         (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),
+        (lambda: interp.load("x" * 3000), "the model has a name of more than 255 bytes"),
+        (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),
         (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
         *((lambda n=n: Effort(battery=n), "battery") for n in (0, -1, 10**7)),
     ],
