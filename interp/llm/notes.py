@@ -33,8 +33,12 @@ notes and rules.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,46 +46,22 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.llm.schemes import expert_letters
 
-_GOOD = r"(?:correct(?:ly)?|right(?:ly)?|accurate(?:ly)?|hits?|wins?|won|succe\w+|W|✓|✔)"
-_BAD = (
-    r"(?:incorrect(?:ly)?|wrong(?:ly)?|inaccurate(?:ly)?|miss(?:ed|es)?|mistakes?|mistaken|errors?|erred|fail\w*|losses"
-    r"|L|✗|✘|×)"
-)
-_TIMES = {"once": 1, "one time": 1, "twice": 2, "two times": 2, "thrice": 3, "three times": 3, "four times": 4}
-_NUMBER = r"(?<![\d/.])(\d+|once|twice|thrice|(?:one|two|three|four) times?)"
 
-_FRACTION = re.compile(
-    rf"(?<![\d/.])(\d+)\s*(?:x|times?|{_GOOD}|{_BAD})?\s*(?:/|\b(?:out of|of|for)\b)"
-    r"\s*(?:the\s+)?(?:last\s+)?(\d+)(?![\d/])",
-    re.IGNORECASE,
-)
-# Letters for win and loss only as capitals right after the number: "3W-2L".
-_BETWEEN = r"\s*[-,/;&|]?\s*(?:and\s+)?"
-_PAIRS = (
-    re.compile(rf"(?<![\d/.])(\d+)\s*{_GOOD}{_BETWEEN}(\d+)\s*{_BAD}(?![a-z])", re.IGNORECASE),
-    re.compile(rf"(?<![a-z]){_GOOD}\s*[:=]?\s*(\d+){_BETWEEN}{_BAD}\s*[:=]?\s*(\d+)(?!\s*[/\d])", re.IGNORECASE),
-    re.compile(r"\b(?:sunny|rainy|sun|rain)\W{1,3}(\d+)\s*[-–|]\s*(\d+)(?![\d-])", re.IGNORECASE),
-    re.compile(r"\A\W{0,3}?(\d+)\s*[-–|]\s*(\d+)(?![\d-])"),
-    re.compile(r"\A\s*[:=]?\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)"),
-)
-_TWO_NUMBERS = re.compile(r"\d\D{1,40}\d")  # what every fraction and pair holds: asked first, it is cheap
-_PERCENT = re.compile(r"(?<![\d.])\d+(?:\.\d+)?\s*%")
-# Not "wrong: 4, 7", which lists rounds, not "right in rounds 2", and not "predicted 0 correctly".
-_VERDICT_COUNT = re.compile(
-    rf"(?<![a-z])(?:{_GOOD}|{_BAD})(?:\s+on)?\s*[:=]?\s*{_NUMBER}\s*(?:x\b|times?)?(?!\s*(?:[/.\d]|,\s*\d|and\s+\d|-\s*\d))"
-    rf"|(?<!\d,)(?<!\d, )(?<!\dand )(?<!said )(?<!predicted ){_NUMBER}\s*(?:x\b|times?)?\s*(?:{_GOOD}|{_BAD})(?![a-z])",
-    re.IGNORECASE,
-)
-_BARE = re.compile(
-    r"\A[\"']?\s*[:=(]?\s*([+-]?\d+)(?![\d/%]|\.\d)(?!\s*[,;]\s*[+-]?\d+(?!\d|\s*(?:round|day)))(?!\s*[-–]\s*\d)"
-)
-_TOTAL = re.compile(
-    r"(?:\b(?:out of|of|in|n\s*=|rounds?\s*[:=]|(?:after|through|round|day|r|t)(?:\s+(?:round|day))?\s*#?))\s*(\d+)"
-    r"|\b(\d+)\s+(?:rounds?|days?)\b",
-    re.IGNORECASE,
-)
-_ABOUT_ERRORS = re.compile(rf"\b(?:{_BAD})\b", re.IGNORECASE)
-_JUDGED = re.compile(rf"(?<![a-z])(?:{_GOOD}|({_BAD}))(?![a-z])", re.IGNORECASE)
+def _patterns() -> SimpleNamespace:
+    """The patterns and parts of ``notes.toml``, by name; ``{good}`` stands for the part of that name."""
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+    def filled(text: str) -> str:
+        text = re.sub(r"(?m)^ +|\n", "", text)  # a long one stands on several lines
+        return re.sub(r"\{([a-z_]+)\}", lambda part: filled(table["parts"][part[1]]), text)
+
+    made: dict[str, Any] = {name: re.compile(filled(text)) for name, text in table["patterns"].items()}
+    pairs = tuple(re.compile(filled(text)) for text in table["pairs"].values())
+    return SimpleNamespace(**made, pairs=pairs, **{name: filled(text) for name, text in table["parts"].items()})
+
+
+_RE = _patterns()
+_TIMES = {"once": 1, "one time": 1, "twice": 2, "two times": 2, "thrice": 3, "three times": 3, "four times": 4}
 
 
 @dataclass(frozen=True)
@@ -120,11 +100,11 @@ def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
 
 def _tallied(note: str, n_experts: int = 4) -> set[str]:
     """The experts that the note gives a tally, in any of the forms of the module's text."""
-    forms = (_PERCENT, _VERDICT_COUNT, *_PAIRS)
+    forms = (_RE.percent, _RE.verdict_count, *_RE.pairs)
     found = [
         mention
         for mention in mentions(note, n_experts)
-        if any(map(_is_share, _FRACTION.finditer(mention.text))) or any(form.search(mention.text) for form in forms)
+        if any(map(_is_share, _RE.fraction.finditer(mention.text))) or any(form.search(mention.text) for form in forms)
     ]
     letters = {letter for mention in found for letter in mention.letters}
     return letters if len(letters) >= 2 else letters | {letter for letter, _ in _bare_tallies(note, n_experts)}
@@ -132,7 +112,7 @@ def _tallied(note: str, n_experts: int = 4) -> set[str]:
 
 def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
     """``(letter, place in the note)`` of bare numbers that are tallies; empty where they are votes, bits or ranks."""
-    bare = [(m, match.group(1)) for m in mentions(note, n_experts) if (match := _BARE.match(m.text))]
+    bare = [(m, match.group(1)) for m in mentions(note, n_experts) if (match := _RE.bare.match(m.text))]
     # "1. B 2. C": the numbers are places, not counts.
     ranking = re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note)
     counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and ranking is None
@@ -143,7 +123,7 @@ def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
 
 
 def _is_share(match: re.Match[str]) -> bool:
-    """Is a match of :data:`_FRACTION` a share (3/5), and not a bit string (0110/1), a date or nothing (0/0)?"""
+    """Is a match of the pattern ``fraction`` a share (3/5), and not a bit string (0110/1), a date or nothing (0/0)?"""
     hits, out_of = match.group(1), int(match.group(2))
     return int(hits) <= out_of > 0 and not (len(hits) > 1 and hits.startswith("0"))
 
@@ -166,11 +146,11 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     said = mentions(note, n_experts)
     for mention in said:
-        if not _TWO_NUMBERS.search(mention.text):
+        if not _RE.two_numbers.search(mention.text):
             continue
         right, total = _fractions(mention.text)
         if not total:
-            found_in = ([match.groups() for match in form.finditer(mention.text)] for form in _PAIRS)
+            found_in = ([match.groups() for match in form.finditer(mention.text)] for form in _RE.pairs)
             pairs = [(int(hits), int(misses)) for hits, misses in next(filter(None, found_in), [])]
             right, total = sum(hits for hits, _ in pairs), sum(map(sum, pairs))
         for letter in mention.letters if total else ():
@@ -181,13 +161,13 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
 
 def _fractions(text: str) -> tuple[int, int]:
     right = total = 0
-    for count in _FRACTION.finditer(text):
+    for count in _RE.fraction.finditer(text):
         if not _is_share(count):
             continue
         hits, out_of = int(count.group(1)), int(count.group(2))
         before, after = text[max(0, count.start() - 12) : count.start()], text[count.end() :].lstrip()
-        verdicts = _JUDGED.findall(count.group(0)) or _JUDGED.findall(before)[-1:]
-        if not verdicts and (verdict := _JUDGED.match(after)):
+        verdicts = _RE.judged.findall(count.group(0)) or _RE.judged.findall(before)[-1:]
+        if not verdicts and (verdict := _RE.judged.match(after)):
             verdicts = [verdict.group(1)]
         wrong = bool(verdicts and verdicts[0])
         right, total = right + (out_of - hits if wrong else hits), total + out_of
@@ -196,10 +176,10 @@ def _fractions(text: str) -> tuple[int, int]:
 
 def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[str, tuple[int, int]]:
     """Counts without a slash, with the number of rounds that the note gives once: "A 3, B 8 of 9 rounds"."""
-    totals = {int(number) for pair in _TOTAL.findall(note) for number in pair if number}
+    totals = {int(number) for pair in _RE.total.findall(note) for number in pair if number}
     found: dict[str, tuple[int, int]] = {}
     for mention in said if len(totals) == 1 else ():
-        match = _BARE.match(mention.text) or _VERDICT_COUNT.search(mention.text)
+        match = _RE.bare.match(mention.text) or _RE.verdict_count.search(mention.text)
         if match is None or not _tallied(note, n_experts):
             continue
         text = next(group for group in match.groups() if group is not None).lower()
@@ -207,7 +187,7 @@ def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[st
         if not 0 <= hits <= out_of:
             continue
         # A bare number may be of errors because the note says so elsewhere.
-        wrong = _ABOUT_ERRORS.search(note if match.re is _BARE else match.group(0))
+        wrong = _RE.about_errors.search(note if match.re is _RE.bare else match.group(0))
         found |= dict.fromkeys(mention.letters, (out_of - hits if wrong else hits, out_of))
     return found
 
@@ -267,53 +247,6 @@ def write_counts(correct: Sequence[int], n_rounds: int) -> str:
 
 FORMATS = ("counter", "round list", "conditional counter", "last-step", "other")
 
-# One outcome, or one verdict on it, as notes write them.
-_WORD = r"(?:sunny|rainy|sun|rain)\b"
-_SIGN = r"[✓✔✗✘×]"
-_BIT = r"[01](?![\d/.%])"
-_LETTER = r"[SRWCTFYNHMX](?![A-Za-z])"
-_MARK = re.compile(r"\b(?:round|rd|day|step|turn|r|t)[ _#=]?(\d+)(?![\d/])", re.IGNORECASE)
-_ORDINAL = re.compile(r"\b(?:first|second|third|fourth|fifth) (?:round|day)\b", re.IGNORECASE)
-_STAMP = re.compile(
-    r"(?:\b(?:after|through|until|till|as of|at|by|up to|in|on|since|last|wrong|right|correct|missed|errors?)|[(,&])"
-    r"[^\w;.]*\Z",
-    re.IGNORECASE,
-)
-_NUMBER_LIST = re.compile(
-    r"\b(?:rounds?|days?|steps?|rd|r|wrong|right|correct|errors?|missed)\W*(?:(?:in|at|on)\W+)?(?:(?:rounds?|days?)\W+)?\d+"
-    r"(?:\s*(?:,|&|and|-)\s*(?:and\s+)?(?:rounds?\s*|days?\s*|r|rd)?\d+(?![\d/.%]))+",
-    re.IGNORECASE,
-)
-_BRACED = re.compile(r"(?<![A-Za-z])[A-Z]\s*[{\[]\s*\d+(?:\s*,\s*\d+)+\s*[}\]]")
-_LABEL = re.compile(r"\b(?:true_?|actual_?)?(?:label|truth|outcome|y)\s*(?:is|was|[=:])?\s*[01](?!\d)", re.IGNORECASE)
-_LABELS = re.compile(
-    rf"\b(?:labels?|truth|true|actual|outcomes?|days|weather|history|y)\b[^\d:=]{{0,12}}[:=]?\s*(?:[01]{{3,}}(?!\d)"
-    rf"|(?:{_WORD}|[01SR])(?:[,\s]+(?:{_WORD}|[01SR])(?![\w/.%])){{2,}})",
-    re.IGNORECASE,
-)
-_VAGUE = re.compile(
-    r"\b(?:often|rarely|usually|sometimes|frequently|mostly|generally|always|never|occasionally|seldom|typically|tends?|"
-    r"half the time|most experts|most of the time|if|when|whenever)\b",
-    re.IGNORECASE,
-)
-_EVERYBODY = r"all|every(?:one|body)|nobody|no ?one|none|no expert|others?|rest|both|majority"
-_VERDICT = re.compile(
-    rf"(?<!most )(?<!least )(?<!more )(?<!less )(?<!very )(?<![A-Za-z])"
-    rf"(?:{_GOOD}|{_BAD}|got it|had it|called it|on target|agreed|disagreed|matched|ok)(?![A-Za-z])"
-)
-_SAID = re.compile(rf"\b(?:said|predicted|forecast(?:ed)?|announced)\W+(?:(?:it|the)\b|{_WORD}|[01]\b)", re.IGNORECASE)
-_CONDITION = re.compile(
-    r"(?P<one>\bsun(?:ny)?\b|\bS(?=[ :=(]{0,2}\d+\s*[/%]))|(?P<zero>\brain(?:y)?\b|\bR(?=[ :=(]{0,2}\d+\s*[/%]))"
-    r"|(?:\b(?:label|y|truth|outcome|says?|saying|gives?|predict(?:s|ing)?|forecasts?|on|for|when|if [A-Z]|\| ?[A-Z])"
-    r"\s*(?:is|says?|[=:])?\s*|(?<![A-Za-z])[A-Z]\(|(?:\A|(?<=[.;|] ))(?=[01]:))(?P<bit>[01])(?![\d/.%])"
-    r"|(?<![\d/.])(?P<arrow>[01])(?:\s*(?:->|→)\s*(?=\d+\s*/)|s\b)",
-    re.IGNORECASE,
-)
-_SAID_AND_RIGHT = re.compile(rf"{_WORD}[\s,:(-]{{1,3}}((?:right|wrong|(?:in)?correct)\b)", re.IGNORECASE)
-_COUNT_OF_WORD = re.compile(r"\b(?:(sun)(?:ny)?|rain(?:y)?)\s*\(\d+\)", re.IGNORECASE)
-# "A said sunny", "it was sunny": the outcome of one round, not a condition that a tally stands under.
-_ONE_ROUND = re.compile(r"\b(?:said|was|actual\w*|today|yesterday|last \w+)\W*\Z", re.IGNORECASE)
-
 
 @dataclass(frozen=True)
 class _NoteFormat:
@@ -361,11 +294,11 @@ def classify(note: str, n_experts: int = 4) -> _NoteFormat:
     shares = re.findall(rf"(?<![A-Za-z])[{letters}]\s*[:=]?\s*[01]?\.\d+", note)
     rates = re.search(r"\b(?:accurac\w*|acc|(?:hit|success|error) rates?)\b", note, re.IGNORECASE)
     # Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted.
-    lists = [*_NUMBER_LIST.finditer(note), *_BRACED.finditer(note)]
+    lists = [*_RE.number_list.finditer(note), *_RE.braced.finditer(note)]
     # Does a sentence say of an expert, or of all or none, that it was right or wrong, or what it said?
-    subject = re.compile(rf"(?<![A-Za-z])(?:[{letters}](?![A-Za-z])|(?i:{_EVERYBODY})(?![A-Za-z]))")
+    subject = re.compile(rf"(?<![A-Za-z])(?:[{letters}](?![A-Za-z])|(?i:{_RE.everybody})(?![A-Za-z]))")
     verdict = any(
-        (_VERDICT.search(sentence.lower()) or _SAID.search(sentence))
+        (_RE.verdict.search(sentence.lower()) or _RE.said.search(sentence))
         and subject.search(sentence)
         and not re.search(r"\bwho\b", sentence)
         for sentence in re.split(r"[.;\n]", note)
@@ -380,8 +313,8 @@ def classify(note: str, n_experts: int = 4) -> _NoteFormat:
         round_numbers=marks + sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists),
         records=_records(note, letters),
         sequences=_sequences(note, n_experts),
-        labels=len(_LABEL.findall(note)),
-        vague=bool(_VAGUE.search(note)),
+        labels=len(_RE.label.findall(note)),
+        vague=bool(_RE.vague.search(note)),
         verdict=verdict,
         words=len(note.split()),
     )
@@ -404,13 +337,13 @@ def classify(note: str, n_experts: int = 4) -> _NoteFormat:
 def _marks(note: str, letters: str) -> tuple[int, int, bool]:
     """Round marks; those that begin an entry; whether the note begins with an entry."""
     name = rf"(?:Experts?[ _]?)?[{letters}](?![a-z])"
-    content = rf"(?:{name}|{_WORD}|label|y\b|actual|true|[01]{{2,}}|all|none|nobody|every|no\b)"
+    content = rf"(?:{name}|{_RE.word}|label|y\b|actual|true|[01]{{2,}}|all|none|nobody|every|no\b)"
     begins = re.compile(rf"\s*(?:[:=>|]|[-–]\s*{content}|\(?\s*{content})", re.IGNORECASE)
-    marked = [*_MARK.finditer(note), *_ORDINAL.finditer(note)]
+    marked = [*_RE.mark.finditer(note), *_RE.ordinal.finditer(note)]
     entries = [
         match
         for match in marked
-        if not _STAMP.search(note[max(0, match.start() - 12) : match.start()]) and begins.match(note, match.end())
+        if not _RE.stamp.search(note[max(0, match.start() - 12) : match.start()]) and begins.match(note, match.end())
     ]
     numbered = _enumerated(note, letters)
     first = min((match.start() for match in entries), default=len(note))
@@ -420,9 +353,9 @@ def _marks(note: str, letters: str) -> tuple[int, int, bool]:
 
 def _enumerated(note: str, letters: str) -> int:
     """How many rounds are numbered without a word: "1) 1010->1 2) ...", "1: B,C. 2: A,B."; 0 for a ranking."""
-    content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all|{_WORD}"
+    content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all|{_RE.word}"
     entry = re.compile(
-        rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_WORD}))", re.IGNORECASE
+        rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_RE.word}))", re.IGNORECASE
     )
     found = list(entry.finditer(note))
     numbers = [int(match.group(1)) for match in found]
@@ -438,7 +371,7 @@ def _records(note: str, letters: str) -> int:
     """Whole records of one round: what each of 2 or more experts said or was, or all votes as digits and the label."""
     name = rf"(?:Experts?[ _]?)?[{letters}]"
     said = r"(?:\s+(?:said|says|predicted|forecast))?"
-    one = rf"{name}{said}(?:\s*[:=(]?\s*(?:{_WORD}|{_SIGN}|{_BIT}|[+-](?!\d))|\s*[:=]\s*{_LETTER})\)?"
+    one = rf"{name}{said}(?:\s*[:=(]?\s*(?:{_RE.word}|{_RE.sign}|{_RE.bit}|[+-](?!\d))|\s*[:=]\s*{_RE.letter})\)?"
     run = re.compile(rf"(?<![A-Za-z]){one}(?:[\s,;|]*(?:and\s+)?{one})+")
     rows = 0
     for match in run.finditer(note):
@@ -446,34 +379,29 @@ def _records(note: str, letters: str) -> int:
         rows += max(names.count(letter) for letter in set(names)) if names else 1
     votes = rf"(?<![\d/.])[01](?:[, ]?[01]){{{len(letters) - 1}}}\)?"
     label = r"(?:->|→|=>|/|=|:|,?\s*(?:label|outcome|truth|y)\b\W*)\s*[01](?![\d/])"
-    right = rf"{_WORD}\s*\({name}(?:[,\s]+{name})*\)"
+    right = rf"{_RE.word}\s*\({name}(?:[,\s]+{name})*\)"
     return rows + len(re.findall(rf"{votes}\s*{label}", note)) + len(re.findall(right, note, re.IGNORECASE))
 
 
 def _sequences(note: str, n_experts: int) -> int:
     """Experts with a sequence over rounds; a sequence of 3 or more labels counts as two."""
-    value = (
-        rf"(?:(?:{_WORD}|(?:right|wrong|(?:in)?correct)\b(?!\W*\d))(?:\s*\((?!\d+\))\w+\))?|{_SIGN}|{_BIT}|{_LETTER})"
-    )
-    spread = rf"{value}(?:[,\s]+{value})+"
-    dense = rf"(?:[01]{{3,}}(?![\d/.%])|{_SIGN}{{2,}}|[CWRXTFHMSO]{{3,}}(?![a-z]))"
-    history = re.compile(rf"\s*(?:seq\w*|history|record)?\s*[:=(\[-]?\s*(?:{dense}|{spread})")
     # "A sunny correct" is what an expert said in one round, and that it was right: one value, not two.
-    said = [(one.letters, one.text, len(_SAID_AND_RIGHT.findall(one.text)) == 1) for one in mentions(note, n_experts)]
-    found = {letter for letters, text, once in said if not once and history.match(text) for letter in letters}
-    return len(found) + 2 * bool(_LABELS.search(note))
+    said = [(one, len(_RE.said_and_right.findall(one.text)) == 1) for one in mentions(note, n_experts)]
+    found = {letter for one, once in said if not once and _RE.history.match(one.text) for letter in one.letters}
+    return len(found) + 2 * bool(_RE.labels.search(note))
 
 
 def _conditional(note: str, n_experts: int) -> int:
     """Tallies under outcome 0 and under outcome 1; 0 unless there are some under both, or two right after one word."""
     conditions = []
-    for match in _CONDITION.finditer(note):
-        if not _ONE_ROUND.search(note[max(0, match.start() - 14) : match.start()]):
+    for match in _RE.condition.finditer(note):
+        if not _RE.one_round.search(note[max(0, match.start() - 14) : match.start()]):
             outcome = 1 if match["one"] else 0 if match["zero"] else int(match["bit"] or match["arrow"])
             conditions.append((match.start(), outcome))
     # Where the note's tallies stand, of every form.
-    places = [match.start() for match in _FRACTION.finditer(note) if _is_share(match)]
-    places += [match.start() for form in (_PERCENT, _VERDICT_COUNT, *_PAIRS[:3]) for match in form.finditer(note)]
+    places = [match.start() for match in _RE.fraction.finditer(note) if _is_share(match)]
+    others = (_RE.percent, _RE.verdict_count, *_RE.pairs[:3])
+    places += [match.start() for form in others for match in form.finditer(note)]
     under = [0, 0]
     for start in places + [place for _, place in _bare_tallies(note, n_experts)]:
         before = [outcome for place, outcome in conditions if place < start]
@@ -481,6 +409,6 @@ def _conditional(note: str, n_experts: int) -> int:
             under[before[-1]] += 1
     direct = len(re.findall(r"\b(?:sunny|rainy|sun|rain)[\s:=(-]*\d+\s*(?:/|of)\s*\d+", note, re.IGNORECASE))
     rates = len(re.findall(r"\b[TF][PN]\b", note))  # true and false positives and negatives
-    bare = [bool(match[1]) for match in _COUNT_OF_WORD.finditer(note)]  # "rainy(40) sunny(39)"
+    bare = [bool(match[1]) for match in _RE.count_of_word.finditer(note)]  # "rainy(40) sunny(39)"
     direct = max(direct, len(bare) if len(set(bare)) == 2 else 0)
     return sum(under) if all(under) else max(direct, rates) if max(direct, rates) >= 2 else 0
