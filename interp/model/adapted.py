@@ -161,9 +161,9 @@ class _Tap(nn.Module):
             return type(value)(*every) if hasattr(value, "_fields") else type(value)(every)
         changed = copy.copy(value)
         if isinstance(value, Mapping):
-            changed[key if key in value else list(value)[key]] = part
+            changed[key if key in value else list(value)[int(key)]] = part
         else:
-            object.__setattr__(changed, key, part)  # of a frozen dataclass, too
+            object.__setattr__(changed, str(key), part)  # of a frozen dataclass, too
         return changed
 
     def _given(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:

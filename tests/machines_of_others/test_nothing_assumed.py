@@ -403,7 +403,7 @@ TAKEN = {
         {"step": lambda m, c, f: (step(m, c, f)[0].long(), step(m, c, f)[1])}, "each of q0, q1, got .* torch.int64"
     ),
     "a channel named as the length of another": (
-        {"channels": [("h", (16,)), ("c", (50, 16), 1), ("c_length", (1,))]}, "names of their own, got h, c, c_length, c"
+        {"channels": [("h", (16,)), ("c", (50, 16), 1), ("c_length", (1,))]}, "of their own, got h, c, c_length, c"
     ),
     "a point without a name": ({"points": {3: "cell"}}, "an identifier but 'latent', got 3"),
     "the device meta": ({"module": body().to("meta")}, "where no numbers are"),
