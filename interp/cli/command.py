@@ -44,6 +44,8 @@ from interp.measure import Measured
 from interp.workers import one_thread
 
 _Many = Literal["none", "one", "several"]
+_MOST_ROWS = 20
+"""Rows of a table that are printed for people."""
 
 
 class Commands(TyperGroup):
@@ -344,8 +346,10 @@ class Say:
             terminal = Console()
             if not terminal.is_terminal:
                 terminal = Console(width=240)  # wide enough that no table wraps
-            for table in [rich_table(title, frame, title_justify="left")] if drawn is None else drawn:
+            for table in [rich_table(title, frame.head(_MOST_ROWS), title_justify="left")] if drawn is None else drawn:
                 terminal.print(table)
+            if drawn is None and len(frame) > _MOST_ROWS:
+                self.line(f"and {len(frame) - _MOST_ROWS} rows more; --json prints them all")
 
     def wrote(self, paths: Iterable[Path]) -> None:
         """Files that were written: a line each, the list ``files`` in the JSON object."""
