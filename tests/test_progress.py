@@ -1,4 +1,4 @@
-"""Bars show on a terminal and nowhere else."""
+"""Bars show on a terminal, and elsewhere a line now and then."""
 
 import os
 import pty
@@ -38,3 +38,9 @@ def test_a_hidden_bar_is_silent_on_a_terminal():
 def test_nothing_is_shown_elsewhere():
     done = subprocess.run([sys.executable, "-c", WORK.format(shown=True)], check=True, capture_output=True)
     assert done.stdout == done.stderr == b""
+
+
+def test_a_line_now_and_then_is_shown_elsewhere():
+    often = f"import interp.progress; interp.progress._EVERY = 0{WORK.format(shown=True)}"
+    done = subprocess.run([sys.executable, "-c", often], check=True, capture_output=True, text=True)
+    assert done.stderr.splitlines() == ["start: 3 of 7", "half way: 5 of 7", "steps: 2 of 3"] and not done.stdout

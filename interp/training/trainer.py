@@ -39,7 +39,7 @@ from interp.library import load, models
 from interp.machine import Machine
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
-from interp.progress import display
+from interp.progress import display, interruptible
 from interp.provenance import provenance
 from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
@@ -181,7 +181,8 @@ class _Run:
     def loop(self, last_step: int) -> None:
         shown, path = self.accelerator.is_main_process, self.folder / METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, shown)
-        with writing(path), bar as update, appending(path) if shown else nullcontext() as stream:
+        lines = appending(path) if shown else nullcontext()
+        with writing(path), bar as update, lines as stream, interruptible() as interrupted:
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()
@@ -195,10 +196,14 @@ class _Run:
                 if stream is not None:
                     record = {"step": self.at.step, "stage": self.at.stage, "loss": loss, "seconds": self.at.seconds}
                     stream.write(json.dumps({**record, **(self.at.last_evaluation if due else {})}) + "\n")
-                if self.at.step % self.config.checkpoint_every == 0 or self._finished or self.at.step >= last_step:
+                ends = self._finished or self.at.step >= last_step or interrupted()
+                if self.at.step % self.config.checkpoint_every == 0 or ends:
                     self.save()
-                excess = self.at.last_evaluation.get("excess", math.nan)
-                update(completed=self.at.step, text=f"loss {loss:.4f} excess {excess:.4f}")
+                if interrupted() and not self._finished:
+                    raise KeyboardInterrupt
+                excess = self.at.last_evaluation.get("excess")
+                beside = "" if excess is None else f" excess {excess:.4f}"
+                update(completed=self.at.step, text=f"loss {loss:.4f}{beside}")
         if self._finished and self.accelerator.is_main_process and not (self.folder / "model").exists():
             save_checkpoint(self.model, self.folder / "model")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -129,12 +130,15 @@ def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_
     assert not stale.exists() and alive.exists()
 
 
-def test_an_interrupted_run_says_where_it_goes_on(begun, monkeypatch):
-    def interrupt(run):
-        raise KeyboardInterrupt
+def test_an_interrupted_run_is_saved_after_its_step_and_says_where_it_goes_on(begun, monkeypatch):
+    step = trainer._Run.step
 
-    monkeypatch.setattr(trainer._Run, "step", interrupt)
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 2 of 4; the same command goes on from step 2"):
+    def interrupted(run):
+        signal.raise_signal(signal.SIGINT)
+        return step(run)
+
+    monkeypatch.setattr(trainer._Run, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3 of 4; the same command goes on from step 3"):
         train(CONFIG, begun, name="m")
 
 
