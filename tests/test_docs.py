@@ -46,6 +46,7 @@ ALLOWED = {
     "docs/audit.md": 8,
     "docs/explanation/errata.md": 4,
     "docs/howto/explore.md": 5,
+    "docs/howto/llm.md": 22,
     "docs/howto/scale.md": 11,
     "docs/learned-models.md": 22,
     "docs/seeds.md": 20,

@@ -26,7 +26,7 @@ one of them is 2 or more or has a sign.
 
 :func:`read_counts` gives the numbers where a note tells both how often an expert was right and out of how many.
 
-This folder's README says how good they are on the labelled notes of ``tests/llm/notes.jsonl``. The same person wrote
+``docs/howto/llm.md`` says how good they are on the labelled notes of ``tests/llm/notes.jsonl``. The same person wrote
 notes and rules.
 """
 

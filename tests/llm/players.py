@@ -130,7 +130,7 @@ NOISY = {
     "Bayes, 8 of 100 wrong": Player(noisy(bayes, 0.08), ("bayes",)),
 }
 GROUPS = {"seen": SEEN, "unseen": UNSEEN, "noisy": NOISY}
-TABLE = Path(__file__).parents[2] / "docs" / "players.csv"
+TABLE, PAGE = (Path(__file__).parents[2] / "docs" / name for name in ("players.csv", "howto/llm.md"))
 _SEED = 7
 
 

@@ -15,7 +15,6 @@ import pytest
 from circuits.compare.choices import _FEWEST, behaviour
 from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
-from interp.llm import notes
 from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Job, instances, plan
@@ -251,9 +250,9 @@ def test_baselines_on_fresh_instances_are_near_the_papers() -> None:
     assert np.array_equal(played["ours", "flat"], played["Bayes predictor, the regime's own prior", "flat"])
 
 
-def test_the_readme_holds_the_table_of_known_players() -> None:
+def test_the_page_holds_the_table_of_known_players() -> None:
     """What is said of twelve players, of six that no threshold was chosen on, and of noisy ones on draws held out."""
-    whole, readme = pd.read_csv(known.TABLE), (Path(notes.__file__).parent / "README.md").read_text(encoding="utf-8")
+    whole, readme = pd.read_csv(known.TABLE), known.PAGE.read_text(encoding="utf-8")
     assert known.table() in readme and known.counts() in readme
     assert not (whole["is"] == "wrong").any()
     found = whole.query("seed == 7")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interp.llm import notes
 from interp.llm.notes import FORMATS, check_counts, classify, read_counts, write_counts
 from tests.llm.note_rules import LABELLED, table
+from tests.llm.players import PAGE
 
 FOUND = [classify(note).format for note in LABELLED["note"]]
 
@@ -44,9 +44,9 @@ def test_the_rules_are_right_on_all_notes_but_eleven() -> None:
     ]
 
 
-def test_the_readme_holds_the_table_of_notes_that_no_rule_was_changed_for() -> None:
+def test_the_page_holds_the_table_of_notes_that_no_rule_was_changed_for() -> None:
     """Precision and recall of each format with exact intervals, on notes written after the rules."""
-    readme = Path(notes.__file__).with_name("README.md").read_text(encoding="utf-8")
+    readme = PAGE.read_text(encoding="utf-8")
     assert table("second held out") in readme
 
 
