@@ -25,49 +25,6 @@ Not here: what a machine computes (the algorithms of ``interp.tasks``), learned 
 (``probes``). Importing this package imports no torch.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from interp.lazy import facade
 
-if TYPE_CHECKING:
-    from circuits.basis import Basis, Direction, PositionCode
-    from circuits.circuit import Circuit, Edge, Location
-    from circuits.compiler import compile_circuit
-    from circuits.heads import Head, Neuron
-    from circuits.registry import CircuitRecord, build, differentiable, from_origin, load, models, register
-    from circuits.verification import verify, verify_machine
-
-__all__ = [
-    "Basis",
-    "Circuit",
-    "CircuitRecord",
-    "Direction",
-    "Edge",
-    "Head",
-    "Location",
-    "Neuron",
-    "PositionCode",
-    "build",
-    "compile_circuit",
-    "differentiable",
-    "from_origin",
-    "load",
-    "models",
-    "register",
-    "verify",
-    "verify_machine",
-]
-
-__getattr__, __dir__ = facade(
-    __name__,
-    {
-        "circuits.basis": "Basis Direction PositionCode",
-        "circuits.circuit": "Circuit Edge Location",
-        "circuits.compiler": "compile_circuit",
-        "circuits.heads": "Head Neuron",
-        "circuits.registry": "CircuitRecord build differentiable from_origin load models register",
-        "circuits.verification": "verify verify_machine",
-    },
-)
+__getattr__, __dir__, __all__ = facade(__name__)

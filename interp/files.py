@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import json
 import logging
 import math
@@ -21,7 +22,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
@@ -157,6 +158,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a table (a CSV file) that ships beside the code, by its columns."""
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
+
+
+def digest_of(about: Any, parts: Iterable[bytes] = ()) -> str:
+    """SHA-256 of what JSON says, and of ``parts`` after it: what was edited has another."""
+    sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for part in parts:
+        sha.update(part)
+    return sha.hexdigest()
 
 
 def temporary_beside(path: Path) -> Path:

@@ -6,8 +6,9 @@ build them stand above it: both are named, and imported when somebody asks.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -52,26 +53,30 @@ def named(name: str) -> Any:
         raise InputError(f"{name!r} names nothing: there is no module {error.name!r}; give 'module:name'") from error
 
 
-def facade(package: str, homes: Mapping[str, str], **renamed: str) -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    """``__getattr__`` and ``__dir__`` of a package whose names and rooms are imported when they are first used.
+def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names and rooms are imported when first used.
 
-    ``homes``: module -> the names that it holds, a space apart; ``renamed``: a name of the package -> "module:name".
-    Its rooms are the packages in it.
+    The names are those that the package's ``__init__.pyi`` imports, for type checkers and for this function; its rooms
+    are the packages in it.
     """
-    known = {name: f"{home}:{name}" for home, names in homes.items() for name in names.split()} | renamed
+    path = sys.modules[package].__path__
+    stub = Path(path[0], "__init__.pyi").read_text(encoding="utf-8")
+    homes = re.findall(r"^from (\S+) import (.+)$", stub, re.MULTILINE)
+    known = {
+        name: f"{home}:{name}" for home, line in homes for name in re.findall(r"(\w+) as", line) if home != package
+    }
 
     def rooms() -> list[str]:
-        return [module.name for module in iter_modules(sys.modules[package].__path__) if module.ispkg]
+        return [module.name for module in iter_modules(path) if module.ispkg]
 
     def get(name: str) -> Any:
         if name in known:
             return named(known[name])
         if name in rooms():
             return import_module(f"{package}.{name}")
-        names = ", ".join(sys.modules[package].__all__)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {names}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(known))}")
 
-    return get, lambda: sorted({*sys.modules[package].__all__, *rooms()})
+    return get, lambda: sorted({*known, *rooms()}), sorted(known)
 
 
 def enter(**modules: str) -> None:

@@ -25,6 +25,8 @@ HUES: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _TABLES[
 
 LIGHT = {name: light for name, (light, _) in HUES.items()}
 CYCLE = tuple(LIGHT.values())
+STYLE: dict[str, Any] = {key: {**LIGHT, "ink": INK}.get(value, value) for key, value in _TABLES["style"].items()}
+"""Settings of matplotlib for every figure."""
 
 _DASHES: dict[str, Any] = {name: (0, tuple(lengths)) if lengths else "-" for name, lengths in _TABLES["dashes"].items()}
 """Dash name -> what matplotlib calls it."""

@@ -20,43 +20,17 @@ from matplotlib.figure import Figure
 from interp import foreign
 from interp.checks import checked
 from interp.display import drawn
-from interp.palette import INK, LIGHT, PAPER
+from interp.palette import INK, LIGHT, PAPER, STYLE
 
 WIDTH = 9.6
 """Inches: the width of a page's column."""
-
-_STYLE: dict[str, Any] = {
-    "font.size": 9.5,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.edgecolor": LIGHT["grey"],
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": LIGHT["grey"],
-    "grid.alpha": 0.22,
-    "grid.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.color": LIGHT["grey"],
-    "ytick.color": LIGHT["grey"],
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "lines.linewidth": 1.5,
-    "lines.solid_capstyle": "round",
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-}
 
 _Draw = TypeVar("_Draw", bound=Callable[..., Figure])
 
 
 def house_style(**more: Any) -> Any:
     """A context in which matplotlib has this style (and ``more``), whatever the caller has set; restored at its end."""
-    return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **_STYLE, **more})
+    return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **STYLE, **more})
 
 
 def styled(draw: _Draw) -> _Draw:

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 import interp
 from interp.errors import InputError
+from interp.files import digest_of
 from interp.finished import Finished
 from interp.llm.backend import AGENTS, Settings
 from interp.llm.loading import from_trace
@@ -170,7 +171,7 @@ def test_a_rollout_that_does_not_fit_together_is_refused(edit, signed, tmp_path)
         del about["digest"]
         digests = {name: saved.hashlib.sha256(saved.content_of(name, one)).hexdigest() for name, one in held.items()}
         about["sha256"] = digests
-        about["digest"] = saved._digest(about)
+        about["digest"] = digest_of(about)
     save_file(held, path, metadata={"rollout": json.dumps(about)})
     with pytest.raises(InputError):
         saved.load(path)

@@ -17,12 +17,4 @@ machines are the same (``circuits.compare``).
 
 from interp.lazy import facade
 
-__all__ = ["FULL", "QUICK", "THRESHOLDS", "AuditResult", "Scope", "audit"]
-
-__getattr__, __dir__ = facade(
-    __name__,
-    {
-        "interp.audit.battery": "AuditResult audit",
-        "interp.audit.trial": "FULL QUICK THRESHOLDS Scope",
-    },
-)
+__getattr__, __dir__, __all__ = facade(__name__)

@@ -13,6 +13,4 @@ against learned (``circuits``), pictures (``reports``).
 
 from interp.lazy import facade
 
-__all__ = ["MODEL", "EvaluationPlan", "row"]
-
-__getattr__, __dir__ = facade(__name__, {"interp.evaluation.plan": "MODEL EvaluationPlan row"})
+__getattr__, __dir__, __all__ = facade(__name__)

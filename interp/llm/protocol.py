@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.files import file_to_write
+from interp.files import digest_of, file_to_write
 from interp.llm.schemes import Answer, Condition, Message, Turn, json_in, read_answer
 
 
@@ -59,7 +59,7 @@ class Request:
     @property
     def sha256(self) -> str:
         """Digest of the messages: what a recorded call is compared by when a run is resumed."""
-        return hashlib.sha256(json.dumps(self.messages, sort_keys=True).encode()).hexdigest()
+        return digest_of(self.messages)
 
     def seed(self, instance: str) -> int:
         """A sampling seed that depends on the instance, round, turn and attempt alone (31 bits)."""
@@ -251,7 +251,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
             break
         record = json_in(line)
         require(
-            isinstance(record, dict) and record.pop(_DIGEST, None) == _digest(record),
+            isinstance(record, dict) and record.pop(_DIGEST, None) == digest_of(record),
             f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again",
         )
         records.append(record)
@@ -261,13 +261,8 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 def line_of(record: Mapping[str, Any]) -> bytes:
     """A record as a line of a trace, with its digest."""
-    signed = {**record, _DIGEST: _digest(record)}
+    signed = {**record, _DIGEST: digest_of(record)}
     return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
-
-
-def _digest(record: Mapping[str, Any]) -> str:
-    """SHA-256 of a line's contents: an edited answer or label is no longer the one that was recorded."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def _check_header(

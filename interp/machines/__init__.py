@@ -12,20 +12,6 @@ says a round as numbers, for a model that has no input format of its own. What a
 :mod:`interp.machine`; what is trained here, in :mod:`interp.training`.
 """
 
-from typing import TYPE_CHECKING
-
 from interp.lazy import facade
 
-if TYPE_CHECKING:
-    from interp.machines.recurrent import Said, agent, cell, loop, read_agent
-    from interp.machines.sequences import hrm, read_coconut, state_space, thoughts
-
-__all__ = ["Said", "agent", "cell", "hrm", "loop", "read_agent", "read_coconut", "state_space", "thoughts"]
-
-__getattr__, __dir__ = facade(
-    __name__,
-    {
-        "interp.machines.recurrent": "Said agent cell loop read_agent",
-        "interp.machines.sequences": "hrm read_coconut state_space thoughts",
-    },
-)
+__getattr__, __dir__, __all__ = facade(__name__)

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from interp import catalog
 from interp.checks import MOST_GB, checked, file_path, refuse_above
 from interp.errors import InputError, require
-from interp.files import read_json, reading, temporary_beside, write_json, write_text, writing
+from interp.files import digest_of, read_json, reading, temporary_beside, write_json, write_text, writing
 from interp.kinds import shown
 from interp.lazy import entry
 from interp.machine import Machine
@@ -134,7 +134,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
                 "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
                 "config": config,
             }
-            write_json(staging / "config.json", {**about, "digest": _digest(about)})
+            write_json(staging / "config.json", {**about, "digest": digest_of(about)})
             if card is not None:
                 write_text(staging / "README.md", card)
             staging.chmod(0o755)
@@ -272,15 +272,10 @@ def _check_about(folder: Path, about: dict[str, Any]) -> None:
     known = version == _FORMAT_VERSION and not isinstance(version, bool)
     require(known, f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}")
     require(
-        about.get("digest") == _digest({key: value for key, value in about.items() if key != "digest"}),
+        about.get("digest") == digest_of({key: value for key, value in about.items() if key != "digest"}),
         f"{str(folder / 'config.json')!r} was edited: its digest is not that of its contents; fetch the checkpoint "
         "again, or change the model in Python and save it with save_checkpoint",
     )
-
-
-def _digest(about: dict[str, Any]) -> str:
-    """SHA-256 of everything that ``config.json`` says beside its digest; the weights' own is part of it."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def _check_finite(tensors: dict[str, torch.Tensor], what: str) -> None:

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -31,7 +30,7 @@ from torch import Tensor
 
 from interp.checks import checked, file_path
 from interp.errors import InputError, require, require_known, unknown_name
-from interp.files import json_values, reading, write_atomic
+from interp.files import digest_of, json_values, reading, write_atomic
 from interp.foreign import loaded
 from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
@@ -59,7 +58,7 @@ def save(run: Rollout, path: str | Path) -> Path:
     # Cloned, because a tensor that stands in two places of a rollout is refused by safetensors.
     stored = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     about["sha256"] = {name: hashlib.sha256(content_of(name, tensor)).hexdigest() for name, tensor in stored.items()}
-    header = {"rollout": json.dumps({**about, "digest": _digest(about)})}
+    header = {"rollout": json.dumps({**about, "digest": digest_of(about)})}
     return write_atomic(Path(path), lambda temporary: save_file(stored, temporary, metadata=header))
 
 
@@ -76,7 +75,9 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
         version = about["format_version"]
         require(version == _FORMAT, f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}")
         digest = about.pop("digest", None)
-        require(digest == _digest(about) and set(about["sha256"]) == set(held), f"{str(path)!r} was edited: {_EDITED}")
+        require(
+            digest == digest_of(about) and set(about["sha256"]) == set(held), f"{str(path)!r} was edited: {_EDITED}"
+        )
         cached = [name.removeprefix(_CACHE) for name in held if name.startswith(_CACHE)]
         for name in names or ():
             if name not in cached:
@@ -134,7 +135,3 @@ def content_of(name: str, tensor: Tensor) -> bytes:
     """A tensor as bytes that no other tensor has: its name, type and sizes, then its numbers."""
     head = f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
     return head + tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _digest(about: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()

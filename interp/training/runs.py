@@ -12,7 +12,6 @@ not tuned one by one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import Counter
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from interp.checks import checked
 from interp.errors import require
-from interp.files import read_json, reading, write_atomic
+from interp.files import digest_of, read_json, reading, write_atomic
 from interp.library import SHIPPED
 from interp.machine import Machine
 from interp.model.checkpoints import built
@@ -175,10 +174,7 @@ def cut_metrics(folder: Path, step: int) -> None:
 
 
 def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        sha.update(content_of(name, tensor))
-    return sha.hexdigest()
+    return digest_of(about, (content_of(name, tensor) for name, tensor in sorted(tensors.items())))
 
 
 def _step_of(line: str) -> float:

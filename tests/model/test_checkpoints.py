@@ -13,7 +13,8 @@ import interp
 import lab
 from interp import catalog, tasks
 from interp.errors import InputError
-from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
+from interp.files import digest_of
+from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts import ExpertEpisodes
@@ -36,7 +37,7 @@ def rewrite(folder, change):
         (about if name in about else about["config"])[name] = value
     about["sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     about = {key: value for key, value in about.items() if key != "digest"}
-    (folder / "config.json").write_text(json.dumps({**about, "digest": _digest(about)}))
+    (folder / "config.json").write_text(json.dumps({**about, "digest": digest_of(about)}))
 
 
 def test_a_saved_model_loads_with_the_same_identity(saved):

@@ -21,8 +21,9 @@ from interp import library
 from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation.experts import regret
+from interp.files import digest_of
 from interp.model import checkpoints
-from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
+from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
 from interp.tasks import experts
@@ -335,7 +336,7 @@ def test_an_edited_checkpoint_is_refused(saved):
         load_checkpoint(folder)
     for name, why in (("predicts", "lacks predicts"), ("layout", "lacks layout")):
         cut = {**about, "config": {key: value for key, value in about["config"].items() if key != name}}
-        cut["digest"] = _digest({key: value for key, value in cut.items() if key != "digest"})
+        cut["digest"] = digest_of({key: value for key, value in cut.items() if key != "digest"})
         (folder / "config.json").write_text(json.dumps(cut))
         with pytest.raises(InputError, match=why):
             load_checkpoint(folder)

@@ -1,0 +1,8 @@
+"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+
+from interp.audit.battery import AuditResult as AuditResult
+from interp.audit.battery import audit as audit
+from interp.audit.trial import FULL as FULL
+from interp.audit.trial import QUICK as QUICK
+from interp.audit.trial import THRESHOLDS as THRESHOLDS
+from interp.audit.trial import Scope as Scope

@@ -1,0 +1,7 @@
+"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+
+from interp.evaluation import experts as experts
+from interp.evaluation import qlearning as qlearning
+from interp.evaluation.plan import MODEL as MODEL
+from interp.evaluation.plan import EvaluationPlan as EvaluationPlan
+from interp.evaluation.plan import row as row

@@ -1,0 +1,11 @@
+"""What type checkers see of the package, and which names it has (`interp.lazy.facade`)."""
+
+from interp.machines.recurrent import Said as Said
+from interp.machines.recurrent import agent as agent
+from interp.machines.recurrent import cell as cell
+from interp.machines.recurrent import loop as loop
+from interp.machines.recurrent import read_agent as read_agent
+from interp.machines.sequences import hrm as hrm
+from interp.machines.sequences import read_coconut as read_coconut
+from interp.machines.sequences import state_space as state_space
+from interp.machines.sequences import thoughts as thoughts
