@@ -21,6 +21,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -158,6 +159,11 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a table (a CSV file) that ships beside the code, by its columns."""
     with path.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file that ships beside the code, by name."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def digest_of(about: Any, parts: Iterable[bytes] = ()) -> str:

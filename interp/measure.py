@@ -23,13 +23,15 @@ What a word is NOT: corrected for the number of claims, or about any other model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import isnan, nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.display import table_html
 from interp.errors import require, require_known
+from interp.files import read_tables
 from interp.statistics import NO_NUMBER, Interval
 
 if TYPE_CHECKING:
@@ -260,6 +262,26 @@ class Measure:
         least = "at least" if self.side == "above" else "at most"
         control = f"; {self.strongest} {self.controls[self.strongest].number:.3g}" if self.strongest else ""
         return f"{text} {self.unit} {self.number}, {least} {self.threshold:g}{control}.".replace(".  ", ". ")
+
+
+def claims(path: Path) -> Callable[..., Measure]:
+    """What is fixed of the claims of a TOML file, a table each, as a function that makes their measures.
+
+    What it returns is called as ``claim(key, number, threshold, ..., **changes)``; what stands in braces in a text of
+    the file is filled from ``words``.
+    """
+    fixed = read_tables(path)
+
+    def claim(
+        key: str, number: Interval = NO_NUMBER, words: Mapping[str, Any] | None = None, **changes: Any
+    ) -> Measure:
+        known = {
+            name: text.format(**words or {}) if isinstance(text, str) else text for name, text in fixed[key].items()
+        }
+        known["rests_on"] = tuple(known.get("rests_on", ()))
+        return Measure(**{"key": key, "number": number, **known, **changes})
+
+    return claim
 
 
 def best_of(values: Iterable[float], side: Side = "above") -> Control:

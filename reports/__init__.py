@@ -22,19 +22,3 @@ that. The computations that a report shows are not here: they belong to ``interp
 
 Import from the modules; nothing is re-exported, so that this package stays light (no matplotlib, no torch).
 """
-
-__all__ = [
-    "arrows",
-    "attention",
-    "benchmark",
-    "blocks",
-    "build",
-    "comparison",
-    "evaluation",
-    "llm",
-    "page",
-    "panels",
-    "part",
-    "parts",
-    "tasks",
-]

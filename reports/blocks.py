@@ -15,7 +15,6 @@ import hashlib
 import math
 import re
 import secrets
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -28,8 +27,9 @@ import pandas as pd
 from interp import foreign, palette
 from interp.checks import checked, checked_fields
 from interp.errors import require, require_known
+from interp.files import read_tables
 from interp.kinds import shown
-from interp.measure import UNTRAINED, WORDS, Control, Measure, to_frame
+from interp.measure import UNTRAINED, WORDS, Control, Measure, claims, to_frame
 from interp.statistics import Interval
 
 _SMALL = 1e-3
@@ -354,7 +354,9 @@ def _percent(value: float) -> float:
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-TEXTS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text("utf-8"))
+claim = claims(Path(__file__).with_name("claims.toml"))
+"""The measure of a claim of a page: ``claim(key, number, ...)``."""
+TEXTS = read_tables(Path(__file__).with_name("texts.toml"))
 """The longer texts of pages, by the file that shows them."""
 
 

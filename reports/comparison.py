@@ -9,7 +9,6 @@ which nothing was decided; a part that does not apply is joined by none.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
@@ -26,6 +25,7 @@ from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.effects import WherePart
 from circuits.compare.state import StatePart
 from interp import figures, tasks
+from interp.files import read_tables
 from interp.measure import Measure, Word
 from interp.palette import INK, LIGHT, PAPER
 from interp.statistics import Interval
@@ -46,7 +46,7 @@ _MEASURES = {
     "normal": ("mean of both Kullback-Leibler divergences", "predicted mean"),
 }
 """Kind of prediction -> by what predictions are apart, and what is drawn."""
-_TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
 """Key of a part -> its title and its text, in page order."""
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
 """Columns of a part's table that are controls of its number."""

@@ -33,7 +33,7 @@ from interp.tasks.experts import ExpertEpisodes
 from reports import panels
 from reports.blocks import TEXTS, Figure, Prose, Summary, Table, joined
 from reports.page import Report, Section, write_listed
-from reports.parts.closing import PAPER, PRINTED, commands, titled
+from reports.parts.closing import PAPER, PRINTED, commands, shown_on, titled
 
 
 @checked
@@ -293,14 +293,7 @@ def _banded(part: pd.DataFrame, key: pd.Series[Any], name: pd.Series[Any] | None
 
 def _covered(has_notes: bool) -> Section:
     """Where this page has the paper's figures and tables on LLMs."""
-    where = {
-        "3": ("Prompts", "the prompts as they were sent, as text"),
-        "4": ("Regret over rounds", "our instances and wording; curves are named at their ends"),
-        "15": ("Regret over rounds", "only the regimes and models of these traces"),
-        "table 1": ("Regret after the last round", "the paper's rows stand beside ours"),
-        "table 2": ("Regret after the last round", "the paper's rows stand beside ours"),
-        "table 3": ("Notes" if has_notes else "", "formats by written rules" if has_notes else "no run wrote notes"),
-    }
+    where = shown_on("llm") | ({} if has_notes else {"table 3": ("", "no run wrote notes")})
     rows = [
         {"figure": number, "what it shows": PRINTED[number][0], "where": at or "nowhere", "what differs": differs}
         for number, (at, differs) in where.items()

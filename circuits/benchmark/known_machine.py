@@ -48,6 +48,7 @@ from interp import tasks
 from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require, require_known
+from interp.files import read_tables
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, Site
@@ -58,35 +59,10 @@ from interp.task import Task
 
 _EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""
-_SOFTMAX = {"eta": 60.0}
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "R": ("wma-handwired", {"variant": "R"}),
-    "R, softmax": ("wma-handwired", {"variant": "R", **_SOFTMAX}),
-    "P": ("wma-handwired", {"variant": "P"}),
-    "P, softmax": ("wma-handwired", {"variant": "P", **_SOFTMAX}),
-    "mlp": ("qlearning-handwired", {"variant": "mlp"}),
-    "mlp, softmax": ("qlearning-handwired", {"variant": "mlp", **_SOFTMAX}),
-    "softmlp": ("qlearning-handwired", {"variant": "softmlp"}),
-    "softmlp, softmax": ("qlearning-handwired", {"variant": "softmlp", **_SOFTMAX}),
-    "lin": ("qlearning-handwired", {"variant": "lin"}),
-    "lin, softmax": ("qlearning-handwired", {"variant": "lin", **_SOFTMAX}),
-    "sum": ("reachability-handwired", {"expand": "sum"}),
-    "mean": ("reachability-handwired", {"expand": "mean"}),
-    "mean, softmax": ("reachability-handwired", _SOFTMAX),
-}
+_FORMS = read_tables(Path(__file__).with_name("forms.toml"))
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {form: (of.pop("machine"), of) for form, of in _FORMS["forms"].items()}
 """Every form of every machine: its name in the registry, and the arguments that choose the form."""
-SIZES: dict[bool, dict[str, dict[str, int]]] = {
-    True: {
-        "wma-handwired": {"n_experts": 3},
-        "qlearning-handwired": {"n_states": 3, "n_actions": 2},
-        "reachability-handwired": {"n_nodes": 5, "n_edges": 4},
-    },
-    False: {
-        "wma-handwired": {"n_experts": 5},
-        "qlearning-handwired": {"n_states": 4, "n_actions": 3},
-        "reachability-handwired": {"n_nodes": 8, "n_edges": 12},
-    },
-}
+SIZES: dict[bool, dict[str, dict[str, int]]] = {True: _FORMS["quick"], False: _FORMS["full"]}
 """Quick or not -> the sizes of each machine."""
 VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
 _OVERLAPPING = ("R", "P", "P, softmax")

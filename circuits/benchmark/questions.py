@@ -21,6 +21,7 @@ leads to no other prediction there, because the state forgets it or because noth
 from __future__ import annotations
 
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,18 @@ from circuits.benchmark.material import ANOTHER, EXITS, Exit, Material
 from circuits.benchmark.question import QUESTIONS as QUESTIONS
 from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
 from interp.display import lacks
+from interp.files import read_tables
 from interp.interventions.ablation import SHARES
 from interp.interventions.sites import Place, Site
 from interp.machine import Machine
+
+_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
+
+
+def _challenge(key: str, **functions: Any) -> Challenge:
+    """The question whose texts stand under ``key`` in ``questions.toml``."""
+    return Challenge(key, **_TEXTS[key], **functions)
+
 
 _KINDS = ("content", "constant", "clean-up")
 """The kinds of edges, the one that matters most first."""
@@ -120,28 +130,9 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
 
 
 pose(
-    Challenge(
-        key="edges",
-        name="which edges",
-        asked="Which edges does a round have: which head, MLP or exit reads what which part wrote, at which port?",
-        true="The construction's own table of edges, which is checked against what parts read in running models.",
-        scored=(
-            "Content edges against edges that do not exist (AUROC, average precision, recall at the true size); "
-            "constant wiring, clean-up and all kinds together apart; true edges of which no cut changes anything on "
-            "these episodes (inert) are left out; areas under the faithfulness curve as in MIB."
-        ),
-        headline="ap",
-        truth=_edges,
-        grade=_grade_edges,
-        oracle=_true_edges,
-    ),
-    Challenge(
-        key="nodes",
-        name="which nodes",
-        asked="Which of a round's embedding, heads and MLPs write something that varies and that another part reads?",
-        true="The kinds of the edges that leave each node in the construction's table.",
-        scored="Content nodes against all others; nodes that anything reads against nodes that nothing reads, apart.",
-        headline="auroc",
+    _challenge("edges", truth=_edges, grade=_grade_edges, oracle=_true_edges),
+    _challenge(
+        "nodes",
         truth=_nodes,
         grade=_grade_nodes,
         # Content nodes above nodes of other kinds, these above nodes that nothing reads.
@@ -257,23 +248,13 @@ def _families(subject: KnownMachine, material: Material) -> Truth:
 
 
 pose(
-    Challenge(
-        key="where",
-        name="where variables live",
-        asked="At which sites of the residual stream is a variable held in a form that the rest of the round uses?",
-        true="The construction's locations; of trained subjects the sites that interchanges tied.",
-        scored="Sites that hold a variable against other positions of the same hook points, over all variables.",
-        headline="ap",
+    _challenge(
+        "where",
         truth=_where,
         grade=lambda subject, material, answer: ranking(material.truth("where"), answer, "held"),
     ),
-    Challenge(
-        key="subspace",
-        name="in which directions",
-        asked="In which directions of a site does a variable live, given that it lives there?",
-        true="The construction's directions; of trained subjects those that interchanges tied.",
-        scored="Mean squared cosine of the principal angles (chance: rank over d_model).",
-        headline="cosine2",
+    _challenge(
+        "subspace",
         # Every item is true, each of a kind of its own: there are no false ones.
         truth=lambda subject, material: {item: " @ ".join(item) for item in _bases(subject, material)},
         grade=_grade_subspaces,
@@ -287,26 +268,16 @@ pose(
             },
         ),
     ),
-    Challenge(
-        key="exists",
-        name="which variables exist",
-        asked="Which variables does the machine hold anywhere in its residual stream, and which does it not?",
-        true="The variables that have a location, against the same variables of another episode.",
-        scored="Ranking (AUROC); power and 1 - false-discovery rate of what is declared to exist.",
-        headline="auroc",
+    _challenge(
+        "exists",
         truth=lambda subject, material: {
             **dict.fromkeys(_held(subject, material), "held"),
             **{ELSEWHERE + key: "" for key in _held(subject, material)},
         },
         grade=_grade_existing,
     ),
-    Challenge(
-        key="algorithm",
-        name="which algorithm",
-        asked="Which algorithm known to the task's comparison does the machine compute, whatever its parameters?",
-        true="The algorithm that the machine was constructed, or trained, to compute.",
-        scored="Its rank among families that do not contain it (AUROC); whether it is declared (recall, precision).",
-        headline="auroc",
+    _challenge(
+        "algorithm",
         truth=_families,
         grade=lambda subject, material, answer: ranking(material.truth("algorithm"), answer, "computed"),
     ),
@@ -370,13 +341,8 @@ def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 pose(
-    Challenge(
-        key="rounds",
-        name="through which rounds",
-        asked="Which rounds read latents that carry the effect of a changed input on what a later round predicts?",
-        true="From the round after the change to the one read, where the algorithm's state and prediction differ.",
-        scored="Ranking of rounds (AUROC); against rounds before the change, after the reading, of no effect, apart.",
-        headline="auroc",
+    _challenge(
+        "rounds",
         truth=_carrying,
         grade=_grade_rounds,
     )

@@ -286,17 +286,20 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 @cache
-def read_presets(task: str) -> Mapping[str, TrainingConfig]:
-    """The presets that ship for a task: tables of a TOML file, of which one may be ``like`` an earlier one.
+def shipped(task: str) -> Mapping[str, Any]:
+    """What ships of a task's goal in a TOML file: its ``presets``, and what a card says (the table ``about``).
 
-    >>> sorted(read_presets("experts"))
+    A preset may be ``like`` an earlier one.
+
+    >>> sorted(shipped("experts")["presets"])
     ['laptop', 'laptop-wide', 'paper']
     """
-    found: dict[str, TrainingConfig] = {}
-    for name, given in read_toml(Path(__file__).parent / "goals" / f"{task}.toml").items():
+    tables = read_toml(Path(__file__).parent / "goals" / f"{task}.toml")
+    about, found = tables.pop("about"), dict[str, TrainingConfig]()
+    for name, given in tables.items():
         base = found[given.pop("like")].to_dict() if "like" in given else {}
         found[name] = TrainingConfig.from_dict({**base, **given})
-    return found
+    return {**about, "limits": tuple(about["limits"]), "presets": found}
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -20,12 +20,22 @@ from reports.part import Context, Part
 from reports.parts import probing
 
 PAPER = "The paper's figures"
-PRINTED = {row["figure"]: (row["shows"], row["report"]) for row in read_rows(Path(__file__).with_name("paper.csv"))}
+_ROWS = read_rows(Path(__file__).with_name("paper.csv"))
+PRINTED = {row["figure"]: (row["shows"], row["report"]) for row in _ROWS}
 """Number of a figure or table of the paper -> what it shows, and the report that has it."""
 _PAPER_TEXT = (
     "This table says where each figure of the paper that our models can make is shown. The paper's models are not "
     "ours: compare the numbers with those beside them here, not with the printed curves."
 )
+
+
+def shown_on(page: str) -> dict[str, tuple[str, str]]:
+    """Number of a figure that a page shows -> the part or section that shows it, and what differs there.
+
+    >>> shown_on("llm")["3"]
+    ('Prompts', 'the prompts as they were sent, as text')
+    """
+    return {row["figure"]: (row["part"], row["differs"]) for row in _ROWS if row["page"] == page}
 
 
 def paper(here: Mapping[str, tuple[str, str]]) -> Part:

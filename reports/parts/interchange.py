@@ -20,7 +20,7 @@ from interp.interventions import causal_tables
 from interp.measure import NOTHING, WORDS, Control, Measure, listed
 from interp.statistics import Interval
 from reports import panels
-from reports.blocks import TEXTS, Figure, Measures, Prose, Table, cell, joined, number, plain
+from reports.blocks import TEXTS, Figure, Measures, Prose, Table, cell, claim, joined, number, plain
 from reports.part import Context, Part
 
 _TEXT = TEXTS["interchange"]["text"]
@@ -266,24 +266,18 @@ def steering() -> Part:
 
 def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
     """That doses which move the algorithm move the model alike, and random directions do not: the worst decides."""
-    claim = "At every dose, a state written into the latents moves the prediction as it moves the algorithm's"
     rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
     moving = frame[((frame["algorithm"] - rest).abs() >= _SMALLEST) & frame["score"].notna()]
     if moving.empty:
         none = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST}"
-        return [Measure("steering", claim, unless={"undecided": none})]
+        return [claim("steering", unless={"undecided": none})]
     worst = moving.loc[moving["score"].idxmin()]
     return [
-        Measure(
+        claim(
             "steering",
-            claim,
             Interval(*worst[["score", "score_low", "score_high"]]),
-            _MOST,
-            unit="share of the algorithm's move",
             controls={"random directions": Control(float(worst["random_score"]))},
             about=f"dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1),
-            yes="follows a state that is written into it",
-            no="follows a state that is written into it only in part",
         )
     ]
 

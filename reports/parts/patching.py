@@ -15,7 +15,7 @@ from interp.interventions.sites import sites
 from interp.measure import Control, Measure, decisive
 from interp.statistics import Interval
 from reports.attention import Heads, heads_of
-from reports.blocks import TEXTS, Figure, Prose, Table, cell, joined, pivoted
+from reports.blocks import TEXTS, Figure, Prose, Table, cell, claim, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing
 
 _LISTED = 0.01
@@ -163,33 +163,12 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     """That few edges suffice for the difference, and as many at random do not."""
     circuit = tables["circuit"].iloc[0]
     random, share = float(circuit["random_max"]), circuit["size"] / circuit["of"]
-    kept = Measure(
-        "faithful",
-        "They keep more of the difference than as many at random",
-        Interval(circuit["faithfulness"], circuit["low"], circuit["high"]),
-        random,
-        unit="faithfulness",
-        controls={"the best of as many at random": Control(random)},
-    )
-    few = Measure(
-        "few",
-        "They are few",
-        Interval(share, share, share),
-        0.5,
-        "below",
-        unit="share of the edges",
-        needs_control=False,
-    )
-    return [
-        decisive(
-            [kept, few],
-            key="edges",
-            claim="At most half of the edges suffice for the difference that another episode's latents make",
-            about=f"{circuit['size']} of {circuit['of']} edges",
-            yes="needs at most half of its edges",
-            no="needs more than half of its edges",
-        )
-    ]
+    number = Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
+    beside = {"the best of as many at random": Control(random)}
+    kept = claim("faithful", number, threshold=random, controls=beside)
+    few, whole = claim("few", Interval(share, share, share)), claim("edges")
+    about = f"{circuit['size']} of {circuit['of']} edges"
+    return [decisive([kept, few], key="edges", claim=whole.claim, about=about, yes=whole.yes, no=whole.no)]
 
 
 def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:

@@ -6,10 +6,10 @@ A file has the key of its task for a name; importing this package imports none o
 from __future__ import annotations
 
 import pkgutil
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from interp.files import read_tables
 from interp.lazy import named
 from interp.task import Task
 from reports.part import Part
@@ -18,7 +18,7 @@ from reports.parts.default import default_parts
 
 def prose(task: str) -> dict[str, Any]:
     """What the page on a task says, by part (``prose.toml``)."""
-    return dict(tomllib.loads(Path(__file__).with_name("prose.toml").read_text("utf-8"))[task])
+    return dict(read_tables(Path(__file__).with_name("prose.toml"))[task])
 
 
 def parts_for(task: Task) -> tuple[Part, ...]:

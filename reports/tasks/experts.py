@@ -17,7 +17,7 @@ from interp.measure import UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from reports import panels
-from reports.blocks import Figure, Prose, Table, cell
+from reports.blocks import Figure, Prose, Table, cell, claim
 from reports.part import Context, Heading, Part
 from reports.parts import closing, heads, overview, patching, probing, verification
 from reports.parts.closing import titled
@@ -72,13 +72,11 @@ def parts() -> tuple[Part, ...]:
                 verification.softening({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
                 *experts_paper.parts(),
             ],
-            "learning": [closing.paper(experts_paper.HERE)],
+            "learning": [closing.paper(closing.shown_on("experts"))],
         },
     )
 
 
-_WITHIN = 0.01
-"""Nats a round within which two predictors are called alike."""
 _BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
 _RIVALS = _BASELINES[:4]
 """Those that are told neither the prior nor the accuracies."""
@@ -120,34 +118,17 @@ def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measu
     blank = scoring.regret(context.blank_run.predictions.double().numpy(force=True), context.episodes)[:, -1].mean()
     hard = fewer.estimate <= 0 and vote <= bayes
     none = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
-    learns = Measure(
+    learns = claim(
         "learns",
-        "It learns whom to follow: fewer mistakes than a majority vote, which remembers nothing",
         fewer,
-        0.0,
-        unit=f"mistakes fewer after {context.n_rounds} rounds",
-        is_share=False,
+        {"n_rounds": context.n_rounds},
         controls={UNTRAINED: Control(vote - blank)},
-        yes="learns whom to follow",
-        no="makes as many mistakes as a majority vote",
         unless={"no": none, "undecided": none} if hard else {},
-        rests_on=("regret",),
     )
     excess = {key: by_key[key][0].get("excess_log_loss") for key in ("model", *_RIVALS)}
     rival = min(_RIVALS, key=lambda key: excess[key].estimate)
-    as_good = Measure(
-        "bayes",
-        f"It predicts as the Bayes predictor does, within {_WITHIN} nats a round",
-        excess["model"],
-        _WITHIN,
-        "below",
-        unit="nats a round above its log-loss",
-        is_share=False,
-        controls={predictors.PREDICTORS[rival].name: Control(excess[rival].estimate)},
-        yes="predicts like a Bayesian",
-        no="predicts worse than the Bayes predictor",
-        rests_on=("regret",),
-    )
+    beside = {predictors.PREDICTORS[rival].name: Control(excess[rival].estimate)}
+    as_good = claim("bayes", excess["model"], controls=beside)
     return [learns, *([] if context.handwired else [as_good])]
 
 
@@ -183,16 +164,11 @@ def _calibration_measures(result: Calibration, context: Context) -> list[Measure
     """Whether the error is one that a calibrated predictor would show; a wired algorithm need not be calibrated."""
     other = calibration(np.roll(_predictions_of(context), 1, axis=0), context.episodes, seed=context.seed).error
     return [
-        Measure(
+        claim(
             "calibration",
-            "What it predicts with probability p comes true with frequency p",
             Interval(result.error, result.error, result.error),
-            result.chance.high,
-            "below",
-            unit="expected calibration error",
+            threshold=result.chance.high,
             controls={"the labels of other episodes": Control(other)},
-            yes="is calibrated",
-            no="is not calibrated",
             by_design=not context.handwired,
             note=f"a calibrated predictor, by chance: {cell(result.chance)}",
         )

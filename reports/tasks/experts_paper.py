@@ -20,7 +20,7 @@ from interp.model.rollout import rollout
 from interp.statistics import Interval
 from interp.tasks.experts import sample
 from reports import panels
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Prose, Table, claim
 from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables
 from reports.part import Context, Part, learned, needing
@@ -39,13 +39,6 @@ _N_EPISODES = 48
 _ATTENDED = 24
 """Episodes that attention is averaged over."""
 
-HERE = {
-    "1": ("regret", "the picture of attention is under Attention; regret is never clipped"),
-    "5": ("weights", "one episode; the largest difference is printed"),
-    "7": ("regret", "as figure 1"),
-    "8": ("robustness", "intervals over episodes; Bayes and the oracle added; a high-quality expert is U[.9, 1]"),
-    "9": ("attention-to-experts", "experts are ranked by accuracy; also over rounds, and with the latent cut"),
-}
 
 _ATTENTION, _ROBUSTNESS = "Attention to each expert", "Good experts, correlated experts, every regime"
 SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 80.0)),)
@@ -176,24 +169,8 @@ def _elsewhere_measures(result: suite.Evaluation, context: Context) -> list[Meas
     idle = float(blank.set_index("quantity")["estimate"]["lost when cut"])
     share = float(result.tables["theory"]["holds"].mean())
     return [
-        Measure(
-            "needs latent",
-            "It needs its latent: without it, it is less often right",
-            Interval(*control.loc["lost when cut"]),
-            0.0,
-            unit="accuracy lost when the latent is cut",
-            controls={UNTRAINED: Control(idle)},
-            yes="needs its latent",
-            no="does without its latent",
-        ),
-        Measure(
-            "appendix B",
-            "The statements of the paper's appendix B hold of it",
-            Interval(share, share, share),
-            1.0,
-            unit="share of the statements",
-            needs_control=False,
-        ),
+        claim("needs latent", Interval(*control.loc["lost when cut"]), controls={UNTRAINED: Control(idle)}),
+        claim("appendix B", Interval(share, share, share)),
     ]
 
 

@@ -22,7 +22,7 @@ from interp.measure import AS_WELL, FEW, UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
-from reports.blocks import Figure, Measures, Prose, Table, plain
+from reports.blocks import Figure, Measures, Prose, Table, claim, plain
 from reports.part import Context, Heading, Part, uncompiled, wired
 from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
@@ -73,7 +73,7 @@ def parts() -> tuple[Part, ...]:
                 Part("lemma", "The chooser's margins", _margins, _draw_margins, wired, lacking=uncompiled),
                 *qlearning_paper.parts(),
             ],
-            "learning": [closing.paper(qlearning_paper.HERE)],
+            "learning": [closing.paper(closing.shown_on("qlearning"))],
         },
     )
 
@@ -95,29 +95,16 @@ def _compare(context: Context) -> tuple[Scores, Scores]:
 
 def _agreement_measures(results: tuple[Scores, Scores], context: Context) -> list[Measure]:
     result, blank = results
-    untied = Measure(
-        "agreement",
-        "It chooses as its table does, more often than a table that never bootstraps",
-        result.get("untied_gain", "all"),
-        0.0,
-        unit="share of untied steps, less that of the table with γ = 0",
-        controls={UNTRAINED: Control(blank.get("untied_gain", "all").estimate)},
-        yes="chooses as its table does",
-        no="chooses no more as its table does than as one that never bootstraps",
-    )
+    gained = Control(blank.get("untied_gain", "all").estimate)
+    untied = claim("agreement", result.get("untied_gain", "all"), controls={UNTRAINED: gained})
     if not (n_steps := result.beside["disputed", "all"]["n_steps"]):
         return [untied]
     few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
     beside = {UNTRAINED: blank.get("disputed", "all"), "the table with γ = 0": result.get("disputed_gamma0", "all")}
-    disputed = Measure(
+    disputed = claim(
         "bootstraps",
-        "Where the two tables disagree, it follows the one that bootstraps",
         result.get("disputed", "all"),
-        0.5,
-        unit="share of disputed steps",
         controls={name: Control(share.estimate) for name, share in beside.items()},
-        yes="bootstraps",
-        no="does not bootstrap",
         unless={"yes": few, "no": few} if few else {},
     )
     return [untied, disputed]
@@ -188,18 +175,8 @@ def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:
     if not context.handwired:
         return [_earned_as_much(world, context.seed) for world in played]
     share = min(world.shared() for world in played)
-    return [
-        Measure(
-            "playing",
-            "Left to itself, it takes the actions of the tabular learner",
-            Interval(share, share, share),
-            1.0,
-            unit="share of actions",
-            controls={"an agent of random actions": Control(max(world.shared("random") for world in played))},
-            yes="acts as the tabular learner does",
-            no="acts otherwise than the tabular learner",
-        )
-    ]
+    random = Control(max(world.shared("random") for world in played))
+    return [claim("playing", Interval(share, share, share), controls={"an agent of random actions": random})]
 
 
 def _earned_as_much(played: _Played, seed: int) -> Measure:
@@ -207,15 +184,11 @@ def _earned_as_much(played: _Played, seed: int) -> Measure:
     sums = {key: episodes.rewards.sum(1) for key, (_, episodes) in played.agents.items()}
     model, learner = (sums[key] - sums["random"] for key in ("model", "greedy"))
     idle = f"an agent of random actions {AS_WELL}" if mean_interval(learner, seed=seed).low <= 0 else ""
-    return Measure(
-        f"reward in {played.world}",
-        f"In {played.world} it earns what the tabular learner earns",
+    return claim(
+        "reward",
         ratio_interval(model, learner, seed=seed),
-        0.9,
-        unit="share of what the tabular learner earns beyond random actions",
+        {"world": played.world},
         controls={"an agent of random actions": Control(0.0)},
-        yes=f"earns what the tabular learner earns in {played.world}",
-        no=f"earns less than the tabular learner in {played.world}",
         unless=dict.fromkeys(("yes", "no", "undecided"), idle) if idle else {},
     )
 

@@ -39,15 +39,6 @@ _N_SHIFTED = 12
 
 _SOFT = ("softmlp",)
 
-HERE = {
-    "2": ("agreement-by-step", "three figures here: reward is under Free rollouts, the probe under The update"),
-    "6": ("state", "the largest difference is printed"),
-    "10": ("chain", "one panel a layer, mean over heads, rounds and episodes"),
-    "11": ("rewards", "10 MDPs; intervals over MDPs"),
-    "12": ("update", "out of fold, beside the controls of every probe"),
-    "13": ("decoded", "per round and per state, beside a table of zeros"),
-    "14": ("rewards", "intervals instead of standard deviations; a random policy is added"),
-}
 
 SWEEPS = (
     Sweep("eta", "inverse temperature η", (10.0, 20.0, 40.0, 60.0)),

@@ -26,7 +26,7 @@ from interp.evaluation.reachability import (
     reading,
 )
 from interp.measure import Control, Measure
-from reports.blocks import Figure, Measures, Prose, Table, plain
+from reports.blocks import Figure, Measures, Prose, Table, claim, plain
 from reports.part import Context, Heading, Part
 from reports.parts import learning, overview, patching, probing, verification
 from reports.parts.default import default_parts
@@ -100,23 +100,15 @@ def _answer_measures(data: _Answers, context: Context) -> list[Measure]:
     rivals = [key for key in _SHOWN if key in scores and key not in (MODEL, "breadth_first")]
     strongest = max(rivals, key=lambda key: scores[key].estimate)
     return [
-        Measure(
+        claim(
             "first round",
-            f"It knows of targets {depth} steps away in round {depth}, the first that can",
             scores[MODEL],
-            scores[strongest].high,
-            unit="accuracy",
+            {"depth": depth},
+            threshold=scores[strongest].high,
             controls={strongest.replace("_", " "): Control(scores[strongest].estimate)},
-            yes=f"knows of targets {depth} steps away in round {depth}",
-            no=f"does not know of targets {depth} steps away in round {depth}",
         ),
         _solved(known),
     ]
-
-
-_SOLVED = 0.95
-"""Share of right answers in the last round, at the worst depth, from which the task is called solved: one in twenty is
-the level of the intervals, and what such intervals could not tell from none in the few episodes of a depth."""
 
 
 def _solved(known: pd.DataFrame) -> Measure:
@@ -126,17 +118,7 @@ def _solved(known: pd.DataFrame) -> Measure:
     beside = last[(last["depth"] == worst["depth"]) & ~last["key"].isin((MODEL, "breadth_first"))]
     rival = beside.iloc[-1] if len(beside) else None
     beaten = {} if rival is None else {rival["key"].replace("_", " "): Control(float(rival["estimate"]))}
-    return Measure(
-        "solves",
-        f"It solves the task: right in {_SOLVED:.0%} of episodes or more in the last round, at every depth",
-        interval(worst),
-        _SOLVED,
-        unit="accuracy",
-        controls=beaten,
-        about=f"depth {worst['depth']}, its worst",
-        yes="solves the task",
-        no="does not solve the task",
-    )
+    return claim("solves", interval(worst), controls=beaten, about=f"depth {worst['depth']}, its worst")
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:
@@ -167,15 +149,11 @@ def _moved_measures(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -
     later = data[0][data[0]["later"] == 1].set_index("move").to_dict("index")
     effect, control = (interval(at, "model").complement for at in (later[PARENT], later[OTHER]))
     return [
-        Measure(
+        claim(
             "expands",
-            "It expands a node that is written into its set: a parent of the other candidate counts a round later",
             effect,
-            control.high,
-            unit="the other candidate's share",
+            threshold=control.high,
             controls={"another node written": Control(control.estimate)},
-            yes="expands a node that is written into its set",
-            no="does not expand a node that is written into its set",
             note=f"parallel search: {1 - later[PARENT]['search']:.2f}",
         )
     ]

@@ -20,20 +20,20 @@ from reports import panels
 from reports.build import write
 from reports.page import Section
 from reports.part import Part
-from reports.parts.closing import PRINTED, paper
-from reports.tasks import experts, experts_paper, qlearning, qlearning_paper
+from reports.parts.closing import PRINTED, paper, shown_on
+from reports.tasks import experts, qlearning
 
 
-@pytest.mark.parametrize(("task", "module"), [(experts, experts_paper), (qlearning, qlearning_paper)])
-def test_every_figure_that_a_page_claims_has_a_part(task, module) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(("task", "page"), [(experts, "experts"), (qlearning, "qlearning")])
+def test_every_figure_that_a_page_claims_has_a_part(task, page) -> None:  # type: ignore[no-untyped-def]
     """A number that the paper does not print, or a part that the page does not have, would send a reader nowhere."""
     keys = {part.key for part in task.parts()}
-    assert module.HERE.keys() <= PRINTED.keys() and {key for key, _ in module.HERE.values()} <= keys
+    assert {key for key, _ in shown_on(page).values()} <= keys
 
 
 def test_every_figure_has_a_home() -> None:
     """Each figure is claimed by a page on experts or on Q-learning, or belongs to the page on language models."""
-    claimed = experts_paper.HERE.keys() | qlearning_paper.HERE.keys()
+    claimed = shown_on("experts").keys() | shown_on("qlearning").keys()
     elsewhere = {number for number, (_, report) in PRINTED.items() if report.startswith("interp llm")}
     assert claimed | elsewhere == PRINTED.keys() and len(PRINTED) == 15 + 3
 

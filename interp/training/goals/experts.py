@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from interp.evaluation.experts import regret
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.predictors import bayes
-from interp.training.config import read_presets
+from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
 
@@ -33,15 +33,7 @@ def goal() -> TrainingGoal:
     """What ``interp train experts`` learns."""
     return TrainingGoal(
         targets=targets,
-        presets=read_presets("experts"),
         evaluate=evaluate,
-        floor="the Bayes predictor",
-        learns="expert advice",
-        limits=(
-            "It predicts from how often each expert was right, under the prior that it was trained on; where "
-            "accuracies lie outside it, or move, it is as wrong as that prior.",
-            "It reads the numbers of experts that its configuration names, and no others.",
-            "Its predictions are the only thing it was trained on; nothing in training asked for log-weights inside.",
-        ),
         former={"wma": "{preset}", "wma-wide": "{preset}-wide"},
+        **shipped("experts"),
     )

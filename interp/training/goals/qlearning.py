@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from interp.evaluation.qlearning.agreement import agreement
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.training.config import read_presets
+from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
 
@@ -35,22 +35,11 @@ def goal() -> TrainingGoal:
     """What ``interp train qlearning`` learns."""
     return TrainingGoal(
         targets=_targets,
-        presets=read_presets("qlearning"),
         drawn=("n_actions", "n_states"),
         # A held-out batch for each number of actions; its number of states is drawn.
         held_out=lambda bounds: tuple(
             {"n_actions": n} for n in range(bounds["n_actions"][0], bounds["n_actions"][1] + 1)
         ),
         evaluate=_evaluate,
-        learns="imitation of tabular Q-learning",
-        limits=(
-            "It imitates a tabular learner's choices, mistakes included; it was never trained on reward.",
-            "It reads the sizes that its configuration names, and was trained on rewards in [0, 1] and the lengths "
-            "above.",
-            "It is not the paper's recipe to the letter. That one has dropout .1, episodes of 10 to 50 rounds, each of "
-            "a length of its own, and keeps the checkpoint with the best loss in validation. No preset does: no "
-            "dropout, one length a stage, the last weights. The preset 'paper' has the paper's other settings.",
-            "Decoded tables are linear read-outs: an effective rate says something only where the R2 is near 1 and "
-            "the untrained model's answer differs.",
-        ),
+        **shipped("qlearning"),
     )

@@ -34,7 +34,7 @@ from interp.errors import require
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.training.config import read_presets
+from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
 
@@ -209,15 +209,7 @@ def goal() -> TrainingGoal:
             "answers": partial(_targets, spread=0.0),
             "final answers": partial(_targets, spread=0.0, first=-1),
         },
-        presets=read_presets("reachability"),
         evaluate=_evaluate,
         starts=_STARTS,
-        floor="breadth-first search",
-        learns="reachability",
-        limits=(
-            "It names the nodes that its configuration counts, and no others.",
-            "Each round was trained to say which nodes are reached: that its latent holds them is what it was asked "
-            "for, not what it found by itself.",
-            "A part of its prediction is spread over the nodes reached: compare the two candidates with each other.",
-        ),
+        **shipped("reachability"),
     )
