@@ -100,30 +100,29 @@ def markup(text: object) -> str:
     return escape(plain(text))
 
 
-def _no_formula(text: str) -> str:
+def _no_formula(cell: Any) -> Any:
     """A cell of a table that spreadsheets open: text that would be computed there gets an apostrophe.
 
     >>> [_no_formula(text) for text in ("=1+1", "@sum", "-0.5 [-0.6, -0.4]", "wma-learned", "-x")]
     ["'=1+1", "'@sum", '-0.5 [-0.6, -0.4]', 'wma-learned', "'-x"]
     """
-    text = plain(text)
+    if not isinstance(cell, str):
+        return cell
+    text = plain(cell)
     return f"'{text}" if _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
 
 
 def csv(frame: pd.DataFrame, **options: Any) -> str:
     """A frame as CSV without its index: every cell and header that is text passes :func:`_no_formula`."""
 
-    def shown(value: Any) -> Any:
-        return _no_formula(value) if isinstance(value, str) else value
-
     own = frame.copy(deep=False)
     for i, dtype in enumerate(frame.dtypes):
         if dtype.kind in "OU":
             given = frame.iloc[:, i].tolist()
-            cells = [shown(value) for value in given]
+            cells = list(map(_no_formula, given))
             if any(one is not other and one != other for one, other in zip(cells, given, strict=True)):
                 own.isetitem(i, cells)
-    own.columns = [shown(name) for name in frame.columns]
+    own.columns = list(map(_no_formula, frame.columns))
     return str(own.to_csv(index=False, **options))
 
 

@@ -70,12 +70,6 @@ def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
         return value if is_bearable(value, kind) else NO
 
 
-def _whole(value: Any, finite: bool) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        return NO
-    return int(value)
-
-
 def _real(value: Any, finite: bool) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         return NO
@@ -89,10 +83,6 @@ def _real(value: Any, finite: bool) -> Any:
     return value if isinstance(value, float | int) and abs(value) < 2**63 else number
 
 
-def _flag(value: Any, finite: bool) -> Any:
-    return bool(value) if isinstance(value, bool | np.bool_) else NO
-
-
 def _numbers(value: Any, finite: bool) -> Any:
     try:
         return value if np.asarray(value).dtype.kind in "biuf" else NO
@@ -100,7 +90,12 @@ def _numbers(value: Any, finite: bool) -> Any:
         return NO
 
 
-_SCALARS: dict[Any, Callable[[Any, bool], Any]] = {int: _whole, float: _real, bool: _flag, Numbers: _numbers}
+_SCALARS: dict[Any, Callable[[Any, bool], Any]] = {
+    int: lambda value, finite: NO if isinstance(value, bool) or not isinstance(value, int | np.integer) else int(value),
+    float: _real,
+    bool: lambda value, finite: bool(value) if isinstance(value, bool | np.bool_) else NO,
+    Numbers: _numbers,
+}
 
 
 def _list(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> Any:

@@ -179,7 +179,8 @@ def _carrying(base: Algorithm, queue: str = "", length: int = 0, variables: tupl
     for of in map(base.variable, read if queue else ()):
         key, what = f"{queue}_{of.key}", f"{of.meaning}, in the last {length} rounds"
         carried.append(replace(of, key=key, symbol=f"{of.symbol}, {queue}", meaning=what, role="state", outputs=None))
-        following.append(_after(carried[-1], (key, of.key), partial(_pushed, queue=key, key=of.key)))
+        pushed = lambda v, queue=key, key=of.key: np.concatenate([v[queue], np.asarray(v[key])[..., None]], -1)[..., 1:]  # noqa: E731
+        following.append(_after(carried[-1], (key, of.key), pushed))
     known = variables or base.variables
     at = next(i for i, v in enumerate(known) if v.role == "round")
 
@@ -194,10 +195,6 @@ def _carrying(base: Algorithm, queue: str = "", length: int = 0, variables: tupl
 
 def _after(carried: Variable, parents: tuple[str, ...], equation: Equation) -> Variable:
     return replace(carried, key=NEXT + carried.key, role="round", parents=parents, equation=equation)
-
-
-def _pushed(v: Values, queue: str, key: str) -> _Array:
-    return np.concatenate([v[queue], np.asarray(v[key])[..., None]], -1)[..., 1:]
 
 
 def _updated(

@@ -217,16 +217,14 @@ class Material:
         """
         rounds = (self.effort.round,) if rounds is None else rounds
         corruptions = self.corruptions if corruptions is None else corruptions
-        every = (self._case(corruption, exit, t) for t in rounds for corruption in corruptions for exit in exits)
+        asked = [(corruption, exit, t) for t in rounds for corruption in corruptions for exit in exits]
+        every = (self.once(("case", *one), partial(self._case, *one)) for one in asked)
         return [case for case in every if case.scale > _SMALLEST]
 
     def _case(self, corruption: str, exit: Exit, t: int) -> Case:
-        def make() -> Case:
-            pair, metric = self.pair(corruption, t), _METRICS[exit]
-            clean, corrupted = (metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout))
-            return Case(corruption, exit, t, pair, metric, float((clean - corrupted).abs().mean()))
-
-        return self.once(("case", corruption, exit, t), make)
+        pair, metric = self.pair(corruption, t), _METRICS[exit]
+        clean, corrupted = (metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout))
+        return Case(corruption, exit, t, pair, metric, float((clean - corrupted).abs().mean()))
 
     def case(self, exit: Exit) -> Case | None:
         """The first corruption that shows at an exit."""

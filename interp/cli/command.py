@@ -23,8 +23,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -204,7 +203,13 @@ def command(
             for holder, several in passed.items():
                 values = {one: given.pop(option.name) for one, option in several.items()}
                 given[holder] = {one: value for one, value in values.items() if value is not None}
-            with progress.silenced(quiet), _warnings_as_lines():
+            with (
+                progress.silenced(quiet),
+                warnings.catch_warnings(),
+            ):  # a warning is a line, without its place in the code
+                warnings.showwarning = lambda message, *_, **__: typer.echo(
+                    f"interp: warning: {plain(message)}", err=True
+                )
                 try:
                     _run(function, torch, say=say, **given)
                 except typer.Exit:  # the command chose its exit code: its result is known
@@ -243,15 +248,6 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
         gc.enable()
     with one_thread():
         function(**given)
-
-
-@contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    """Warnings are a line on standard error each, without the place in the code that gave them."""
-
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: typer.echo(f"interp: warning: {plain(message)}", err=True)
-        yield
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:

@@ -49,7 +49,7 @@ from interp.checks import checked
 from interp.decoder import Affine
 from interp.errors import require
 from interp.evaluation.plan import MODEL, EvaluationPlan, Hook, Row, cut, row, swap
-from interp.interventions.steering import write_state
+from interp.interventions.steering import has_state_direction, write_state
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -76,7 +76,7 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
     A handwired transformer's are exact. Others are least squares, in both directions, over a rollout: what varies
     with a node's membership is what is written. ``episodes``, on which they are fitted, are not those that are studied.
     """
-    if exact(model):
+    if has_state_direction(model):
         return model.read_state, partial(write_state, model)
     require(episodes is not None, f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on")
     assert episodes is not None
@@ -92,11 +92,6 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
         return latents + change.unflatten(-1, latents.shape[-2:]).to(latents)
 
     return read, write
-
-
-def exact(model: Machine) -> bool:
-    """Whether a machine says where its state is, so that it can be read and written without a fit."""
-    return model.is_handwired and hasattr(model, "state_map")
 
 
 def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
@@ -161,7 +156,7 @@ def controlled(
     }
     if len(episodes) > 1:
         hooks["swapped"] = rounds, swap()
-    if exact(model) and read is None and write is None:
+    if has_state_direction(model) and read is None and write is None:
         read, write = codec(model)
     if read is not None and write is not None:
         hooks["discrete"] = rounds[1:], _discrete(read, write, seed)
@@ -273,7 +268,7 @@ def _by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: 
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
     """How sets are read and written: a handwired transformer's own maps, others' fitted on matched graphs."""
     n_fitted = min(n_episodes, _N_FITTED)
-    fitted = None if exact(model) else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
+    fitted = None if has_state_direction(model) else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
     return codec(model, fitted)
 
 

@@ -16,6 +16,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,8 +169,7 @@ def cut_metrics(folder: Path, step: int) -> None:
     path = folder / METRICS_FILE
     if path.is_file():
         with reading(path):
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        kept = "".join(f"{line}\n" for line in lines if _step_of(line) <= step)
+            kept = "".join(f"{line}\n" for line, record in _records(path) if float(record["step"]) <= step)
         write_atomic(path, lambda temporary: temporary.write_text(kept, encoding="utf-8"))
 
 
@@ -177,12 +177,15 @@ def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return digest_of(about, (content_of(name, tensor) for name, tensor in sorted(tensors.items())))
 
 
-def _step_of(line: str) -> float:
-    """The step of a line of metrics; infinite for one that was cut short."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
+def _records(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The lines of a JSONL file, and what each says; a line that is damaged, or being written, is left out."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    found = []
+    for line in lines:
+        with suppress(ValueError):
+            record = json.loads(line)
+            found += [(line, record)] if isinstance(record, dict) and "step" in record else []
+    return found
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,8 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     config = TrainingConfig.from_dict(state.config)
     model = made(config, name)
     state.weights(model)
-    at, metrics, about = state.progress, _read_metrics(folder / METRICS_FILE), folder / RECORD_FILE
+    at, about, records = state.progress, folder / RECORD_FILE, [record for _, record in _records(folder / METRICS_FILE)]
+    metrics = pd.DataFrame(records, columns=None if records else ["step", "stage", "loss", "seconds"])
     return TrainedRun(
         model=model.eval(),
         config=config,
@@ -234,17 +238,6 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
         metrics=metrics[metrics["step"] <= at.step],
         about=read_json(about) if about.is_file() else {},
     )
-
-
-def _read_metrics(path: Path) -> pd.DataFrame:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    records = []
-    for line in lines:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # a line that is being written
-    return pd.DataFrame(records, columns=None if records else ["step", "stage", "loss", "seconds"])
 
 
 def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:

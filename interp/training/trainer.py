@@ -362,20 +362,9 @@ def taken(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
     about = read_json(record, "config") if record.is_file() else {}
     state = read_state(folder)
     begun = about.get("config") if state is None else state.config
-    if not begun:
-        return _precision_of(kind)
-    with reading(record):
-        return str(begun["precision"]), str(about.get("precision_because", "as this run began"))
-
-
-def kind_of(device: str) -> str:
-    """The kind of device that a run on ``device`` computes on; "auto" is this machine's accelerator, if it has one."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return (found.type if found else "cpu") if device == "auto" else device
-
-
-def _precision_of(kind: str) -> tuple[str, str]:
-    """The precision that a kind of device trains in, and the property of this machine that says so."""
+    if begun:
+        with reading(record):
+            return str(begun["precision"]), str(about.get("precision_because", "as this run began"))
     if kind == "cuda":
         whole = torch.cuda.is_bf16_supported(including_emulation=False)
         return ("bfloat16" if whole else "float32"), f"the GPU has {'' if whole else 'no '}bfloat16 units"
@@ -383,6 +372,12 @@ def _precision_of(kind: str) -> tuple[str, str]:
         return "float32", f"nothing says whether {kind!r} has bfloat16 units"
     units = ", ".join(_units())
     return ("bfloat16", f"the CPU has {units}") if units else ("float32", "the CPU reports no bfloat16 units")
+
+
+def kind_of(device: str) -> str:
+    """The kind of device that a run on ``device`` computes on; "auto" is this machine's accelerator, if it has one."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return (found.type if found else "cpu") if device == "auto" else device
 
 
 # Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; size of a step as in Liu et al. 2025).

@@ -56,16 +56,34 @@ def parts() -> tuple[Part, ...]:
         Part("rewards", "Reward by family and horizon", _play_families, _draw_families, learned, slow=True),
         Part("agreement-by-step", "Agreement step by step", _agree, _draw_agreement, learned),
         Part(
-            "selection", "Selection in head L2H0 (step 3.1)", _select, _draw_selection,
-            lambda context: context.handwired and min(context.sizes.values()) > 1, lacking=uncompiled,
+            "selection",
+            "Selection in head L2H0 (step 3.1)",
+            _select,
+            _draw_selection,
+            lambda context: context.handwired and min(context.sizes.values()) > 1,
+            lacking=uncompiled,
         ),
-        Part("update", "The update", _probe_update, _draw_update, learned, slow=True),
+        Part(
+            "update",
+            "The update",
+            lambda of: probes.probe(of.model, of.episodes, _UPDATE, site="change", seed=of.seed, run=of.run),
+            _draw_update,
+            learned,
+            slow=True,
+        ),
         Part("decoded", "The decoded table", _decode, _draw_decoded, learned, slow=True),
         Part(
-            "chain", "Attention on the chain", _attend, _draw_chain,
-            lambda context: serves(context.model, 4, 2), slow=True, lacking=needing("pattern"),
+            "chain",
+            "Attention on the chain",
+            lambda of: round_attention(
+                of.model, mdp.sample(8, 30, 4, 2, regime="chain", seed=of.seed), rounds=slice(10, None, 4)
+            ),
+            _draw_chain,
+            lambda context: serves(context.model, 4, 2),
+            slow=True,
+            lacking=needing("pattern"),
         ),
-    )  # fmt: skip
+    )
 
 
 _AGENTS = {
@@ -211,10 +229,6 @@ def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
 _UPDATE = ("reward", "current_value", "bootstrapped_value", "td_error")
 
 
-def _probe_update(context: Context) -> list[ProbeResult]:
-    return probes.probe(context.model, context.episodes, _UPDATE, site="change", seed=context.seed, run=context.run)
-
-
 def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
     measures = [one for result in results for one in result]
     scores = pd.concat([result.scores() for result in results], ignore_index=True)
@@ -278,11 +292,6 @@ def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
         Figure(picture, "α and γ of every trajectory", said, fitted),
         Table(quartiles, "Quartiles over trajectories"),
     ]
-
-
-def _attend(context: Context) -> pd.DataFrame:
-    episodes = mdp.sample(8, 30, 4, 2, regime="chain", seed=context.seed)
-    return round_attention(context.model, episodes, rounds=slice(10, None, 4))
 
 
 def _draw_chain(frame: pd.DataFrame, context: Context) -> list[object]:

@@ -28,18 +28,20 @@ from interp.tasks.experts.predictors import bayes
 
 def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of expert advice."""
-    return EvaluationPlan(_parts, _measure, _tables, _card_rows, _theory, min_episodes=30)
+    return EvaluationPlan(
+        lambda model: [*by_regime.fitting_regimes(model), _LONG, _BATCH],
+        _measure,
+        _tables,
+        _card_rows,
+        _theory,
+        min_episodes=30,
+    )
 
 
 _LONG, _BATCH = "long episodes", "one batch"
 """The parts beside the regimes."""
 _N_ATTENDED = 64
 """Episodes that attention is averaged over, at most."""
-
-
-def _parts(model: Machine) -> list[str]:
-    """The regimes that fit the model, episodes longer than training's, and what is read from one batch of episodes."""
-    return [*by_regime.fitting_regimes(model), _LONG, _BATCH]
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:

@@ -17,7 +17,7 @@ action steps left, and only action 0 in the last state pays 1. The ladder is kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -98,13 +98,10 @@ def _steps(kind: str, n_states: int, n_actions: int, down: int) -> _Array:
     return transitions
 
 
-def _random(row: Mapping[str, str]) -> MDPRegime:
-    """A regime of every reward family by every concentration of a row of ``regimes.csv``."""
-    cells = product(row["families"].split(), map(float, row["kappas"].split()))
-    return MDPRegime(row["key"], row["name"], tuple(cells))
-
-
-_drawn = map(_random, read_rows(Path(__file__).with_name("regimes.csv")))
+_drawn = [
+    MDPRegime(row["key"], row["name"], tuple(product(row["families"].split(), map(float, row["kappas"].split()))))
+    for row in read_rows(Path(__file__).with_name("regimes.csv"))
+]
 _built = MDPRegime("chain", "linear chain", build=chain), MDPRegime("ladder", "ladder", build=ladder)
 REGIMES: dict[str, MDPRegime] = unique((*_drawn, *_built), "MDP regime")
 
