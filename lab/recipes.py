@@ -22,7 +22,16 @@ from interp.model.transformer import HookedLatentTransformer
 from lab import tying
 from lab.tying import Batch, Tie
 
-_OF_THE_MODEL = ["d_model", "n_layers", "n_heads", "d_mlp", "normalization_type", "output", "attention_rules"]
+_OF_THE_MODEL = [
+    "d_model",
+    "n_layers",
+    "n_heads",
+    "d_mlp",
+    "normalization_type",
+    "output",
+    "clipped",
+    "attention_rules",
+]
 _OF_THE_MODEL += ["latent_update", "init_std"]
 
 
@@ -41,7 +50,7 @@ class Recipe:
             every step.
         loud: how many times the difference to the other round is put in where it must not matter: what leaks little
             through a head adds up over rounds, and is hardly seen in predictions.
-        output, attention_rules, latent_update: of the model (:class:`~interp.model.config.LatentTransformerConfig`).
+        output, clipped, attention_rules, latent_update: of the model, as in its configuration.
         attends: the attention that heads are taught in the first ``attention_steps`` steps, beside all else: from the
             variables and the layout of a round, site of a pattern -> ``[episode, round, key]``.
         n_rounds: of an episode; ``curriculum`` holds other lengths in training, as (first step, rounds).
@@ -66,6 +75,7 @@ class Recipe:
     d_mlp: int = 96
     normalization_type: str | None = "LNPre"
     output: str = "logits"
+    clipped: bool = False
     attention_rules: tuple[tuple[str, ...], ...] = ()
     latent_update: str = "add"
     init_std: float = 0.1
@@ -160,6 +170,7 @@ def recipes() -> dict[str, Recipe]:
             d_mlp=0,
             normalization_type=None,
             output="probability",
+            clipped=True,
             attention_rules=(("softmax",) * 3, ("softmax", "linear", "softmax")),
             latent_update="replace",
             attends=_attention,

@@ -71,11 +71,16 @@ def untaught(seed: int) -> HookedLatentTransformer:
     layout = tasks.get("qlearning").layout(
         n_states=n_states, n_actions=n_actions, n_states_range=(few_s, n_states), n_actions_range=(few_a, n_actions)
     )
+    sizes = _D_MODEL, _N_LAYERS, len(_HEADS), _D_MODEL // len(_HEADS), 4 * _D_MODEL
     config = LatentTransformerConfig(
-        layout, _D_MODEL, _N_LAYERS, len(_HEADS), _D_MODEL // len(_HEADS), 4 * _D_MODEL, normalization_type=None,
-        attention_rules=(_HEADS,) * _N_LAYERS, write_map=True, position_codes="label",
+        layout,
+        *sizes,
+        normalization_type=None,
+        attention_rules=(_HEADS,) * _N_LAYERS,
+        write_map=True,
+        position_codes="label",
         name=f"qlearning-taught{f'-{seed}' if seed else ''}",
-    )  # fmt: skip
+    )
     torch.manual_seed(seed)
     return HookedLatentTransformer(config)
 
@@ -95,10 +100,8 @@ def single_rounds(
     state, following = rng.integers(n_states, size=(2, n_rounds, 1))
     action, reward = rng.integers(n_actions, size=(n_rounds, 1)), rng.random((n_rounds, 1))
     reward *= rng.random((n_rounds, 1)) < 0.6
-    return MDPEpisodes.from_transitions(
-        None, state, action, reward, following, alpha=_ALPHA, gamma=_GAMMA, initial=tables, n_states=n_states,
-        n_actions=n_actions,
-    )  # fmt: skip
+    sizes: dict[str, Any] = {"n_states": n_states, "n_actions": n_actions, "initial": tables}
+    return MDPEpisodes.from_transitions(None, state, action, reward, following, alpha=_ALPHA, gamma=_GAMMA, **sizes)
 
 
 def _encoded(

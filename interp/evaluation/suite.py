@@ -105,10 +105,8 @@ def evaluate(
     tables = plan.tables(model, {name: found[name] for name in names})
     if with_theory and plan.theory is not None:
         tables["theory"] = plan.theory(model, n_episodes, seed)
-    settings = provenance(
-        model=model.name, digest=model.digest(), task=model.layout.task, n_episodes=n_episodes, seed=seed,
-        commit="own", origin=model.origin,
-    )  # fmt: skip
+    about = {"task": model.layout.task, "commit": "own", "origin": model.origin}
+    settings = provenance(model, n_episodes=n_episodes, seed=seed, **about)
     return Evaluation(tables, settings)
 
 

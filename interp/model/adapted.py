@@ -473,10 +473,9 @@ def adapt(
             raise unknown_name("submodule", point.module, filter(None, known), limit=40)
         scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)
         require(not scripted, f"{point.module!r} is scripted, and calls no hooks: adapt the module that was scripted")
-    machine = AdaptedMachine(
-        module, layout, step, channels, where, initial=initial, read=read, reset=reset, output=output,
-        name=name or type(module).__name__, origin=origin or {},
-    )  # fmt: skip
+    functions: dict[str, Any] = {"initial": initial, "read": read, "reset": reset}
+    about: dict[str, Any] = {"output": output, "name": name or type(module).__name__, "origin": origin or {}}
+    machine = AdaptedMachine(module, layout, step, channels, where, **functions, **about)
     machine.algorithm, machine.training = algorithm, False
     require(machine.device.type != "meta", f"{machine.name!r} is on the device 'meta', where no numbers are; take cpu")
     refuse_beyond_machine(f"what {machine.name!r} carries", 4.0 * sum(prod(channel.shape) for channel in channels))

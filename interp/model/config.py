@@ -42,9 +42,9 @@ class LatentTransformerConfig:
         position_codes: "index" codes a position by its index, "label" by its label's index in the largest round: what
             stands at ``p?`` or ``Select`` has one code for every size of a round.
         strip_position: subtract the position code from the update, so that a latent holds content blocks only.
-        output: what the unembedding gives at the prediction position: "logits" or "probability" of outcomes (cut to
-            [0, 1] in learned models, which have no ``head_names``), or where the layout predicts a real number the
-            "value" itself (its mean, or mean and log variance).
+        output: what the unembedding gives at the prediction position: "logits" or "probability" of outcomes, or where
+            the layout predicts a real number the "value" itself (its mean, or mean and log variance).
+        clipped: whether probabilities are cut to [0, 1], where learned weights, unlike a construction's, do not end.
         value_range: the scalar payloads (rewards) that the model is proven for; None takes any.
         init_std: standard deviation of the initial weights of a model to be trained.
         head_names: per layer, per head, a name from the paper; empty for learned models.
@@ -67,6 +67,7 @@ class LatentTransformerConfig:
     position_codes: PositionCodes = "index"
     strip_position: bool = False
     output: _Output = "logits"
+    clipped: bool = False
     value_range: tuple[float, float] | None = None
     init_std: float = 0.08
     head_names: tuple[tuple[str, ...], ...] = ()
@@ -88,6 +89,10 @@ class LatentTransformerConfig:
         require(
             self.value_range is None or self.value_range[0] <= self.value_range[1],
             f"value_range must be (low, high), got {self.value_range!r}",
+        )
+        require(
+            not self.clipped or self.output == "probability",
+            f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out",
         )
         real = self.layout.kind != "classes"
         require(
@@ -145,7 +150,8 @@ class LatentTransformerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON values."""
-        return {**asdict(self), "layout": self.layout.to_dict()}
+        said = {**asdict(self), "layout": self.layout.to_dict()}
+        return {name: value for name, value in said.items() if name != "clipped" or value}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LatentTransformerConfig:

@@ -240,8 +240,8 @@ class HookedLatentTransformer(LensSurface):
         outcome = outcome[..., : layout.n_outputs]
         if self.config.output == "logits":
             outcome = outcome.softmax(-1)
-        elif self.config.output == "probability" and not self.config.head_names:
-            outcome = outcome.clamp(0.0, 1.0)  # learned weights do not end at 0 and 1 as those of a construction do
+        elif self.config.clipped:
+            outcome = outcome.clamp(0.0, 1.0)
         return layout.prediction(outcome)
 
     # A machine: what is carried, round by round.

@@ -15,23 +15,6 @@ episodes, layout or model, :func:`register` adds your own, :func:`every` lists t
 A folder beside this file whose package defines ``TASK`` is found by itself: a new task edits nothing here.
 """
 
-from interp.catalog import every, get, of, register
-from interp.lazy import lazy
-from interp.task import (
-    Algorithms,
-    Analysis,
-    Corruption,
-    Data,
-    Report,
-    RoundInputs,
-    Size,
-    Steering,
-    Task,
-    corrupted_round,
-    exchanged,
-)
+from interp.lazy import facade
 
-__all__ = [
-    "Algorithms", "Analysis", "Corruption", "Data", "Report", "RoundInputs", "Size", "Steering", "Task",
-    "corrupted_round", "every", "exchanged", "get", "lazy", "of", "register",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = facade(__name__)

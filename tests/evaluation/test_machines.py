@@ -20,7 +20,7 @@ from interp.evaluation.plan import cut, patterns, round_attention
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
 from interp.evaluation.reachability import codec, controlled, exact_sets, moved, reading
-from interp.evaluation.reachability import exact as exactly_read
+from interp.interventions.steering import has_state_direction
 from interp.model import checkpoints
 from interp.tasks import experts, reachability
 from reports.evaluation import draw
@@ -232,8 +232,8 @@ def test_sets_are_read_from_all_that_is_carried_and_written_into_it():
 
 def test_a_machine_with_an_exact_readout_is_evaluated_by_fitted_maps_where_nothing_says_how_to_write():
     machine = search(known=True)
-    assert machine.is_handwired and not exactly_read(machine)
-    assert exactly_read(interp.load("reachability-handwired", **SIZES))
+    assert machine.is_handwired and not has_state_direction(machine)
+    assert has_state_direction(interp.load("reachability-handwired", **SIZES))
     read, _ = reading(machine, 0, n_episodes=80)
     episodes = reachability.sample(10, 4, **SIZES, seed=3, depths=(1, 2))
     assert (exact_sets(machine, episodes, read)["estimate"] == 1).all()

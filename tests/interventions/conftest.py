@@ -70,7 +70,7 @@ def napkin() -> HookedLatentTransformer:
         latent_update="replace",
         output="probability",
         name="napkin",
-        head_names=(("twice the vote", "thrice the latent"), ("five times", "vote")),  # by hand, so nothing is cut
+        head_names=(("twice the vote", "thrice the latent"), ("five times", "vote")),
     )
     model = HookedLatentTransformer(config).double().eval()
     heads = {  # (layer, head): query reads, key reads, value reads, writes

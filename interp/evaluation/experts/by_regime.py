@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,9 @@ from interp.tasks.experts.predictors import PREDICTORS, Baseline, ExpertRun, bay
 _PerRound = Float[np.ndarray, "episode round"]
 ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
 BASELINES = (
-    "weighted_majority_best", "weighted_majority_horizon", "follow_the_leader", "follow_previous_winners",
-    "majority_vote", "random", "bayes", "bayes_training", "oracle",
-)  # fmt: skip
+    *("weighted_majority_best", "weighted_majority_horizon", "follow_the_leader", "follow_previous_winners"),
+    *("majority_vote", "random", "bayes", "bayes_training", "oracle"),
+)
 """Keys of the predictors beside the model; two of them depend on the episodes or on the model's training."""
 _BATCH = 512
 """Episodes per rollout: bounds memory, and is fastest on a CPU."""
@@ -146,12 +147,10 @@ def evaluate(
         runs = {key: (a.name, a.run(episodes)) for key, a in _baselines(prior, best_eta(episodes)).items()}
         runs = {MODEL: (model.name, ExpertRun(predict(model, episodes))), **runs}
         bound = runs["bayes"][1]
-        reference = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
+        named = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
+        beyond: dict[str, Any] = {"reference": bound.predictions, "reference_name": named, "seed": seed}
         for key, (name, run) in runs.items():
-            scored = regret.score(
-                run.predictions, episodes, name=name, decision=run.decision, reference=bound.predictions,
-                reference_name=reference, seed=seed,
-            )  # fmt: skip
+            scored = regret.score(run.predictions, episodes, name=name, decision=run.decision, **beyond)
             numbers |= {(record.name, key, *metric): value for metric, value in scored.numbers.items()}
             beside |= {(record.name, key, *metric): values for metric, values in scored.beside.items()}
             over = regret.regret(run.predictions, episodes, run.decision)
@@ -163,19 +162,16 @@ def evaluate(
             at = (record.name, MODEL, "divergence")
             numbers[at], beside[at] = mean_interval(apart, seed=seed), beside[record.name, MODEL, "excess_log_loss"]
         done(1)
-    settings = provenance(
-        model, training_prior=prior, n_episodes=n_episodes, n_rounds=n_rounds,
-        n_experts=n_experts, horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0, seed=seed,
-    )  # fmt: skip
+    sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts}
+    rate = horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0
+    settings = provenance(model, training_prior=prior, **sizes, horizon_eta=rate, seed=seed)
     scores = Scores(("regime", "key", "metric"), numbers, settings, beside)
     return {"regimes": scores, "regret_curves": pd.concat(curves, ignore_index=True)}
 
 
 # Episodes longer than training's.
 
-_WINDOWS = (
-    (0, 10), (10, 20), (20, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 500), (500, 750), (750, 1000),
-)  # fmt: skip
+_WINDOWS = tuple(pairwise((0, 10, 20, 50, 100, 200, 300, 400, 500, 750, 1000)))
 """Rounds [start, stop) of a long episode."""
 LONGEST = _WINDOWS[-1][1]
 

@@ -54,10 +54,8 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
         "bayes": bayes(episodes).predictions,
     }
     right = {name: 1 - regret.mistakes(p, episodes).mean(axis=1) for name, p in predictions.items()}
-    settings = provenance(
-        model, regime=episodes.regime, n_episodes=len(episodes),
-        n_rounds=episodes.n_rounds, n_experts=episodes.n_experts, seed=episodes.seed, bootstrap_seed=seed,
-    )  # fmt: skip
+    drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "n_experts", "seed")}
+    settings = provenance(model, n_episodes=len(episodes), **drawn, bootstrap_seed=seed)
     measured = {
         **{f"accuracy, {name}": values for name, values in right.items()},
         **{f"lost when {name}": right["intact"] - right[name] for name in ("cut", "swapped")},
@@ -101,10 +99,8 @@ def attention_to_experts(
             key = (layer, heads[head], readers[reader], targets[target])
             shares[key] = Interval(float(mean[index]), float(low[index]), float(high[index]))
             blank[key] = {"without_history": float(without[index])}
-    settings = provenance(
-        model, regime=episodes.regime, n_episodes=len(episodes),
-        n_rounds=episodes.n_rounds, rounds=chosen, seed=episodes.seed, bootstrap_seed=seed,
-    )  # fmt: skip
+    drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "seed")}
+    settings = provenance(model, n_episodes=len(episodes), **drawn, rounds=chosen, bootstrap_seed=seed)
     return Scores(("layer", "head", "reader", "target"), shares, settings, blank)
 
 

@@ -188,4 +188,4 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
         error(episodes.labels.astype(float)),
         Interval.of_samples(drawn, float(np.mean(drawn))),
         provenance(regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed),
-    )  # fmt: skip
+    )

@@ -106,10 +106,8 @@ def evaluate(
             numbers |= {(regime, key, *at): value for at, value in found.numbers.items()}
             beside |= {(regime, key, *at): {**values, **own} for at, values in found.beside.items()}
         done(1)
-    settings = provenance(
-        model, commit=commit, table=table, n_episodes=n_episodes,
-        n_rounds=list(n_rounds), sizes=_sizes(model), seed=seed,
-    )  # fmt: skip
+    how = {"commit": commit, "table": table, "n_episodes": n_episodes, "n_rounds": list(n_rounds)}
+    settings = provenance(model, **how, sizes=_sizes(model), seed=seed)
     return Scores(("regime", "key", "quantity", "phase"), numbers, settings, beside)
 
 

@@ -148,13 +148,16 @@ def corruptions() -> tuple[Corruption, ...]:
     """
     return (
         Corruption(
-            "flip-vote", "flip one expert's vote", 0, flip_vote,
+            "flip-vote",
+            "flip one expert's vote",
+            0,
+            flip_vote,
             each=lambda episodes: {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)},
         ),
         Corruption("flip-label", "flip the label", 1, flip_label),
         Corruption("swap-histories", "swap two experts' histories", 0, swap_histories, changes_history=True),
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
-    )  # fmt: skip
+    )
 
 
 def _expert(episodes: ExpertEpisodes, expert: int | str) -> int:

@@ -177,20 +177,28 @@ class Baseline:
 PREDICTORS: Mapping[str, Baseline] = unique(
     (
         Baseline("weighted_majority", "weighted majority, eta 1", weighted_majority),
-        Baseline("weighted_majority_horizon", "weighted majority, eta sqrt(ln n / T)",
-                 lambda episodes: weighted_majority(episodes, horizon_eta(episodes.n_experts, episodes.n_rounds))),
-        Baseline("weighted_majority_paper", "weighted majority, eta U[.05, .5] per episode",
-                 lambda episodes: weighted_majority(
-                     episodes, np.random.default_rng([episodes.seed or 0, _ETA]).uniform(0.05, 0.5, len(episodes)))),
+        Baseline(
+            "weighted_majority_horizon",
+            "weighted majority, eta sqrt(ln n / T)",
+            lambda episodes: weighted_majority(episodes, horizon_eta(episodes.n_experts, episodes.n_rounds)),
+        ),
+        Baseline(
+            "weighted_majority_paper",
+            "weighted majority, eta U[.05, .5] per episode",
+            lambda episodes: weighted_majority(
+                episodes, np.random.default_rng([episodes.seed or 0, _ETA]).uniform(0.05, 0.5, len(episodes))
+            ),
+        ),
         Baseline("follow_the_leader", "follow the leader", _of(algorithms.follow_the_leader(), "sample")),
         Baseline("follow_previous_winners", "follow previous winners", _of(families.follow_previous_winners())),
         Baseline("majority_vote", "majority vote", _of(algorithms.majority_vote())),
-        Baseline("random", "random guessing",
-                 lambda episodes: ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")),
+        Baseline(
+            "random", "random guessing", lambda episodes: ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")
+        ),
         Baseline("bayes", "Bayes predictor, the regime's own prior", bayes),
         Baseline("bayes_uniform", "Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))),
         Baseline("bayes_wide", "Bayes predictor, prior U[0, 1]", partial(bayes, prior=(0.0, 1.0))),
         Baseline("oracle", "oracle that knows the accuracies", oracle),
     ),
     "predictor",
-)  # fmt: skip
+)

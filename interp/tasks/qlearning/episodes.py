@@ -154,11 +154,10 @@ class MDPEpisodes(Sampled):
         made = _by_round(given, n, n_states, n_actions)
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
         tables = bellman.replay_tables(**made, initial=start, alpha=alpha, gamma=gamma)
-        return cls(
-            **made, q_tables=tables, greedy=bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1),
-            mdps=mdps, alpha=alpha, gamma=gamma, epsilon=np.full(n, 1.0) * epsilon, regime=regime, seed=seed,
-            noise=None if noise is None else np.asarray(noise),
-        )  # fmt: skip
+        made |= {"q_tables": tables, "greedy": bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1)}
+        rates: dict[str, Any] = {"alpha": alpha, "gamma": gamma, "epsilon": np.full(n, 1.0) * epsilon}
+        draws = None if noise is None else np.asarray(noise)
+        return cls(**made, **rates, mdps=mdps, regime=regime, seed=seed, noise=draws)
 
     @checked
     def relearned(
@@ -174,14 +173,10 @@ class MDPEpisodes(Sampled):
         changed = transitions or {}
         for name in changed:
             require_known("array of transitions", name, TRANSITIONS)
-        sizes = {"n_states": self.n_states, "n_actions": self.n_actions} if self.mdps is None else {}
-        return MDPEpisodes.from_transitions(
-            self.mdps,
-            **{name: changed.get(name, getattr(self, name)) for name in TRANSITIONS},
-            alpha=self.alpha if alpha is None else alpha, gamma=self.gamma if gamma is None else gamma,
-            epsilon=self.epsilon, initial=self.q_tables[:, 0], regime=self.regime, seed=self.seed, noise=self.noise,
-            **sizes,
-        )  # fmt: skip
+        kept = (*TRANSITIONS, "epsilon", "regime", "seed", "noise", *(("n_states", "n_actions") * (self.mdps is None)))
+        given: dict[str, Any] = {name: changed.get(name, getattr(self, name)) for name in kept}
+        given["alpha"], given["gamma"] = self.alpha if alpha is None else alpha, self.gamma if gamma is None else gamma
+        return MDPEpisodes.from_transitions(self.mdps, **given, initial=self.q_tables[:, 0])
 
     def __len__(self) -> int:
         return len(self.states)
@@ -250,12 +245,11 @@ class MDPEpisodes(Sampled):
         tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
         following = states[rows, self.next_states]
         draws = np.concatenate([np.zeros((len(self), 1), np.int64), actions + 1], 1)
-        return replace(
-            self, states=states[rows, self.states], actions=actions[rows, self.actions], next_states=following,
-            q_tables=tables, greedy=bellman.rows_at(tables[:, 1:], following).argmax(-1),
-            mdps=None if self.mdps is None else self.mdps.permuted(states, actions),
-            noise=None if self.noise is None else draws[rows, self.noise],
-        )  # fmt: skip
+        moved: dict[str, Any] = {"states": states[rows, self.states], "actions": actions[rows, self.actions]}
+        moved |= {"next_states": following, "q_tables": tables}
+        moved["greedy"] = bellman.rows_at(tables[:, 1:], following).argmax(-1)
+        moved["mdps"] = None if self.mdps is None else self.mdps.permuted(states, actions)
+        return replace(self, **moved, noise=None if self.noise is None else draws[rows, self.noise])
 
 
 def _by_round(arrays: Mapping[str, Any], n: int, n_states: int, n_actions: int) -> dict[str, NDArray[Any]]:

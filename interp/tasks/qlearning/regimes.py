@@ -124,9 +124,6 @@ def draw(
         here = np.flatnonzero(cells == i)
         rewards[here] = _FAMILIES[family](rng, (len(here), n_states, n_actions))
         transitions[here] = rng.dirichlet(np.full(n_states, kappa), (len(here), n_states, n_actions))
-    chosen = [regime.cells[i] for i in cells]
-    return MDPs(
-        transitions, rewards, families=tuple(family for family, _ in chosen),
-        concentrations=np.array([kappa for _, kappa in chosen]),
-        bernoulli=np.array([family == "bernoulli-draws" for family, _ in chosen], bool),
-    )  # fmt: skip
+    families, kappas = zip(*(regime.cells[i] for i in cells), strict=True) if n else ((), ())
+    bernoulli = np.array([family == "bernoulli-draws" for family in families], bool)
+    return MDPs(transitions, rewards, families, np.array(kappas), bernoulli)

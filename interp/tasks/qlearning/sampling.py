@@ -44,10 +44,10 @@ _HUB_REWARD = 0.1
 _Epsilon = float | Literal["uniform"]
 _Drawn = TypeVar("_Drawn", MDPs, MDPEpisodes)
 
-# fmt: off
-_STREAMS = ("cells", "mdps", "epsilon", "start", "explore", "action", "transition", "reward", "relabel", "sizes",
-            "behaviour")
-# fmt: on
+_STREAMS = (
+    *("cells", "mdps", "epsilon", "start", "explore", "action", "transition", "reward", "relabel", "sizes"),
+    "behaviour",
+)
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
@@ -170,12 +170,10 @@ class Interaction:
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
         following, tables = self._states[:, start + 1 : stop + 1], self._tables[:, start : stop + 1]
         states, actions, rewards = (each[:, start:stop].copy() for each in (self._states, self._actions, self._rewards))
-        return MDPEpisodes(
-            states=states, actions=actions, rewards=rewards, next_states=following.copy(), q_tables=tables.copy(),
-            greedy=bellman.rows_at(tables[:, 1:], following).argmax(-1), mdps=self.mdps,
-            alpha=self.alpha, gamma=self.gamma, epsilon=self.epsilon.copy(), regime=regime, seed=self._seed,
-            noise=self._noise[:, start:stop].copy(),
-        )  # fmt: skip
+        rounds = states, actions, rewards, following.copy()
+        greedy = bellman.rows_at(tables[:, 1:], following).argmax(-1)
+        learner, drawn = (self.alpha, self.gamma, self.epsilon.copy()), self._noise[:, start:stop].copy()
+        return MDPEpisodes(*rounds, greedy, tables.copy(), self.mdps, *learner, regime, self._seed, drawn)
 
 
 @checked

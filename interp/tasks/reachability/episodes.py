@@ -61,11 +61,11 @@ class ReachabilityEpisodes(Sampled):
         for name, axes in _AXES.items():
             every = ("episode", "round", *axes[1:]) if np.ndim(getattr(self, name)) > len(axes) else axes
             array = episode_array(name, getattr(self, name), ", ".join(every), 0, self.n_nodes - 1, whole=True)
+            fits = array.size > 0 and ("2" not in axes or array.shape[-1] == 2)
             require(
-                array.size > 0 and ("2" not in axes or array.shape[-1] == 2)
-                and ("round" not in every or array.shape[1] == self.n_rounds),
+                fits and ("round" not in every or array.shape[1] == self.n_rounds),
                 f"{name} must be non-empty [{', '.join(every)}] of {self.n_rounds} rounds, got shape {array.shape}",
-            )  # fmt: skip
+            )
             freeze(self, **{name: array})
         same = (self.candidates[..., 0] == self.candidates[..., 1]).any()
         require(not same, "the candidates of an episode must differ; at least one episode has the same node twice")
