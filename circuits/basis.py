@@ -315,11 +315,6 @@ class Direction:
         """The inner product; axes are orthonormal."""
         return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())
 
-    @property
-    def norm_squared(self) -> float:
-        """The sum of its squared coefficients."""
-        return self.dot(self)
-
     def __str__(self) -> str:
         terms = [f"{'' if abs(c) == 1 else f'{abs(c):g} '}{b}[{label}]" for (b, label), c in self.coefficients.items()]
         signs = ["-" if c < 0 else "+" for c in self.coefficients.values()]

@@ -40,7 +40,7 @@ from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron, names
-from interp.algorithm import Algorithm, Values, Variable
+from interp.algorithm import Algorithm, Values
 from interp.checks import check_fields, checked, checked_fields, fit
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.model.layout import RoundLayout
@@ -143,7 +143,7 @@ class Location:
         change = (values - held) * self.scale
         patched = activation.clone()
         for k, (label, direction) in enumerate(zip(self.labels, self.directions, strict=True)):
-            dual = as_tensor(direction.vector() / direction.norm_squared).to(activation)
+            dual = as_tensor(direction.vector() / direction.dot(direction)).to(activation)
             patched[..., circuit.layout.position(label), :] += change[..., k, None] * dual
         return patched
 
@@ -409,11 +409,6 @@ class Circuit:
         return self.layer(head.layer).index(head)
 
     @checked
-    def variable(self, key: str) -> Variable:
-        """The algorithm's variable called ``key``: its symbol, its meaning, its equation."""
-        return self.algorithm.variable(key)
-
-    @checked
     def locations(self, key: str, *names: str) -> tuple[Location, ...]:
         """The locations of a variable, in the order of computation: those called ``names``, or all of them."""
         require_known(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
@@ -483,8 +478,8 @@ class Circuit:
             read = list(dict.fromkeys(map(str, location.directions)))
             row = {
                 "variable": key,
-                "symbol": self.variable(key).symbol,
-                "meaning": self.variable(key).meaning,
+                "symbol": self.algorithm.variable(key).symbol,
+                "meaning": self.algorithm.variable(key).meaning,
                 "location": location.name,
                 "hook": location.hook,
                 "positions": ", ".join(dict.fromkeys(location.labels)),

@@ -299,15 +299,12 @@ def _causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int =
 
     def streams(first: int) -> tuple[list[Tensor], Tensor]:
         seen: list[Tensor] = []
-
-        def disturb(activation: Tensor, hook: Any) -> Tensor:
-            return torch.cat([activation[:, :first], 3.0 * noise[:, first:]], 1)
-
-        def keep(activation: Tensor, hook: Any) -> None:
-            seen.append(activation)
-
-        posts = [(f"blocks.{layer}.hook_resid_post", keep) for layer in range(model.config.n_layers)]
-        with torch.no_grad(), model.hooks(fwd_hooks=[("hook_embed", disturb), *posts]):
+        hooks: list[tuple[str, Any]] = [
+            ("hook_embed", lambda activation, hook: torch.cat([activation[:, :first], 3.0 * noise[:, first:]], 1))
+        ]
+        for layer in range(model.config.n_layers):
+            hooks.append((f"blocks.{layer}.hook_resid_post", lambda activation, hook: seen.append(activation)))
+        with torch.no_grad(), model.hooks(fwd_hooks=hooks):
             out = model(tokens, latents, values.to(model.W_E.dtype))
         return [*seen, out.logits], out.prediction
 

@@ -161,10 +161,11 @@ def softmax_only(
         return tuple(heads)
     require(bool(math.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
 
-    def softened(head: Head) -> Iterable[Head]:
-        return (replace(head, rule="softmax", scores=tuple((eta * query, key) for query, key in head.scores)),)
-
-    by_rule = {"hard": softened, "softmax": lambda head: (head,), "linear": linear}
+    by_rule: dict[str, Callable[[Head], Iterable[Head]]] = {
+        "hard": lambda head: (replace(head, rule="softmax", scores=tuple((eta * q, k) for q, k in head.scores)),),
+        "softmax": lambda head: (head,),
+        "linear": linear,
+    }
     return tuple(made for head in heads for made in by_rule[head.rule](head))
 
 

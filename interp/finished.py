@@ -15,7 +15,6 @@ and is never read; a file that was damaged or edited is computed again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -29,7 +28,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from interp.files import folder_to_write, write_text
+from interp.files import digest_of, folder_to_write, write_text
 from interp.provenance import versions
 
 _T = TypeVar("_T")
@@ -67,7 +66,7 @@ class Finished:
             return None
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content.pop("sha256") == _digest(content) and content["about"] == about:
+            if content.pop("sha256") == digest_of(content) and content["about"] == about:
                 return typing.cast(_T, self._decoded(kind, content["part"]))
         except Exception:  # whatever its contents break: a file is no reason to stop
             pass
@@ -79,7 +78,7 @@ class Finished:
         path, about = self._place(name, kind)
         if path is not None:
             content = {"about": about, "part": self._encoded(part)}
-            write_text(path, json.dumps({"sha256": _digest(content), **content}, indent=1) + "\n")
+            write_text(path, json.dumps({"sha256": digest_of(content), **content}, indent=1) + "\n")
         return part
 
     def clear(self) -> None:
@@ -97,7 +96,7 @@ class Finished:
         settings = json.loads(json.dumps(self._encoded(dict(self.settings))))
         about = {"name": name, "settings": settings, "versions": versions(), "fields": self._fields(kind)}
         words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
-        return Path(self.folder) / f"{words}-{_digest(about)[:16]}.json", about
+        return Path(self.folder) / f"{words}-{digest_of(about)[:16]}.json", about
 
     @property
     def _kinds(self) -> set[type]:
@@ -160,7 +159,3 @@ class Finished:
             case dict():
                 return {key: self._decoded(inner[-1] if inner else Any, item) for key, item in value.items()}
         return value
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

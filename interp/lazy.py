@@ -66,17 +66,16 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         name: f"{home}:{name}" for home, line in homes for name in re.findall(r"(\w+) as", line) if home != package
     }
 
-    def rooms() -> list[str]:
-        return [module.name for module in iter_modules(path) if module.ispkg]
+    rooms = [module.name for module in iter_modules(path) if module.ispkg]
 
     def get(name: str) -> Any:
         if name in known:
             return named(known[name])
-        if name in rooms():
+        if name in rooms:
             return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(known))}")
 
-    return get, lambda: sorted({*known, *rooms()}), sorted(known)
+    return get, lambda: sorted({*known, *rooms}), sorted(known)
 
 
 def enter(**modules: str) -> None:

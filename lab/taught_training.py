@@ -124,7 +124,7 @@ def losses(
     layout, encoded = _encoded(model, rounds, rng)
     directions = directions[: rounds.n_states]
     before, after = (torch.from_numpy(rounds.q_tables[:, t]).float() for t in (0, 1))
-    latents = model.initial_latents(len(rounds), layout.n_latents) + before.mT @ directions
+    latents = model.initial(len(rounds), layout) + before.mT @ directions
     tokens, values, slots = encoded.tokens[:, 0], encoded.values[:, 0], encoded.slots[:, 0]
     scores, left = tying.one_round(model, layout, tokens, latents, values, slots)
     rows = torch.arange(len(rounds))

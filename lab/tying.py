@@ -132,7 +132,7 @@ def forward(
     model: HookedLatentTransformer, rounds: EncodedRounds, layout: RoundLayout
 ) -> tuple[Float[Tensor, "episode round outcome"], Float[Tensor, "episode round_plus_1 latent d_model"]]:
     """Logits of every round and the latents before each, with gradients."""
-    latents = [model.initial_latents(len(rounds.tokens), layout.n_latents)]
+    latents = [model.initial(len(rounds.tokens), layout)]
     logits = []
     for t in range(rounds.tokens.shape[1]):
         now = rounds.tokens[:, t], latents[-1], rounds.values[:, t], rounds.slots[:, t]

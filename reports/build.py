@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -117,11 +118,7 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     for part in context.parts:
         step(part.title + took)
         began = perf_counter()
-
-        def summary(computed: Any, context: Context, part: Part = part) -> Sequence[Measure]:
-            return list(fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Measure]))
-
-        context.measures[part.key] = _attempt(context, part, summary) or ()
+        context.measures[part.key] = _attempt(context, part, partial(_measures, part)) or ()
         context.sentence = context.sentence or _attempt(context, part, part.sentence) or ""
         took = f" ({part.title}: {perf_counter() - began:.1f} s)"
     from reports.parts.overview import measures_of, sampled
@@ -205,3 +202,8 @@ def _sections(context: Context, part: Part) -> list[Section]:
         sections = [Section(part.title, [told])]
     context.sections[part.key] = sections[0]
     return [replace(section, opened=part.opened) for section in sections]
+
+
+def _measures(part: Part, computed: Any, context: Context) -> Sequence[Measure]:
+    """What a part says of the model, which must be measures."""
+    return list(fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Measure]))

@@ -108,7 +108,7 @@ def q_learning(
     blocks = ("id", "buf1", "buf2", "buf3") if variant == "lin" else ("id", "buf1", "buf2")
     basis = coordinates.basis(dict.fromkeys(blocks, tokens), layout.labels)
     slope = relative_tau * bound if tau is None else tau
-    finest = _resolution(bound, "float64")
+    finest = float(np.finfo("float64").eps) * bound
     require(
         slope == 0 or slope >= finest,
         f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
@@ -169,11 +169,6 @@ def q_learning(
     )
 
 
-def _resolution(bound: float, dtype: str) -> float:
-    """The smallest tie slope that rounding beside values up to ``bound`` = M leaves: M times the machine's epsilon."""
-    return float(np.finfo(dtype).eps) * bound
-
-
 def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -> str:
     """Why float32 does not do, with the bound that it breaks; empty where it does."""
     if eta is not None and variant != "softmlp":
@@ -183,7 +178,7 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
             f"values up to M = {bound:g} are beyond {_LARGEST_FLOAT32:g}, twice which float32 must hold; load it with "
             "dtype='float64', or give rewards in larger units"
         )
-    resolved = _resolution(bound, "float32")
+    resolved = float(np.finfo("float32").eps) * bound
     if 0 < slope < resolved:
         return (
             f"tau = {slope:g} is below {resolved:g}, what float32 resolves of values up to M = {bound:g}, so that ties "

@@ -48,11 +48,7 @@ def value_bound(rewards: Sequence[float], gamma: float) -> float:
 def algorithm(**parameters: Any) -> Algorithm:
     """Q-learning as the circuit runs it: from a table of zeros, whatever table the episodes began with."""
     made = algorithms.q_learning(**parameters)
-
-    def initial(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
-        return {key: np.zeros_like(start) for key, start in made.initial(episodes).items()}
-
-    return replace(made, initial=initial)
+    return replace(made, initial=lambda of: {key: np.zeros_like(start) for key, start in made.initial(of).items()})
 
 
 _KINDS = ("grid", "deterministic", "sparse")
@@ -90,7 +86,7 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     The neurons add M to values and take it away, and M grows with 1 / (1 - gamma) before values do: where they are
     far below it, they count against M / 16, which is the largest reward at gamma .9.
     """
-    if key != "carried_state" and circuit.variable(key).units != "reward":
+    if key != "carried_state" and circuit.algorithm.variable(key).units != "reward":
         return 1.0
     return max(_scale(values), value_bound(circuit.arguments["rewards"], circuit.arguments["gamma"]) / 16)
 
@@ -130,7 +126,7 @@ def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
     once, why = layers * n * lost, f"{layers} layers x {n} positions x e^(-eta/2)"
     if key == "position_code":
         return 0.0, ""
-    if key not in ("carried_state", "residue") and circuit.variable(key).units != "reward":
+    if key not in ("carried_state", "residue") and circuit.algorithm.variable(key).units != "reward":
         return once, why
     total, why = 16 * rounds * once, f"16 x {rounds} rounds x {why}"
     if circuit.arguments["variant"] == "softmlp":

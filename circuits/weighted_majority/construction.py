@@ -87,14 +87,15 @@ def weighted_majority(
     tokens = tuple(token.strip("<>") for token in layout.vocabulary)
     basis = coordinates.basis(dict.fromkeys(("id", "buf1", "buf2", "buf3"), tokens), layout.labels)
     ids = basis["id"]
-
-    def summing(head: Head) -> tuple[Head, ...]:
-        """A linear head as softmax heads."""
-        if variant == "P":
-            return softmax_pair(head, ids["w"], epsilon, heavy)
-        return (heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
-
-    heads = softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, summing)
+    heads = softmax_only(
+        _heads(basis, n_experts, variant, log_gamma),
+        eta,
+        lambda head: (
+            softmax_pair(head, ids["w"], epsilon, heavy)
+            if variant == "P"
+            else (heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
+        ),
+    )
     every, form = layout.labels, {variant, "softmax" if eta else "exact"}
     groups = {
         "ALL": every,

@@ -87,11 +87,7 @@ def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
 def cut(model: Machine) -> Hook:
     """A forward hook that replaces all that is carried by what the first round reads."""
     layout = model.layout.max_layout
-
-    def replaced(latents: Tensor, hook: Any) -> Tensor:
-        return model.initial(len(latents), layout)[:, : latents.shape[1]]
-
-    return "hook_latents", replaced
+    return "hook_latents", lambda latents, hook: model.initial(len(latents), layout)[:, : latents.shape[1]]
 
 
 def swap() -> Hook:
@@ -129,7 +125,7 @@ def lacks_room(model: Machine, n_rounds: int) -> str:
     return "" if room >= n_rounds else f"not applicable: {model.name} has room for {room} rounds, not for {n_rounds:,}"
 
 
-def _lacks_attention(model: Machine) -> str:
+def lacks_attention(model: Machine) -> str:
     """A sentence where a machine has no attention between the positions of a round; empty where it has."""
     kind = model.points.get("pattern")
     if kind is None or (kind.axes == "head pos" and not kind.labels):
@@ -137,14 +133,9 @@ def _lacks_attention(model: Machine) -> str:
     return f"not applicable: the attention of {model.name} is not between the positions of a round"
 
 
-def attended(model: Machine, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """A table about attention between the positions of a round, or why there is none."""
-    return unless(_lacks_attention(model), table)
-
-
 def patterns(model: Machine) -> list[str]:
     """The hook points of a machine's attention patterns, layer by layer; refused where it has none."""
-    if said := _lacks_attention(model):
+    if said := lacks_attention(model):
         raise InputError(f"{said}; its points are {', '.join(model.points)}, which probes and interp.rollout read")
     kind = model.points["pattern"]
     return [kind.hook.format(layer=layer) for layer in range(kind.n_layers or 1)]

@@ -115,11 +115,7 @@ def exact_sets(model: Machine, episodes: ReachabilityEpisodes, read: Read, seed:
 def _frozen() -> Hook:
     """A forward hook that gives every round what the first hooked one read: one thought, repeated."""
     kept: dict[str, Tensor] = {}
-
-    def give(latents: Tensor, hook: Any) -> Tensor:
-        return kept.setdefault("first", latents)
-
-    return _HOOK, give
+    return _HOOK, lambda latents, hook: kept.setdefault("first", latents)
 
 
 def _discrete(read: Read, write: Write, seed: int) -> Hook:

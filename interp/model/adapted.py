@@ -261,15 +261,12 @@ class AdaptedMachine(HookedMachine):
         packed = _pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
         return packed.expand(n_episodes, -1, -1)
 
-    def step(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
-        """One round of a batch."""
-        return self._step(carried, fed)
-
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """The same from states that occur, where predictions must be probabilities: no edit promises that."""
-        return partial(self._step, occurs=True)
+        return partial(self.step, occurs=True)
 
-    def _step(self, carried: Tensor, fed: EncodedRounds, occurs: bool = False) -> Stepped:
+    def step(self, carried: Tensor, fed: EncodedRounds, occurs: bool = False) -> Stepped:
+        """One round of a batch; where its state ``occurs``, predictions must be probabilities."""
         tree = _unpack(self.channels, self.hook_latents(carried))
         known = {**tree, **{name: tree[name].squeeze(-1).round().long() for name in self.lengths}}
         with self._settled(carried.dtype):

@@ -155,7 +155,14 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     folder = Path(file_path(folder, "the checkpoint folder"))
     require(folder.is_dir(), f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors")
     about = read_json(folder / "config.json", "config")
-    _check_about(folder, about)
+    version = about.get("format_version")
+    known = version == _FORMAT_VERSION and not isinstance(version, bool)
+    require(known, f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}")
+    require(
+        about.get("digest") == digest_of({key: value for key, value in about.items() if key != "digest"}),
+        f"{str(folder / 'config.json')!r} was edited: its digest is not that of its contents; fetch the checkpoint "
+        "again, or change the model in Python and save it with save_checkpoint",
+    )
     weights = folder / "model.safetensors"
     require(weights.is_file(), f"{str(folder)!r} lacks model.safetensors")
     with reading(weights):
@@ -264,18 +271,6 @@ def _predicted(machine: Machine) -> dict[str, Any]:
     run = sequential(machine, machine.prepare(layout.encode(episodes)), layout, "target")
     fed = b"".join(part.cpu().contiguous().numpy().tobytes() for part in run.fed.tensors().values())
     return {"episodes": hashlib.sha256(fed).hexdigest(), "predictions": run.predictions.double().tolist()}
-
-
-def _check_about(folder: Path, about: dict[str, Any]) -> None:
-    """Refuse a configuration of another version, or one that was edited since it was written."""
-    version = about.get("format_version")
-    known = version == _FORMAT_VERSION and not isinstance(version, bool)
-    require(known, f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}")
-    require(
-        about.get("digest") == digest_of({key: value for key, value in about.items() if key != "digest"}),
-        f"{str(folder / 'config.json')!r} was edited: its digest is not that of its contents; fetch the checkpoint "
-        "again, or change the model in Python and save it with save_checkpoint",
-    )
 
 
 def _check_finite(tensors: dict[str, torch.Tensor], what: str) -> None:

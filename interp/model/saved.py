@@ -106,7 +106,9 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
 def _fits_together(run: Rollout, where: str) -> None:
     """Refuse a rollout whose parts are of different sizes: it would be read as of others."""
     require_known("commit", run.commit, ("own", "target"))
-    require(run.tokens.ndim == 3, f"{where!r}: tokens must be [episode, round, position], got {_size(run.tokens)}")
+    require(
+        run.tokens.ndim == 3, f"{where!r}: tokens must be [episode, round, position], got {tuple(run.tokens.shape)}"
+    )
     n_episodes, n_rounds, n_positions = run.tokens.shape
     require(
         n_positions == run.layout.n_positions,
@@ -122,13 +124,9 @@ def _fits_together(run: Rollout, where: str) -> None:
     for name, (tensor, shape) in wanted.items():
         whole = name in ("values", "slots")
         fits = tuple(tensor.shape) == shape if whole else tuple(tensor.shape[:2]) == shape
-        require(fits, f"{where!r}: {name!r} is {_size(tensor)}, where {shape} must stand first; {_EDITED}")
+        require(fits, f"{where!r}: {name!r} is {tuple(tensor.shape)}, where {shape} must stand first; {_EDITED}")
     inside = all(isinstance(t, int) and 0 <= t < n_rounds for t in run.cached_rounds)
     require(inside, f"{where!r}: cached rounds {run.cached_rounds} are not among the {n_rounds}; {_EDITED}")
-
-
-def _size(tensor: Tensor) -> str:
-    return str(tuple(tensor.shape))
 
 
 def content_of(name: str, tensor: Tensor) -> bytes:

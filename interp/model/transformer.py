@@ -263,7 +263,10 @@ class HookedLatentTransformer(LensSurface):
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Float[Tensor, "batch latent d_model"]:
         """The latents before the first round of the layout, the model's own when None."""
-        return self.initial_latents(n_episodes, (layout or self.layout).n_latents)
+        n_latents, most = (layout or self.layout).n_latents, len(self.latents.table)
+        require(0 <= n_episodes < 2**53, f"n_episodes must be 0 or more, and countable, got {n_episodes}")
+        require(n_latents <= most, f"n_latents must be in [0, {most}], got {n_latents}")
+        return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
         """The rounds on the model's device, payloads in its dtype, after their range is checked."""
@@ -303,14 +306,6 @@ class HookedLatentTransformer(LensSurface):
         }
 
     # Latents and the algorithm's state.
-
-    @checked
-    def initial_latents(self, n_episodes: int, n_latents: int) -> Float[Tensor, "batch latent d_model"]:
-        """The latents before the first round, for at most as many latents as the model has."""
-        most = len(self.latents.table)
-        require(0 <= n_episodes < 2**53, f"n_episodes must be 0 or more, and countable, got {n_episodes}")
-        require(0 <= n_latents <= most, f"n_latents must be in [0, {most}], got {n_latents}")
-        return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def write(
         self,

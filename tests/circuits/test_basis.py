@@ -19,7 +19,7 @@ def test_directions_add_subtract_and_scale_by_name() -> None:
     b = basis()
     direction = 2.0 * b["id"]["w"] - b["buf1"]["e_1"] + b.zero
     assert str(direction) == "2 id[w] - buf1[e_1]"
-    assert direction.norm_squared == 5.0
+    assert direction.dot(direction) == 5.0
     assert str(direction - 2.0 * b["id"]["w"]) == "-buf1[e_1]"
     assert b["id"].sum(("w", "e_1")).vector().tolist()[:4] == [1.0, 1.0, 0.0, 0.0]
 
@@ -34,7 +34,8 @@ def test_unknown_blocks_and_labels_name_the_nearest() -> None:
 def test_directions_of_two_bases_refuse_each_other() -> None:
     with pytest.raises(InputError, match="two bases"):
         basis()["id"]["w"] + basis(rotation=1)["id"]["w"]
-    assert (basis()["id"]["w"] + basis()["id"]["w"]).norm_squared == 4.0
+    twice = basis()["id"]["w"] + basis()["id"]["w"]
+    assert twice.dot(twice) == 4.0
 
 
 def test_block_names_must_differ() -> None:

@@ -118,7 +118,7 @@ def test_a_location_is_asked_for_by_name() -> None:
     with pytest.raises(InputError, match=r"unknown variable with a location in 'wma-handwired' 'weights'"):
         circuit.locations("weights")
     with pytest.raises(InputError, match=r"unknown variable of 'weighted_majority' 'log_weight'"):
-        circuit.variable("log_weight")
+        circuit.algorithm.variable("log_weight")
 
 
 def test_locations_that_cannot_be_told_apart_are_refused() -> None:

@@ -107,7 +107,7 @@ def _weight(pattern: Tensor, names: _Names, circuit: Circuit) -> Tensor:
     first = circuit.head(names[0]).moves[0][1]
     for name in names:
         write = circuit.head(name).moves[0][1]
-        gain = max(1.0, write.norm_squared**0.5)
+        gain = max(1.0, write.dot(write) ** 0.5)
         total += math.copysign(gain, write.dot(first)) * pattern[:, circuit.head_index(name)]
     return total
 

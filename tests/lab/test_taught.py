@@ -94,7 +94,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path, monkeypatch):
 def _carried(model, seed, n_rounds=30, regime="grid", **sizes):
     """Mean divergence from the circuit's policy, and the largest error of the table by a seed's code, of episodes."""
     episodes = tasks.get("qlearning").sample(50, n_rounds, seed=10**6, regime=regime, **(SIZES | sizes))
-    run, initial = rollout(model, episodes), model.initial_latents(1, episodes.n_actions).detach()
+    run, initial = rollout(model, episodes), model.initial(1, model.layout.fit(episodes)).detach()
     said = run.predictions.double().clamp_min(1e-12)
     wanted = torch.from_numpy(special.softmax(10 * episodes.next_values_before, -1))
     read = ((run.latents - initial) @ taught.code(seed)[: episodes.n_states].T).mT

@@ -92,7 +92,7 @@ def sizes_of(model):
 @pytest.fixture
 def small():
     model = interp.load("wma-handwired", n_experts=2)
-    return model, torch.zeros(1, model.layout.n_positions, dtype=torch.long), model.initial_latents(1, 1)
+    return model, torch.zeros(1, model.layout.n_positions, dtype=torch.long), model.initial(1)
 
 
 def test_new_weights_are_read_at_once(small):

@@ -107,11 +107,9 @@ def _integrated(bound: _Bound) -> dict[Any, float]:
     """Integrated gradients of layers, by captum."""
     from captum.attr import LayerIntegratedGradients
 
-    def forward(ids: Tensor) -> Tensor:
-        return bound.measure(bound.model(ids), ids)
-
     def gradients(hook: torch.nn.Module) -> Tensor:
-        return LayerIntegratedGradients(forward, hook).attribute(bound.clean, bound.corrupted, n_steps=5)
+        of = LayerIntegratedGradients(lambda ids: bound.measure(bound.model(ids), ids), hook)
+        return of.attribute(bound.clean, bound.corrupted, n_steps=5)
 
     scores: dict[Any, float] = {}
     for layer, block in enumerate(bound.blocks):

@@ -103,10 +103,8 @@ def _activation(material: Material, site: str) -> Tensor:
     """The larger batch's activations at a site, ``[episode, round, d_model]``; of several rows one after the other."""
     place, run = Site.parse(site, material.subject.model), material.run(1, material.effort.fits)
 
-    def cached() -> Tensor:
-        return replay(material.subject.model, run, names_filter=[place.hook])[2][place.hook].double()
-
-    whole = material.once(("activation", place.hook), cached)
+    cached = partial(replay, material.subject.model, run, names_filter=[place.hook])
+    whole = material.once(("activation", place.hook), lambda: cached()[2][place.hook].double())
     if place.kind.axes == "pos" and place.position is not None:
         return whole[:, :, run.layout.position(place.position)]
     rows = whole.flatten(0, 1)[place.index(run.layout)]

@@ -18,7 +18,7 @@ import pandas as pd
 from interp.evaluation.experts import by_regime, regret, theory
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.experts.regret import calibration
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, joined, lacks_room, row, unless
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, joined, lacks_attention, lacks_room, row, unless
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.statistics import NO_NUMBER
@@ -71,7 +71,9 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
     return {
         "latent_control": control.to_frame(),
         "calibration": pd.concat(calibrated, ignore_index=True),
-        "attention": attended(model, lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame()),
+        "attention": unless(
+            lacks_attention(model), lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame()
+        ),
     }
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ from interp.checks import checked
 from interp.decoder import N_FOLDS
 from interp.display import Scores
 from interp.errors import require
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, cut, joined, round_attention, row
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, cut, joined, lacks_attention, round_attention, row, unless
 from interp.evaluation.qlearning import rates, returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
 from interp.machine import Machine
@@ -155,7 +156,8 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         return rates.evaluate(model, n_episodes=n_episodes, seed=seed + 1).to_frame()
     if part == _CHAIN:
         chain = sampling.sample(16, 50, 4, 2, regime="chain", seed=seed)
-        return attended(model, lambda: round_attention(model, chain, rounds=slice(10, None)).assign(commit="own"))
+        table = partial(round_attention, model, chain, rounds=slice(10, None))
+        return unless(lacks_attention(model), lambda: table().assign(commit="own"))
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
 
 

@@ -104,9 +104,6 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         accuracy = keep_uncertain(v["accuracies"])
         return np.log(accuracy) - np.log1p(-accuracy)
 
-    def initial(episodes: ExpertEpisodes) -> dict[str, NDArray[Any]]:
-        return {"counts": zeros(episodes, np.int64), "elapsed": np.zeros(len(episodes), np.int64)}
-
     equations: Mapping[str, Equation | None] = {
         "counts": None,
         "elapsed": None,
@@ -118,7 +115,14 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         "next_counts": _next_counts,
         "next_elapsed": lambda v: v["elapsed"] + 1,
     }
-    return of_equations("bayes", "Bayes predictor", equations, initial, {"low": low, "high": high}, "log_odds")
+    return of_equations(
+        "bayes",
+        "Bayes predictor",
+        equations,
+        lambda episodes: {"counts": zeros(episodes, np.int64), "elapsed": np.zeros(len(episodes), np.int64)},
+        {"low": low, "high": high},
+        "log_odds",
+    )
 
 
 def follow_the_leader() -> Algorithm:

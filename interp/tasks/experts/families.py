@@ -166,9 +166,6 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = SILENT) -> 
     base = algorithms.weighted_majority(gain)
     require(hears in (0, SILENT, 1), f"hears must be 0, 1, or {SILENT} for no vote, got {hears!r}")
 
-    def heard(v: Values) -> _Array:
-        return np.where(np.arange(v["votes"].shape[-1]) == expert - 1, hears, v["votes"])
-
     def weights(v: Values) -> _Array:
         n_experts = v["votes"].shape[-1]
         mute = (np.arange(n_experts) == expert - 1) & (hears == SILENT) & (n_experts > 1)
@@ -180,7 +177,8 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = SILENT) -> 
         "match": (("heard", "label"), lambda v: (v["heard"] == v["label"][..., None]).astype(np.int64)),
     }
     key, name = "deaf_majority", "Weighted Majority that never hears one expert"
-    variables = (*base.variables[:2], *VARIABLES(key, {"heard": heard}), *base.variables[2:])
+    heard = {"heard": lambda v: np.where(np.arange(v["votes"].shape[-1]) == expert - 1, hears, v["votes"])}
+    variables = (*base.variables[:2], *VARIABLES(key, heard), *base.variables[2:])
     return base.varied(key, name, {"gain": gain, "expert": expert, "hears": hears}, changes, variables=variables)
 
 

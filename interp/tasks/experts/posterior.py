@@ -61,10 +61,9 @@ def mean_accuracy(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:
     if (low, high) == (0, 1):
         return (hits + 1.0) / ((hits + 1.0) + (misses + 1.0))
 
-    def mean(k: _Reals, l: _Reals) -> _Reals:  # noqa: E741
-        return np.clip(_mean(k + 1, l + 1, low, high), low, high)
-
-    return np.full(hits.shape, float(low)) if low == high else _once_per_record(mean, hits, misses)
+    if low == high:
+        return np.full(hits.shape, float(low))
+    return _once_per_record(lambda k, m: np.clip(_mean(k + 1, m + 1, low, high), low, high), hits, misses)
 
 
 def log_evidence(hits: _Counts, misses: _Counts, bounds: Bounds) -> _Reals:

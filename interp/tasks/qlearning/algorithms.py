@@ -97,9 +97,6 @@ def q_learning(
         taken = np.eye(v["table"].shape[-1], dtype=bool)[v["action"]][..., None, :]
         return np.where(taken, v["next_column"][..., None], v["table"])
 
-    def next_values(v: Values) -> _Array:
-        return rows_at(v["next_table"], v["next_state"])
-
     equations: dict[str, Equation | None] = {
         **({"noise": None} if noise else {}),
         **dict.fromkeys(("state", "action", "reward", "next_state", "table", "visits")),
@@ -121,13 +118,13 @@ def q_learning(
         "next_table": next_table,
         "next_visits": lambda v: v["visits"] + pair(v),
         "next_column_visited": lambda v: v["next_column"],
-        "greedy_action": lambda v: next_values(v).argmax(-1),
+        "greedy_action": lambda v: rows_at(v["next_table"], v["next_state"]).argmax(-1),
     }
     scored = {
         "table_visited": lambda v: v["visits"] > 0,
         "column_visited": lambda v: columns_at(v["visits"], v["action"]) > 0,
         "next_column_visited": lambda v: columns_at(v["next_visits"], v["action"]) > 0,
-        "greedy_action": lambda v: bellman.greedy_sets(next_values(v)).sum(-1) == 1,
+        "greedy_action": lambda v: bellman.greedy_sets(rows_at(v["next_table"], v["next_state"])).sum(-1) == 1,
     }
     parameters = {"alpha": alpha, "gamma": gamma, "tie_slope": tie_slope, "beta": beta, "hardness": hardness}
     return Algorithm(

@@ -123,11 +123,16 @@ def _family(
         Searched("temperature", grid, kind="choice" if extends else "real", enters=("policy",)),
     )
 
-    def make(temperature: float, shared_ties: float, after: float, **parameters: float) -> Algorithm:
-        return acting(learner(**parameters), temperature, bool(shared_ties), bool(after))
-
     known = learner()
-    return Family(known.key, known.name, make, (*searched, *acts), extends=extends)
+    return Family(
+        known.key,
+        known.name,
+        lambda temperature, shared_ties, after, **of: acting(
+            learner(**of), temperature, bool(shared_ties), bool(after)
+        ),
+        (*searched, *acts),
+        extends=extends,
+    )
 
 
 @checked

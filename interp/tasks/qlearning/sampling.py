@@ -26,6 +26,7 @@ same luck, and the same seed gives the same bytes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -219,14 +220,12 @@ def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, se
     ['grid', 'explored', 'draws', 'chain', 'delayed']
     """
 
-    def drawn(regime: str, epsilon: _Epsilon) -> MDPEpisodes:
-        return sample(n_episodes, n_rounds, n_states, n_actions, seed=seed, epsilon=epsilon, regime=regime)
-
+    drawn = partial(sample, n_episodes, n_rounds, n_states, n_actions, seed)
     return {
-        "grid": drawn("grid", "uniform"),
-        "explored": drawn("deterministic", 1.0),
-        "draws": drawn("bernoulli-draws", 1.0),
-        "chain": drawn("chain", 0.5),
+        "grid": drawn(regime="grid", epsilon="uniform"),
+        "explored": drawn(regime="deterministic", epsilon=1.0),
+        "draws": drawn(regime="bernoulli-draws", epsilon=1.0),
+        "chain": drawn(regime="chain", epsilon=0.5),
         "delayed": _played(_delayed(n_episodes, n_states, n_actions, seed), n_rounds, seed, 1.0),
     }
 

@@ -165,11 +165,13 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
     """
-
-    def active(v: Values) -> _Array:
-        return (_take(v["frontier"], v["source"]) > 0.5).astype(np.float64)
-
-    return _search("breadth_first", "parallel breadth-first search", spread, active, _expanded)
+    return _search(
+        "breadth_first",
+        "parallel breadth-first search",
+        spread,
+        lambda v: (_take(v["frontier"], v["source"]) > 0.5).astype(np.float64),
+        _expanded,
+    )
 
 
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
@@ -193,10 +195,13 @@ def undirected(spread: float = 0.0) -> Algorithm:
         ends = np.concatenate([v["source"], v["target"]], -1)
         return (_take(v["frontier"], ends) > 0.5).astype(np.float64)
 
-    def expanded(v: Values) -> _Array:
-        return _expanded({**v, "target": np.concatenate([v["target"], v["source"]], -1)})
-
-    return _search("undirected", "breadth-first search along and against the edges", spread, active, expanded)
+    return _search(
+        "undirected",
+        "breadth-first search along and against the edges",
+        spread,
+        active,
+        lambda v: _expanded({**v, "target": np.concatenate([v["target"], v["source"]], -1)}),
+    )
 
 
 # One path.
