@@ -29,7 +29,17 @@ from interp.checks import checked
 from interp.decoder import N_FOLDS
 from interp.display import Scores
 from interp.errors import require
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, cut, joined, lacks_attention, round_attention, row, unless
+from interp.evaluation.plan import (
+    MODEL,
+    EvaluationPlan,
+    Row,
+    cut,
+    joined,
+    lacks_attention,
+    round_attention,
+    row,
+    unless,
+)
 from interp.evaluation.qlearning import rates, returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
 from interp.machine import Machine

@@ -154,10 +154,9 @@ class MDPEpisodes(Sampled):
         made = _by_round(given, n, n_states, n_actions)
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
         tables = bellman.replay_tables(**made, initial=start, alpha=alpha, gamma=gamma)
-        made |= {"q_tables": tables, "greedy": bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1)}
-        rates: dict[str, Any] = {"alpha": alpha, "gamma": gamma, "epsilon": np.full(n, 1.0) * epsilon}
-        draws = None if noise is None else np.asarray(noise)
-        return cls(**made, **rates, mdps=mdps, regime=regime, seed=seed, noise=draws)
+        greedy = bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1)
+        learner, draws = (alpha, gamma, np.full(n, 1.0) * epsilon), None if noise is None else np.asarray(noise)
+        return cls(*made.values(), greedy, tables, mdps, *learner, regime, seed, draws)
 
     @checked
     def relearned(
