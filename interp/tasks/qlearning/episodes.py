@@ -156,7 +156,8 @@ class MDPEpisodes(Sampled):
         tables = bellman.replay_tables(**made, initial=start, alpha=alpha, gamma=gamma)
         greedy = bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1)
         learner, draws = (alpha, gamma, np.full(n, 1.0) * epsilon), None if noise is None else np.asarray(noise)
-        return cls(*made.values(), greedy, tables, mdps, *learner, regime, seed, draws)
+        what: Any = (*made.values(), greedy, tables, mdps, *learner, regime, seed, draws)
+        return cls(*what)
 
     @checked
     def relearned(
