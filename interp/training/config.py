@@ -299,7 +299,7 @@ def shipped(task: str) -> Mapping[str, Any]:
     for name, given in tables.items():
         base = found[given.pop("like")].to_dict() if "like" in given else {}
         found[name] = TrainingConfig.from_dict({**base, **given})
-    return {**about, "limits": tuple(about["limits"]), "presets": found}
+    return dict(about, limits=tuple(about["limits"]), presets=found)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -19,8 +19,7 @@ import interp
 from interp.algorithm import Algorithm, Variable
 from interp.audit import AuditResult, Scope, audit
 from interp.tasks.experts import TASK as EXPERTS
-from interp.tasks.experts.algorithms import majority_vote, weighted_majority
-from interp.tasks.experts.families import follow_previous_winners
+from interp.tasks.experts.algorithms import follow_previous_winners, majority_vote, weighted_majority
 from interp.tasks.reachability.algorithms import breadth_first, heuristic
 from interp.tasks.reachability.layout import ReachabilityRound
 from lab import known

@@ -31,7 +31,7 @@ from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_ac
 VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lambda v: 2)
 
 
-def match(v: Values) -> NDArray[np.int64]:
+def _match(v: Values) -> NDArray[np.int64]:
     """Which experts were right."""
     return (v["votes"] == v["label"][..., None]).astype(np.int64)
 
@@ -40,12 +40,12 @@ def _next_counts(v: Values) -> NDArray[Any]:
     return v["counts"] + v["match"]
 
 
-def zeros(episodes: ExpertEpisodes, dtype: Any = np.float64) -> NDArray[Any]:
+def _zeros(episodes: ExpertEpisodes, dtype: Any = np.float64) -> NDArray[Any]:
     """A zero for each expert of each episode."""
     return np.zeros((len(episodes), episodes.n_experts), dtype)
 
 
-def of_equations(
+def _of_equations(
     key: str,
     name: str,
     equations: Mapping[str, Equation | None],
@@ -81,15 +81,15 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
         "weights": lambda v: special.softmax(v["log_weights"], axis=-1),
         "binding": lambda v: np.ones(v["votes"].shape),
         "prediction": lambda v: share(v["weights"], v["votes"]),
-        "match": match,
+        "match": _match,
         "next_log_weights": lambda v: v["log_weights"] + gain * v["match"],
     }
     parameters = {"gain": gain}
-    return of_equations(
+    return _of_equations(
         "weighted_majority",
         "Weighted Majority",
         equations,
-        lambda e: {"log_weights": zeros(e)},
+        lambda e: {"log_weights": _zeros(e)},
         parameters,
         "log_weights",
     )
@@ -111,15 +111,15 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         "log_odds": log_odds,
         "evidence": lambda v: ((2 * v["votes"] - 1) * v["log_odds"]).sum(-1),
         "prediction": lambda v: special.expit(v["evidence"]),
-        "match": match,
+        "match": _match,
         "next_counts": _next_counts,
         "next_elapsed": lambda v: v["elapsed"] + 1,
     }
-    return of_equations(
+    return _of_equations(
         "bayes",
         "Bayes predictor",
         equations,
-        lambda episodes: {"counts": zeros(episodes, np.int64), "elapsed": np.zeros(len(episodes), np.int64)},
+        lambda episodes: {"counts": _zeros(episodes, np.int64), "elapsed": np.zeros(len(episodes), np.int64)},
         {"low": low, "high": high},
         "log_odds",
     )
@@ -131,17 +131,36 @@ def follow_the_leader() -> Algorithm:
         "counts": None,
         "leads": lambda v: (v["counts"] == v["counts"].max(-1, keepdims=True)).astype(np.float64),
         "prediction": lambda v: share(v["leads"], v["votes"]),
-        "match": match,
+        "match": _match,
         "next_counts": _next_counts,
     }
-    return of_equations(
-        "follow_the_leader", "follow the leader", equations, lambda e: {"counts": zeros(e, np.int64)}, memory="counts"
+    return _of_equations(
+        "follow_the_leader", "follow the leader", equations, lambda e: {"counts": _zeros(e, np.int64)}, memory="counts"
     )
 
 
 def majority_vote() -> Algorithm:
     """The share of all experts that say 1, whatever happened before."""
-    return of_equations("majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)}, lambda e: {})
+    return _of_equations("majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)}, lambda e: {})
+
+
+def follow_previous_winners() -> Algorithm:
+    """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
+
+    def prediction(v: Values) -> NDArray[Any]:
+        everyone = share(np.ones(v["votes"].shape), v["votes"])
+        recent = share(v["won"], v["votes"])
+        undecided = (v["won"].sum(-1) == 0) | (recent == 0.5)
+        return np.where(undecided, everyone, recent)
+
+    equations: Mapping[str, Equation | None] = {
+        "won": None,
+        "prediction": prediction,
+        "match": _match,
+        "next_won": lambda v: v["match"].astype(np.float64),
+    }
+    key, name = "follow_previous_winners", "follow the previous winners"
+    return _of_equations(key, name, equations, lambda e: {"won": _zeros(e)}, memory="won")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:

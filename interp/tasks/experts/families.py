@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, Equation, Family, Searched, Values
+from interp.algorithm import Algorithm, Family, Searched, Values
 from interp.checks import checked
 from interp.errors import require
 from interp.lapses import fading, lapsed, late, stopped, window
@@ -126,25 +126,6 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     changes = {"log_odds": (("counts", "elapsed"), lambda v: gain * (2 * v["counts"] - v["elapsed"][..., None]))}
     variables = tuple(v for v in base.variables if v.key != "accuracies")
     return base.varied("sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables)
-
-
-def follow_previous_winners() -> Algorithm:
-    """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
-
-    def prediction(v: Values) -> _Array:
-        everyone = share(np.ones(v["votes"].shape), v["votes"])
-        recent = share(v["won"], v["votes"])
-        undecided = (v["won"].sum(-1) == 0) | (recent == 0.5)
-        return np.where(undecided, everyone, recent)
-
-    equations: dict[str, Equation | None] = {
-        "won": None,
-        "prediction": prediction,
-        "match": algorithms.match,
-        "next_won": lambda v: v["match"].astype(np.float64),
-    }
-    key, name = "follow_previous_winners", "follow the previous winners"
-    return algorithms.of_equations(key, name, equations, lambda e: {"won": algorithms.zeros(e)}, memory="won")
 
 
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
@@ -258,7 +239,7 @@ def families() -> tuple[Family, ...]:
         of(stopped_majority, ends, few_gains, base="weighted_majority"),
         of(deaf_majority, *unheard, few_gains, base="weighted_majority"),
         of(sigmoid_vote, Searched("gain", _GAINS, enters=("log_odds",))),
-        *map(of, (algorithms.follow_the_leader, follow_previous_winners)),
+        *map(of, (algorithms.follow_the_leader, algorithms.follow_previous_winners)),
         of(algorithms.majority_vote, memoryless=True),
         of(fixed_vote, Searched("accuracy", accuracies, enters=("prediction",)), memoryless=True),
     )

@@ -29,7 +29,7 @@ from scipy import special
 from interp.algorithm import Algorithm
 from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
-from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, families, get_regime, posterior
+from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, get_regime, posterior
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
 Decision = Literal["threshold", "sample"]
@@ -190,7 +190,7 @@ PREDICTORS: Mapping[str, Baseline] = unique(
             ),
         ),
         Baseline("follow_the_leader", "follow the leader", _of(algorithms.follow_the_leader(), "sample")),
-        Baseline("follow_previous_winners", "follow previous winners", _of(families.follow_previous_winners())),
+        Baseline("follow_previous_winners", "follow previous winners", _of(algorithms.follow_previous_winners())),
         Baseline("majority_vote", "majority vote", _of(algorithms.majority_vote())),
         Baseline(
             "random", "random guessing", lambda episodes: ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")

@@ -37,7 +37,7 @@ def test_a_rival_that_varies_nothing_is_its_base(episodes, rival, base):
 
 def test_previous_winners_are_the_baseline(episodes):
     expected = predictors.PREDICTORS["follow_previous_winners"].run(episodes).predictions
-    assert says(families.follow_previous_winners(), episodes) == pytest.approx(expected)
+    assert says(algorithms.follow_previous_winners(), episodes) == pytest.approx(expected)
 
 
 def test_a_window_forgets_what_is_older(episodes):
