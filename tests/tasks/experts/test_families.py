@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.tasks.experts import TASK, families, predictors, sample
+from interp.tasks.experts import TASK, algorithms, families, predictors, sample
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
 from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
