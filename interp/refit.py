@@ -67,7 +67,8 @@ from interp.statistics import Interval
 Score = Literal["skill", "accuracy", "ratio"]
 FEW_EPISODES = 16
 """Below this many episodes a result should warn: at 8, coverage fell to 88 % where rounds depend on each other (before
-effective episodes were counted, which widens intervals)."""
+effective episodes were counted, which widens intervals). Where nothing is decoded intervals of 6 to 12 episodes covered
+91 to 98 % of 250 data sets, with the truth, just below 0, below up to 7 % of them: no false word follows."""
 
 PLATEAU = 256
 """Episodes from which an untrained model is decoded, at least: of few, a fit to it reads less than can be read."""

@@ -70,6 +70,7 @@ class ProbeScore(_Difference):
         references: what they are divided by: totals (R2), scored steps (accuracy).
         kind: "skill" (R2: one minus the ratio), "accuracy" (the same, within 0 and 1) or "ratio" (the ratio itself).
         constant: losses of the best constant: the references of R2, the misses of the most frequent class.
+        graded: of rare classes, the squared errors of probabilities, and what the shares of the classes leave.
 
     >>> losses = np.array([[1.0, 2.0, 3.0, 2.0, 2.0], [7.0, 8.0, 7.0, 8.0, 8.0]])
     >>> score, control = (ProbeScore.of(lost, np.full(5, 8.0)) for lost in losses)
@@ -81,6 +82,7 @@ class ProbeScore(_Difference):
     references: Float[Array, " group"] = field(repr=False)
     kind: refit.Score = "skill"
     constant: Float[Array, " group"] = field(default_factory=lambda: np.zeros(0), repr=False)
+    graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = field(default=None, repr=False)
 
     @classmethod
     @checked
@@ -90,17 +92,23 @@ class ProbeScore(_Difference):
         references: Shaped[Array, " group"],
         kind: refit.Score = "skill",
         constant: Shaped[Array, " group"] | None = None,
+        graded: tuple[Float[Array, " group"], Float[Array, " group"]] | None = None,
     ) -> ProbeScore:
         """From sums per independent group of episodes; the constant's losses are the references when None."""
         lost, scale = (np.asarray(part, np.float64) for part in (losses, references))
         own = refit.interval(lost, scale, N_FOLDS, kind)
-        return cls(own.estimate, own.low, own.high, lost, scale, kind, scale if constant is None else constant)
+        return cls(own.estimate, own.low, own.high, lost, scale, kind, scale if constant is None else constant, graded)
 
     @property
     def skill(self) -> Interval:
-        """One minus the losses over those of the best constant: R2 itself, or what an accuracy is above guessing."""
+        """One minus the losses over those of the best constant: R2 itself, or what an accuracy is above guessing.
+
+        Of rare classes it is R2 of their indicators, as probabilities give them: what is likeliest misses them all.
+        """
         if self.kind == "skill":
             return Interval(self.estimate, self.low, self.high)
+        if self.graded is not None:
+            return refit.interval(*self.graded, N_FOLDS)
         return refit.interval(self.losses, self.constant, N_FOLDS, smallest=0.5)
 
     @checked
@@ -115,7 +123,7 @@ class ProbeScore(_Difference):
     @property
     def detectable(self) -> float:
         """The smallest skill whose interval would have excluded 0 in this sample."""
-        return refit.detectable(self.losses, self.constant, N_FOLDS)
+        return refit.detectable(*(self.graded or (self.losses, self.constant)), N_FOLDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,13 +154,20 @@ def fitted(
 
     steps = summed(used)
     kind: refit.Score = "accuracy" if of_classes else "skill"
+    graded = None
+    if probabilities and target.is_rare:
+        given = np.concatenate(probabilities, -1)
+        shown = np.concatenate([np.eye(p.shape[-1])[y[..., k]] for k, p in enumerate(probabilities)], -1)
+        scored = np.repeat(used, given.shape[-1] // y.shape[-1], -1)
+        missed = refit.in_groups(np.square((given - shown) * scored).sum(1), groups)
+        graded = missed.sum(1), refit.totals(shown, scored, groups).sum(1)
     if of_classes:
         most = [np.bincount(y[..., k][used[..., k]], minlength=1).argmax() for k in range(y.shape[-1])]
         parts = summed(predictions != y), steps, summed(y != np.array(most))
     else:
         wrong, totals = (y - predictions) * used, refit.totals(y, target.mask, groups)
         parts = refit.in_groups(np.einsum("etk,etk->ek", wrong, wrong), groups), totals, totals
-    score = ProbeScore.of(parts[0].sum(1), parts[1].sum(1), kind, parts[2].sum(1))
+    score = ProbeScore.of(parts[0].sum(1), parts[1].sum(1), kind, parts[2].sum(1), graded)
 
     def details() -> dict[str, Any]:
         each = zip(target.outputs, *(part.T for part in parts), strict=True)

@@ -19,6 +19,8 @@ from interp.errors import InputError, require
 from interp.refit import FEW_EPISODES
 
 When = Literal["before", "after", "round"]
+_COMMON = 0.9
+"""Of a label of 3 % a probe's likeliest class said nothing in 60 of 60 fits, where ridge found it in 41."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,7 @@ class TargetValues:
         types: a number for each kind of round, ``[episode, round]``, for the control task; left out when None.
         implied_by: controls that hold this target by construction; a verdict does not ask the probe to beat these.
         parameters: of the algorithm, where others were given than the episodes' own.
+        is_rare: whether a class has so large a share (:data:`_COMMON`) that what is likeliest is it in every round.
 
     Example:
         >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
@@ -56,6 +59,7 @@ class TargetValues:
     types: Int[Array, "episode round"] | None = None
     implied_by: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    is_rare: bool = False
 
     @classmethod
     @checked
@@ -81,8 +85,9 @@ class TargetValues:
             what = f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)"
             refuse_beyond_machine(what, 8.0 * n_classes * (n_classes + values.size))
             values = values.astype(np.int64)
+            shares = [np.bincount(values[..., k].ravel()).max() / values[..., k].size for k in range(values.shape[-1])]
         else:
-            values = _as_floats(values, "a target")
+            values, shares = _as_floats(values, "a target"), []
         mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
         types = None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
         return replace(
@@ -91,6 +96,7 @@ class TargetValues:
             mask=mask,
             types=types,
             inputs=tuple(_as_floats(i, "the round's inputs") for i in self.inputs),
+            is_rare=bool(max(shares, default=0.0) > _COMMON),
         )
 
     @property

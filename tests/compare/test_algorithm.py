@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
-from circuits.compare.algorithm import _RESPONDS, _memoryless, _responding
+from circuits.compare.algorithm import _RESPONDS, _memoryless, _responding, _untrained
 from circuits.compare.fitting import Distributions, asked_rounds, divergence, predictor
 from circuits.compare.response import Edits, cells, responses
 from interp import tasks
@@ -118,6 +119,14 @@ def test_a_name_needs_the_whole_interval_of_the_worst_response(sets, gain, named
     assert (found.family == "weighted_majority") == named == (found.response.alike.low >= _RESPONDS)
     every = cells(edits, *(responses(experts.weighted_majority(each), edits) for each in (gain, 0.5)))
     assert found.response.alike.low == min(cell.alike.low for cell in every)
+
+
+def test_an_untrained_copy_is_as_far_from_a_model_as_the_model_from_it(sets):
+    """By what the memories of both are worth."""
+    two = [predictor(made) for made in (experts.bayes(0.0, 1.0), experts.weighted_majority(0.2))]
+    copies = [SimpleNamespace(sets=sets, untrained=[SimpleNamespace(model=one, task=TASK)]) for one in two]
+    (there,), (back,) = _untrained(copies[0], two[1]), _untrained(copies[1], two[0])
+    assert there == pytest.approx(back, abs=1e-9) and there < 0.95
 
 
 def test_a_machine_without_a_memory_is_none_of_these(sets):

@@ -13,7 +13,7 @@ from scipy.stats import t
 import interp
 from circuits.compare.crossfit import CrossFitted, crossed_decoder, pooled, pooled_values, scored
 from circuits.compare.question import Effort, Participant, Samples
-from circuits.compare.state import _stitched, stitch
+from circuits.compare.state import _cut, _own, _penalty, _stitched, stitch
 from interp.decoder import RIDGE, Decoder
 from interp.session import session
 from interp.tasks.experts.algorithms import weighted_majority
@@ -98,6 +98,8 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     again = Participant(wired.model, wired.samples, "again")
     exact = stitch(wired, again, [], SMALL)
     assert all(s.score.low == 1.0 for s in exact.stitchings if not s.control)
+    own, cut = _own(wired, SMALL), _cut(wired, SMALL, slice(None))
+    assert _penalty(learned, wired, own, cut, SMALL) == RIDGE  # without one a map is hardly better
     one, other = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)
     key = lambda s: (s.source, s.target, s.supplied, s.control)  # noqa: E731
     assert sorted(one.stitchings, key=key) == sorted(other.stitchings, key=key) and one.worth == other.worth

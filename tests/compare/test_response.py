@@ -200,7 +200,7 @@ def test_a_prediction_that_hangs_on_a_tie_says_nothing_about_a_move():
     moved = _mediated(subject, algorithm, subject.writer(algorithm), edits)
     lag = np.arange(6) - edits.of_each[:, 1:2]
     asked = np.isnan(moved[np.isin(lag, (1, 2, 3, 5))]).all(-1)
-    assert 0 < asked.sum() < asked.size and np.isnan(moved[lag < 1]).all()
+    assert 0.2 < asked.mean() < 0.3 and np.isnan(moved[lag < 1]).all()  # each of three draws sees a half of the ties
 
 
 def _from_the_set_before():

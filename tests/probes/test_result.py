@@ -71,6 +71,21 @@ def test_a_result_says_what_it_is_about(data):
     assert control.difference.estimate == pytest.approx(result.r2 - control.score.estimate)
 
 
+def test_a_rare_class_is_scored_by_probabilities_and_others_by_what_is_likeliest():
+    """A label of 3 %, which nothing says is likeliest, and one of a third; R2 of both indicators, by hand."""
+    rng = np.random.default_rng(0)
+    for share, is_rare in ((0.03, True), (1 / 3, False)):
+        y = (rng.random((N, T, 1)) < share).astype(int)
+        target = TargetValues("label", y, ("label",), kind="class").as_numbers()
+        one = np.clip(share + 0.5 * (y[..., 0] - share), 0, 1)
+        given = np.stack([1 - one, one], -1)
+        score = fitted(target, 0 * y, np.arange(N), dict, [given]).score
+        missed = ((given - np.eye(2)[y[..., 0]]) ** 2).sum()
+        by_hand = 1 - missed / refit.totals(np.eye(2)[y[..., 0]]).sum()
+        assert target.is_rare == is_rare and score.estimate == pytest.approx(1 - y.mean())
+        assert score.skill.estimate == pytest.approx(by_hand if is_rare else 0.0) and by_hand > 0.7
+
+
 def test_few_episodes_are_warned_of(data):
     few = {name: values[:12] for name, values in data.items()}
     with pytest.warns(UserWarning, match="12 independent episodes are few: below 16"):
