@@ -20,7 +20,7 @@ totals (:func:`interp.refit.totals`) are the squares about each output's mean ov
 optimism of taking that mean from the same episodes. They are larger than the plain squares of scikit-learn's
 ``r2_score(multioutput="variance_weighted")``, by a share of at most 1/(n - 1) for n episodes, so that R2 is higher by
 at most ``(1 - R2) / n``. 0 is what the best constant gives; a probe that generalises badly falls below. Entries outside
-a mask count nowhere. A rank correlation is no ratio of sums and has no interval.
+a mask count nowhere.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from math import isnan, nan
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from numpy import ndarray as Array
 
 from interp import refit
@@ -54,7 +53,7 @@ _SHUFFLE, _TASK = 1, 2
 
 
 class _Difference(Interval):
-    """How much higher a probe's score is than a control's; or a statistic without an interval, whose bounds are NaN."""
+    """How much higher a probe's score is than a control's; the bounds are NaN where these are of other episodes."""
 
     def __str__(self) -> str:
         bounds = "(no interval)" if isnan(self.low) else f"[{self.low:.3f}, {self.high:.3f}]"
@@ -173,7 +172,6 @@ def fitted(
         each = zip(target.outputs, *(part.T for part in parts), strict=True)
         metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
         if not of_classes:
-            metrics["rank_correlation"] = _rank_correlation(y, predictions, used)
             metrics["mae"] = ProbeScore.of(summed(np.abs(y - predictions)).sum(1), steps.sum(1), "ratio")
         if probabilities:
             truth = y.astype(np.int64)
@@ -185,25 +183,6 @@ def fitted(
         return {**found, "predictions": predictions.astype(np.float64), **refitted()}
 
     return Fitted(score, details)
-
-
-def _rank_correlation(
-    y: Shaped[Array, "episode round k"],
-    predictions: Float[Array, "episode round k"],
-    used: Bool[Array, "episode round k"],
-) -> _Difference:
-    """Spearman's correlation, the mean over outputs; it has no interval, being no ratio of sums."""
-    values = []
-    for k in range(y.shape[-1]):
-        ranks = list[pd.Series]()
-        for column in (y, predictions):
-            of = column[..., k][used[..., k]]
-            # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
-            digits = 12 - int(np.ceil(np.log10(np.abs(of).max()))) if of.any() else 0
-            ranks.append(pd.Series(np.round(of, digits)).rank())
-        if all(of.nunique() > 1 for of in ranks):
-            values.append(float(ranks[0].corr(ranks[1])))
-    return _Difference(float(np.mean(values)) if values else nan, nan, nan)
 
 
 @dataclass(frozen=True, eq=False)

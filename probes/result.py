@@ -96,7 +96,7 @@ class ProbeResult(Measured):
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
         score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval, on new episodes (or
             groups of them) of this probe, refitted on all.
-        metrics: everything measured: "r2", "rank_correlation" (without an interval), "mae", or "accuracy", "log_loss".
+        metrics: everything measured: "r2" and "mae", or "accuracy" and "log_loss".
         controls: by name; see :mod:`probes.controls`.
         predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most probable classes.
         weights, intercept, columns: the probe refitted on all episodes, for raw activations ``[episode, round,

@@ -31,9 +31,8 @@ through a link of their own, lose less than that guess and than an untrained cop
 What this is NOT: evidence of how a player computes. Noise and another algorithm that nobody thought of look alike: a
 player who departs from every family in one round of five is not named.
 
-:func:`behaviour` takes runs of language models (:mod:`interp.llm`). It asks :func:`explain_choices` for each model,
-condition and regime, and says how often, in the second half, the model says what the most reliable expert says, and the
-opposite of what the least reliable one says. Choices that fit an algorithm do not show that a model holds weights.
+:func:`behaviour` takes runs of language models (:mod:`interp.llm`) and asks :func:`explain_choices` for each model,
+condition and regime. Choices that fit an algorithm do not show that a model holds weights.
 
 Where instances were played more than once, the plays say how much of a player is noise. Who chooses with probability m
 what it prefers in a round agrees with itself with :math:`m^2 + (1 - m)^2`. So where two plays agree in a share r of the
@@ -631,7 +630,6 @@ class PlayerBehaviour:
     Attributes:
         n: how many runs.
         found: which algorithm explains the choices; None below :data:`_FEWEST` runs.
-        says_best, opposes_worst: shares in the second half; the best and the worst by :attr:`LLMRun.reliability`.
         repeated: share of the rounds in which further plays of an instance choose as the one that is scored; NaN where
             there are none.
     """
@@ -641,8 +639,6 @@ class PlayerBehaviour:
     regime: str
     n: int
     found: ChoicePart | None
-    says_best: float
-    opposes_worst: float
     repeated: Interval = NO_NUMBER
 
     def __str__(self) -> str:
@@ -674,7 +670,7 @@ class PlayerBehaviour:
                 row |= getattr(found, name).columns(name)
         if not np.isnan(self.repeated.estimate):
             row |= self.repeated.columns("repeated") | self.ceiling.columns("ceiling")
-        return pd.DataFrame([row | {"says_best": self.says_best, "opposes_worst": self.opposes_worst}])
+        return pd.DataFrame([row])
 
     def machines(self) -> pd.DataFrame:
         """One row for each machine that the player was held against."""
@@ -728,8 +724,7 @@ def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]
         beside = {one.name: (predictor(one)(episodes), predictor(one.fresh(seed))(episodes)) for one in machines}
         families = player_families(episodes.n_experts)
         found = explain_choices(episodes, choices, families=families, beside=beside, seed=seed)
-    best, worst = (float(np.mean(shares)) for shares in zip(*map(_second_half, members), strict=True))
-    return PlayerBehaviour(model, condition, regime, len(members), found, best, worst, _repeated(members, seed))
+    return PlayerBehaviour(model, condition, regime, len(members), found, _repeated(members, seed))
 
 
 def _repeated(members: Sequence[LLMRun], seed: int) -> Interval:
@@ -742,17 +737,3 @@ def _repeated(members: Sequence[LLMRun], seed: int) -> Interval:
         rounds.append(((both[0] == both[1]).sum(), known.sum()))
     alike, counted = np.array(rounds, float).T
     return ratio_interval(alike, counted, seed=seed)
-
-
-def _second_half(run: LLMRun) -> tuple[float, float]:
-    """How often the model says what the best expert says, and the opposite of what the worst one says."""
-    late = slice(run.rounds // 2, run.rounds)
-    said = run.predictions[late]
-    if run.rounds < 2 or np.isnan(said).all():
-        return float("nan"), float("nan")
-    best, worst = (run.advice[late, int(expert)] for expert in (run.reliability.argmax(), run.reliability.argmin()))
-
-    def agreeing(words: NDArray[np.int64]) -> float:
-        return float(np.nanmean(1 - np.abs(said - words)))
-
-    return agreeing(best), agreeing(1 - worst)

@@ -254,14 +254,12 @@ class ResponsePart:
     Attributes:
         algorithm: whose update; "" where none carries a state, or where no input can be changed.
         cells: the response against the effect of the move, the least alike first.
-        untrained: the least alike cell of an untrained copy; NaN without one.
         arrives: how large the response one round later is, as a share of the move's: less than 1 where an update waits.
         later: how alike model and algorithm change their predictions where rounds read the state of the round after.
     """
 
     algorithm: str = ""
     cells: tuple[Cell, ...] = ()
-    untrained: float = float("nan")
     arrives: Interval = NO_NUMBER
     later: Interval = NO_NUMBER
 
@@ -273,27 +271,21 @@ class ResponsePart:
 def _through_state(compared: Compared) -> ResponsePart:
     """The responses of the model against moves of its state under the algorithm that it is held against."""
     algorithm, subject = list(compared.candidates.values())[-1], compared.model
-    edits = edits_of(subject.task, subject.samples.test, compared.effort.edits)
     if not algorithm.state:
         return ResponsePart()
-    if not edits.parts:
-        return ResponsePart(algorithm.key, later=_from_next_state(subject, algorithm))
-    writer = subject.writer(algorithm)
-
-    def pair(of: Participant, moves: Writer) -> tuple[Array, Array]:
-        return responses(of.model, edits), _mediated(of, algorithm, moves, edits)
-
-    fresh = [pair(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
-    worst = min((cell.alike.estimate for two in fresh for cell in cells(edits, *two, _THERE)), default=float("nan"))
-    found = cells(edits, *(two := pair(subject, writer)), _THERE)
-    if any(cell.alike.low < RESPONDS <= cell.alike.high for cell in found):  # more episodes before the word
-        edits = edits_of(subject.task, subject.samples.test, _MORE * compared.effort.edits)
-        found = cells(edits, *(two := pair(subject, writer)), _THERE)
+    for times in (1, _MORE):
+        edits = edits_of(subject.task, subject.samples.test, times * compared.effort.edits)
+        if not edits.parts:
+            return ResponsePart(algorithm.key, later=_from_next_state(subject, algorithm))
+        two = responses(subject.model, edits), _mediated(subject, algorithm, subject.writer(algorithm), edits)
+        found = cells(edits, *two, _THERE)
+        if not any(cell.alike.low < RESPONDS <= cell.alike.high for cell in found):
+            break
     kind, t, episode = edits.of_each.T
     ours, theirs = (x[np.arange(len(kind)), t + 1] for x in two)
     known, n = ~np.isnan(ours + theirs).any(-1), len(edits.episodes)
     sums = (np.bincount(episode[known], (x * theirs).sum(-1)[known], n) for x in (ours, theirs))
-    return ResponsePart(algorithm.key, found, worst, ratio_interval(*sums))
+    return ResponsePart(algorithm.key, found, ratio_interval(*sums))
 
 
 def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:

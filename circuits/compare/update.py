@@ -43,7 +43,7 @@ from circuits.compare.response import RESPONDS, ResponsePart
 from interp.algorithm import Algorithm, Family, Values
 from interp.decoder import RIDGE, Affine
 from interp.interventions.moves import StepResult, Transition, Writer, transition
-from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Control, Measure, Word, best_of, decisive
+from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Measure, Word, best_of, decisive
 from interp.statistics import Interval, ratio_interval
 
 _ON, _OFF = "on", "off"
@@ -327,9 +327,8 @@ def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: Resp
         sure = min(response.cells, key=lambda cell: cell.alike.high)
         cell = sure if sure.alike.high < RESPONDS else cell
         about = f"response to {cell.where}, against the move of the state"
-        controls = {UNTRAINED: Control(response.untrained, counts=False)}
-        claim = Measure("update", "", cell.alike, RESPONDS, unit="likeness of responses", controls=controls)
-        claims.append(replace(claim, about=about, needs_control=False))
+        claim = Measure("update", "", cell.alike, RESPONDS, unit="likeness of responses", needs_control=False)
+        claims.append(replace(claim, about=about))
     if response.later.low < RESPONDS:  # a search from both ends holds the state, too, and answers from more than it
         about, unit = "prediction from the state of the round after", "correlation of changes"
         claims.append(Measure("update", "", response.later, RESPONDS, refuted=-1.0, unit=unit, about=about))

@@ -359,10 +359,10 @@ def _update(steps, effects=(), response=UNASKED, rules=()):
 )
 def test_update_needs_every_response_to_go_through_the_state(step, cells, word, decided_by):
     found = tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
-    measure = _update([_step(step)], response=ResponsePart("wm", found, 0.4))
+    measure = _update([_step(step)], response=ResponsePart("wm", found))
     assert measure.word == word and measure.about.startswith(decided_by)
     if decided_by != "log_weights":
-        assert (measure.threshold, measure.controls[UNTRAINED].number) == (0.5, 0.4)
+        assert measure.threshold == 0.5
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_an_update_that_affine_maps_do_not_read_is_undecided(bent, word):
 @pytest.mark.parametrize(("high", "word"), [(0.74, "no"), (0.75, "yes"), (math.nan, "yes")])
 def test_an_update_that_arrives_late_is_another_one(high, word):
     """However well its steps are read: what waits is decoded with the state, and moves no prediction yet."""
-    measure = _update([_step(SURE)], response=ResponsePart("wm", (), 0.4, Interval(0.5, 0.4, high)))
+    measure = _update([_step(SURE)], response=ResponsePart("wm", (), Interval(0.5, 0.4, high)))
     assert measure.word == word and measure.about.startswith("response one" if word == "no" else "log_weights")
 
 

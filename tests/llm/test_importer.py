@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circuits.compare.choices import behaviour
 from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, AgentBackend, Settings
@@ -198,7 +197,6 @@ def test_the_adversary_is_found_in_the_record_where_accuracies_are_not_given(tmp
     runs = load(tmp_path)
     assert [run.reliability.argmin() for run in runs] == EPISODES.accuracies.argmin(axis=1).tolist()
     assert note_table(runs).final()["least_accurate"].item() == 1
-    assert np.isfinite(behaviour(runs)[0].opposes_worst)
 
 
 # ------------------------------------------------------------------------------------------------ duplicates, bad files

@@ -8,7 +8,6 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, GroupKFold
@@ -25,7 +24,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import estimators
-from probes.controls import _assign_folds, _control_task, _rank_correlation, _shuffled
+from probes.controls import _assign_folds, _control_task, _shuffled
 from probes.fit import _KINDS, PLATEAU
 from probes.linear import RIDGE
 from probes.targets import TargetValues
@@ -465,23 +464,6 @@ def test_what_is_below_rounding_is_not_read(model, episodes):
     assert result.r2 < 0.1 and result.word == "no"
     x = np.random.default_rng(0).normal(size=(10, 6, 2)).astype(np.float32) * [1, 1e-5]
     assert (probes.fit(x.astype(np.float32), x[..., :1] + 1e5 * x[..., 1:]).weights != 0).all()
-
-
-def test_what_is_always_zero_has_no_rank_correlation():
-    """A node that no episode names gives neither a warning nor a number."""
-    y = np.zeros((4, 3, 2))
-    y[..., 1] = np.arange(12).reshape(4, 3)
-    assert _rank_correlation(y, y, np.ones(y.shape, bool)).estimate == pytest.approx(1)
-    assert np.isnan(_rank_correlation(y[..., :1], y[..., 1:], np.ones((4, 3, 1), bool)).estimate)
-
-
-@pytest.mark.parametrize("decimals", [0, 1, 9])
-def test_rank_correlation_is_spearmans(decimals):
-    """With many ties and with none, as scipy computes it, whose import takes too long for every probe."""
-    y, noise = np.random.default_rng(0).normal(size=(2, 20, 15, 1)).round(decimals)
-    predicted = (y + noise).round(decimals)  # sums that should tie differ in their last bits
-    given = _rank_correlation(y, predicted, np.ones(y.shape, bool)).estimate
-    assert given == pytest.approx(spearmanr(y.ravel(), predicted.ravel()).statistic, abs=1e-12)
 
 
 def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
