@@ -48,14 +48,24 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
     dtype: Any = torch.float32 if device == "cpu" else "auto"
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **more)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **more).to(device).eval()
+        found, info = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, output_loading_info=True, **more)
+        model = found.to(device).eval()
     except (OSError, ValueError, ImportError, RuntimeError) as error:
-        missing = isinstance(error, OSError) and not path.exists()
-        why = "there is no such folder or file, nor such a name in Hugging Face's cache, and nothing is downloaded here"
+        why = " ".join(str(error).split())[:300]
+        if path.is_dir() and not (path / "config.json").exists():
+            why = "the folder has no config.json (one of traces is read by `interp llm score`)"
+        elif isinstance(error, OSError) and not path.exists():
+            why = "there is no such folder or file, nor such a name in Hugging Face's cache, and nothing is downloaded"
         raise InputError(
-            f"cannot load the model {name!r}: {why if missing else ' '.join(str(error).split())[:300]}; give a folder "
+            f"cannot load the model {name!r}: {why}; give a folder "
             "with config.json and weights, a .gguf file, or a name that `hf download NAME` has put into the cache"
         ) from error
+    wrong = sorted({*info["missing_keys"], *info["unexpected_keys"], *(key for key, *_ in info["mismatched_keys"])})
+    require(
+        not wrong,
+        f"the weights of {name!r} do not fit its configuration at {', '.join(wrong[:5])}: left out, they would be "
+        "drawn at random, or not used; fetch the model again",
+    )
     require(
         bool(getattr(tokenizer, "chat_template", None)),
         f"{name!r} has no chat template, so it is no chat model; choose one that was tuned to follow instructions",

@@ -452,5 +452,8 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=n_words, n_head=heads, **sizes))
     with reading(path):
         model.load_state_dict({k: v for k, v in weights.items() if not k.endswith((".attn.bias", ".masked_bias"))})
+    tied = {**model.state_dict(), f"{_ALIAS}weight": model.transformer.wte.weight}
+    other = [k for k, v in {**weights, **plain}.items() if k in tied and not torch.equal(tied[k], v)]
+    require(not other, f"{str(path)!r} has other numbers in {', '.join(other)} than where GPT-2 has the same weights")
     loaded: nn.Module = model.eval()
     return loaded

@@ -11,6 +11,7 @@ few episodes is, so that a builder that has changed since is refused.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import json
@@ -118,7 +119,11 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
     require(model.dtype in REAL, f"{model.name!r} cannot be saved in {model.dtype}; {AS_REAL}")
     _check_finite(tensors, f"{model.name!r} cannot be saved:")
-    config = model.config.to_dict() if isinstance(model, HookedLatentTransformer) else _said(model, tensors)
+    if isinstance(model, HookedLatentTransformer):
+        as_loaded = model if model.dtype in (torch.float32, torch.float64) else copy.deepcopy(model).float()
+        config, more = model.config.to_dict(), {"predicts": _predicted(as_loaded)}
+    else:
+        config, more = _said(model, tensors), {}
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = temporary_beside(folder)
@@ -133,6 +138,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
                 "versions": versions(),
                 "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
                 "config": config,
+                **more,
             }
             write_json(staging / "config.json", {**about, "digest": digest_of(about)})
             if card is not None:
@@ -154,6 +160,8 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     require(folder.is_dir(), f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors")
+    traces = "" if next(folder.rglob("*.jsonl"), None) is None else "; traces are for `interp llm` and `interp compare`"
+    require((folder / "config.json").exists(), f"{str(folder)!r} lacks config.json, so it holds no model{traces}")
     about = read_json(folder / "config.json", "config")
     version = about.get("format_version")
     known = version == _FORMAT_VERSION and not isinstance(version, bool)
@@ -184,7 +192,10 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
         tensors = load_file(weights)
     config.require_room(max_gb)
     model = HookedLatentTransformer(config, state_map=tensors.get("state_map"))
-    return _filled(model, tensors, f"{str(weights)!r} does not fit its configuration", f"{str(weights)!r} is damaged:")
+    unfit = f"{str(weights)!r} does not fit its configuration"
+    filled: Machine = _filled(model, tensors, unfit, f"{str(weights)!r} is damaged:")
+    _require_same(filled, about.get("predicts"), str(folder), "its configuration has", "fetch the checkpoint again")
+    return filled
 
 
 def _filled(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
@@ -240,15 +251,23 @@ def _made_again(said: dict[str, Any], tensors: dict[str, torch.Tensor], folder: 
     require(not missing, f"{folder!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again")
     layout_from_dict(said["layout"])  # which refuses a task that is not registered
     machine = _copy_of(said, tensors, f"{folder!r}:")
-    now, then = _predicted(machine), said["predicts"]
-    if now["episodes"] == then["episodes"]:
-        gap = float(np.abs(np.subtract(now["predictions"], then["predictions"])).max())
+    whose, advice = f"the builder {said['builder']!r} has", "register the builder that it was saved with"
+    _require_same(machine, said["predicts"], folder, whose, advice)
+    return machine
+
+
+def _require_same(machine: Machine, then: dict[str, Any] | None, folder: str, whose: str, advice: str) -> None:
+    """Refuse a machine that does something else than when it was saved, with the same weights."""
+    now = {} if then is None else _predicted(machine, *np.shape(then["predictions"])[:2])
+    if then is not None and now["episodes"] == then["episodes"]:
+        parts = [name for name in then if name != "episodes"]
+        pairs = [(np.asarray(now.get(name, np.inf)), np.asarray(then[name])) for name in parts]
+        gap = max(float(np.abs(one - other).max() / max(1.0, np.abs(other).max())) for one, other in pairs)
         require(
             gap <= _CLOSE,
-            f"{folder!r}: the builder {said['builder']!r} has changed since this was saved: with the same weights the "
-            f"machine predicts otherwise, by up to {gap:.2g}; register the builder that it was saved with",
+            f"{folder!r}: {whose} changed since this was saved: with the same weights the machine predicts otherwise, "
+            f"by up to {gap:.2g}; {advice}",
         )
-    return machine
 
 
 def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
@@ -263,14 +282,18 @@ def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str)
     return filled
 
 
-def _predicted(machine: Machine) -> dict[str, Any]:
-    """What it predicts on a few episodes of its task, and which these are."""
+def _predicted(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) -> dict[str, Any]:
+    """What it does on a few episodes of its task: its predictions, how much it carries, and the state that is known."""
     task = catalog.of(machine)
-    episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
+    episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)
     layout = machine.layout.fit(episodes)
     run = sequential(machine, machine.prepare(layout.encode(episodes)), layout, "target")
     fed = b"".join(part.cpu().contiguous().numpy().tobytes() for part in run.fed.tensors().values())
-    return {"episodes": hashlib.sha256(fed).hexdigest(), "predictions": run.predictions.double().tolist()}
+    does = {"predictions": run.predictions, "carries": run.latents.abs().mean((2, 3))}
+    if machine.is_handwired:
+        does["state"] = machine.read_state(run.latents)
+    digest = hashlib.sha256(fed).hexdigest()
+    return {"episodes": digest, **{name: part.double().tolist() for name, part in does.items()}}
 
 
 def _check_finite(tensors: dict[str, torch.Tensor], what: str) -> None:

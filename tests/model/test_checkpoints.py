@@ -54,6 +54,26 @@ def test_float64_and_state_maps_survive(tmp_path):
     assert loaded.read_state(torch.ones(2, 2, 16, dtype=torch.float64)).shape == (2, 3, 2)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"act_fn": "relu"},
+        {"latent_update": "replace"},
+        {"output": "probability"},
+        {"normalization_type": None},
+        "weights",
+    ],
+)
+def test_another_function_of_the_same_weights_is_refused_though_it_is_signed(change, saved):
+    _, folder = saved
+    if change == "weights":
+        path = folder / "model.safetensors"
+        save_file({name: 1e30 * tensor for name, tensor in load_file(path).items()}, path)
+    rewrite(folder, {} if change == "weights" else change)
+    with pytest.raises(InputError, match=r"predicts otherwise|is not a number"):
+        load_checkpoint(folder)
+
+
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(InputError, match=r"no checkpoint folder at .*nowhere"):
         load_checkpoint(tmp_path / "nowhere")
