@@ -7,7 +7,6 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import prune
 
 import interp
 from interp.errors import InputError
@@ -407,40 +406,6 @@ def test_fresh_copies_are_drawn_as_their_class_draws_and_leave_the_machine_alone
 
     with pytest.raises(InputError, match="nothing says how to draw bias of 'Bare' anew"):
         adapted(Bare(), _good, name="").fresh(0)
-
-
-@pytest.mark.parametrize(
-    ("keep", "left"),
-    [
-        (nn.utils.parametrizations.weight_norm, "original0.*original1"),
-        (nn.utils.parametrizations.spectral_norm, "weight.original"),
-        (lambda layer: prune.identity(layer, "weight"), "weight_orig"),
-    ],
-)
-def test_a_weight_that_is_kept_in_another_form_is_never_the_control_of_itself(keep, left):
-    """``reset_parameters`` draws a weight that is computed from others, which stay as they were trained."""
-    module = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
-    keep(module.read[0])
-    with pytest.raises(InputError, match=f"nothing says how to draw .*{left}"):
-        adapted(module, _good, check=False).fresh(0)
-
-
-def test_a_tensor_that_a_module_keeps_of_a_run_with_gradients_is_copied():
-    machine = gru()
-    machine.module.last = machine.module.cell(torch.ones(1, N_EXPERTS + 1))
-    assert machine.fresh(0).module.last.grad_fn is None is not machine.module.last.grad_fn
-
-
-def test_what_is_cached_stays_what_it_was_when_a_later_layer_writes_over_it():
-    def made(inplace):
-        torch.manual_seed(0)
-        module = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
-        module.read[1] = nn.ReLU(inplace=inplace)
-        machine = adapted(module, _good, points={"hidden": "read.0"})
-        return interp.rollout(machine, experts.sample(4, 5, N_EXPERTS, seed=0), names_filter="points.hidden").cache
-
-    written, apart = made(True)["points.hidden"], made(False)["points.hidden"]
-    assert torch.equal(written, apart) and written.min() < 0 < written.max()
 
 
 def test_a_machine_in_another_dtype_is_one():
