@@ -33,7 +33,6 @@ notes and rules.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,12 +43,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked
+from interp.files import read_tables
 from interp.llm.schemes import expert_letters
 
 
 def _patterns() -> SimpleNamespace:
     """The patterns and parts of ``notes.toml``, by name; ``{good}`` stands for the part of that name."""
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    table = read_tables(Path(__file__).with_suffix(".toml"))
 
     def filled(text: str) -> str:
         text = re.sub(r"(?m)^ +|\n", "", text)  # a long one stands on several lines
