@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("interp", "probes", "circuits", "reports")
+"""In the order of imports: a package may import itself and those before it."""
 
 
 class Count(NamedTuple):

@@ -31,6 +31,12 @@ def few_steps() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other update is fitted, which takes most of the time of what asks about updates."""
+    monkeypatch.setattr("circuits.compare.update._rules", lambda *of: [])
+
+
 def pytest_collection_finish() -> None:
     """Look for garbage less often, and not among what was imported: it took a tenth of the time of tests."""
     gc.freeze()

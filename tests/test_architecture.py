@@ -16,10 +16,8 @@ from pathlib import Path
 import pytest
 
 import interp.tasks
+from tests.census import PACKAGES, ROOT, sources
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("interp", "probes", "circuits", "reports")
-"""In the order of imports: a package may import itself and those before it."""
 LOOK_UP = ("interp/__init__.py", "interp/cli/")
 """The facade: says where the handwired models are found, and looks circuits, probes and reports up inside functions."""
 TASKS = {module.name for module in pkgutil.iter_modules(interp.tasks.__path__) if module.ispkg} | {"wma"}
@@ -34,16 +32,16 @@ ABOVE_THE_TASKS = ("interp.interventions", "interp.training", "interp.evaluation
 CLASSES = {"ExpertEpisodes", "MDPEpisodes", "MDPs", "ExpertRound", "QLearningRound"}
 
 
-def sources() -> Iterator[Path]:
-    for package in PACKAGES:
-        yield from sorted((ROOT / package).rglob("*.py"))
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-MODULES = {name_of(p).removesuffix(".py").removesuffix("/__init__").replace("/", "."): p for p in sources()}
+MODULES = {name_of(p).removesuffix(".py").removesuffix("/__init__").replace("/", "."): p for p in sources(*PACKAGES)}
 
 
 def room(module: str) -> str:
@@ -53,11 +51,17 @@ def room(module: str) -> str:
 
 def neutral() -> list[Path]:
     """The files that must not know any task."""
-    return [p for p in sources() if name_of(p) == "interp/tasks/__init__.py" or not name_of(p).startswith(ABOUT_A_TASK)]
+    return [
+        p
+        for p in sources(*PACKAGES)
+        if name_of(p) == "interp/tasks/__init__.py" or not name_of(p).startswith(ABOUT_A_TASK)
+    ]
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(tree: ast.AST) -> list[tuple[str, bool]]:
     """Every module that a file imports, and whether that happens inside a function or only for type checkers."""
+    found: list[tuple[str, bool]] = []
     inside: set[ast.AST] = set()
     for node in ast.walk(tree):
         guarded = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -65,11 +69,12 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
             inside.update(ast.walk(node))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node in inside) for alias in node.names)
+            found += [(alias.name, node in inside) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
-                yield submodule if submodule in MODULES else node.module, node in inside
+                found.append((submodule if submodule in MODULES else node.module, node in inside))
+    return found
 
 
 def strings(tree: ast.AST, module: str) -> Iterator[str]:
@@ -91,7 +96,7 @@ def arrows() -> dict[str, set[str]]:
     """
     found: dict[str, set[str]] = {}
     for module, path in MODULES.items():
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         imported = {name for name, _ in imports(tree) if name in MODULES}
         named = {name for name in strings(tree, module) if not name.startswith(f"{module}.")}
         found[module] = (imported | named) - {module}
@@ -144,7 +149,7 @@ def test_a_switch_is_seen() -> None:
 
 
 def test_no_neutral_room_asks_which_task_it_is() -> None:
-    asked = {name_of(p): found for p in neutral() if (found := switches(ast.parse(p.read_text())))}
+    asked = {name_of(p): found for p in neutral() if (found := switches(parsed(p)))}
     assert asked == {}
 
 
@@ -159,9 +164,7 @@ def test_tasks_stand_below_what_trains_evaluates_and_intervenes() -> None:
 def test_no_neutral_room_imports_a_task() -> None:
     folders = tuple(f"interp.tasks.{task}" for task in (*TASKS, "mdp"))
     guilty = {
-        name_of(path): sorted(
-            {module for module, _ in imports(ast.parse(path.read_text())) if module.startswith(folders)}
-        )
+        name_of(path): sorted({module for module, _ in imports(parsed(path)) if module.startswith(folders)})
         for path in neutral()
     }
     assert {path: modules for path, modules in guilty.items() if modules} == {}
@@ -171,9 +174,9 @@ def test_no_neutral_room_imports_a_task() -> None:
 def test_packages_import_only_those_before_them(package: str) -> None:
     later = PACKAGES[PACKAGES.index(package) + 1 :]
     upward = []
-    for path in sources():
+    for path in sources(*PACKAGES):
         if name_of(path).startswith(f"{package}/"):
-            for module, looked_up in imports(ast.parse(path.read_text())):
+            for module, looked_up in imports(parsed(path)):
                 if module.split(".")[0] in later and not (looked_up and name_of(path).startswith(LOOK_UP)):
                     upward.append(f"{name_of(path)} imports {module}")
     assert upward == []
@@ -181,7 +184,7 @@ def test_packages_import_only_those_before_them(package: str) -> None:
 
 def test_no_package_imports_the_lab() -> None:
     """It is not installed: neither code nor a string that names a module may need it."""
-    trees = {name_of(path): ast.parse(path.read_text()) for path in sources()}
+    trees = {name_of(path): parsed(path) for path in sources(*PACKAGES)}
     named = {
         path: [module for module, _ in imports(tree) if module.split(".")[0] == "lab"]
         + [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and _names_the_lab(node.value)]
@@ -225,7 +228,7 @@ def test_no_arrow_between_rooms_runs_back_up() -> None:
 
 def test_every_benchmark_can_be_run():
     """``make bench`` runs the ``main`` of every file here but those that begin with an underscore."""
-    trees = {path.name: ast.parse(path.read_text()) for path in (ROOT / "tests" / "benchmarks").glob("[!_]*.py")}
+    trees = {path.name: parsed(path) for path in (ROOT / "tests" / "benchmarks").glob("[!_]*.py")}
     defined = {name: {node.name for node in t.body if isinstance(node, ast.FunctionDef)} for name, t in trees.items()}
     assert len(defined) > 5
     assert [name for name, functions in defined.items() if "main" not in functions] == []
@@ -242,8 +245,8 @@ ABOUT_TRANSFORMERS = {
 def test_neutral_rooms_take_machines_and_do_not_name_the_class_of_transformers() -> None:
     named = {
         name_of(path)
-        for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path in sources(*PACKAGES)
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and any(alias.name == "HookedLatentTransformer" for alias in node.names)
     }
     within = ("interp/model/", "interp/training/", "circuits/")
@@ -282,7 +285,7 @@ def test_rounds_are_run_in_few_places() -> None:
         ast.parse("for t in at: run_round(m, x)\nself.model.step(a)\noptimizer.step()\nalgorithm.step(s)")
     )
     assert len(seen) == 2
-    running = {name_of(p): found for p in sources() if (found := rounds_run(ast.parse(p.read_text())))}
+    running = {name_of(p): found for p in sources(*PACKAGES) if (found := rounds_run(parsed(p)))}
     assert {name: found for name, found in running.items() if name not in STEPPERS} == {}
     assert set(STEPPERS) <= set(running)
 
@@ -291,7 +294,7 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
     """What is shared is passed as rollouts; what belongs together is passed as a record."""
     long, lookups = [], []
     for path in (ROOT / "interp" / "interventions").rglob("*.py"):
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         lookups += [name for name, _ in imports(tree) if name.startswith("interp.session")]
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
@@ -314,8 +317,8 @@ def test_every_module_is_reached_from_a_public_name_or_a_command() -> None:
         if (module := ahead.pop()) in unseen:
             unseen.remove(module)
             stub = MODULES[module].with_suffix(".pyi")  # of a package whose names are imported when first used
-            tree = ast.parse(MODULES[module].read_text())
-            tree.body += ast.parse(stub.read_text()).body if stub.is_file() else []
+            more = parsed(stub).body if stub.is_file() else []
+            tree = ast.Module([*parsed(MODULES[module]).body, *more], [])
             ahead += [name for name, _ in imports(tree) if name in MODULES]
             for node in ast.walk(tree):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:

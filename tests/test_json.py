@@ -89,10 +89,14 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
         ["evaluate", "wma-learned", "--episodes", "1"],
         ["probe", "wma-handwired", "--jsn"],
         ["verify"],
+        ["patch", "nothing"],
+        ["llm", "score", "nothing"],
+        ["report", "x", "--rounds", "0"],
     ],
 )
 def test_a_refusal_is_an_object_with_error_and_exit_code_2(words: list[str]) -> None:
     """Of the toolkit and of the command line's own parser."""
     done = CliRunner().invoke(app, [*words, "--json"])
-    assert done.exit_code == 2
-    check(json.loads(done.stdout), SCHEMA["$defs"]["error"])
+    said = json.loads(done.stdout)
+    assert done.exit_code == 2 and said["error"] in done.stderr and said["version"] == interp.__version__
+    check(said, SCHEMA["$defs"]["error"])

@@ -7,7 +7,7 @@ import pytest
 
 import interp
 from interp import tasks
-from interp.errors import InputError
+from tests.refusals import refused
 
 
 def test_the_facade_and_the_command_line_import_no_torch():
@@ -16,18 +16,10 @@ def test_the_facade_and_the_command_line_import_no_torch():
     assert run.stdout.strip() == "False"
 
 
-def test_every_listed_model_loads_and_names_itself():
-    for record in interp.models():
-        model = interp.load(record.name)
-        assert model.name == record.name
-        assert not model.training
-
-
-def test_an_unknown_model_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match="unknown model 'wma-handwird'; did you mean 'wma-handwired'"):
-        interp.load("wma-handwird")
-    with pytest.raises(InputError, match=r"no checkpoint folder at 'runs/none'"):
-        interp.load("runs/none")
+test_an_unknown_model_is_refused_with_the_nearest = refused(
+    (lambda: interp.load("wma-handwird"), "unknown model 'wma-handwird'; did you mean 'wma-handwired'"),
+    (lambda: interp.load("runs/none"), r"no checkpoint folder at 'runs/none'"),
+)
 
 
 def test_models_are_listed_task_by_task():
@@ -37,19 +29,18 @@ def test_models_are_listed_task_by_task():
     assert {"wma-handwired", "wma-learned", "wma-learned-wide", "qlearning-handwired", "qlearning-learned"} <= names
 
 
-def test_a_size_that_a_learned_model_does_not_serve_names_those_that_do():
-    with pytest.raises(
-        InputError, match=r"serves n_experts 4. Models for n_experts=3: wma-handwired, wma-learned-wide"
-    ):
-        interp.load("wma-learned", n_experts=3)
-    with pytest.raises(
-        InputError, match=r"n_actions 2 to 4, n_states 2 to 8. Models for n_states=9: qlearning-handwired"
-    ):
-        interp.load("qlearning-learned", n_states=9)
-    with pytest.raises(InputError, match=r"so it takes no n_experts=4$"):
-        interp.load("wma-learned", n_experts=4)
-    with pytest.raises(InputError, match=r"so it takes no gamma=0.5$"):
-        interp.load("wma-learned", gamma=0.5)
+test_a_size_that_a_learned_model_does_not_serve_names_those_that_do = refused(
+    (
+        lambda: interp.load("wma-learned", n_experts=3),
+        r"serves n_experts 4. Models for n_experts=3: wma-handwired, wma-learned-wide",
+    ),
+    (
+        lambda: interp.load("qlearning-learned", n_states=9),
+        r"n_actions 2 to 4, n_states 2 to 8. Models for n_states=9: qlearning-handwired",
+    ),
+    (lambda: interp.load("wma-learned", n_experts=4), r"so it takes no n_experts=4$"),
+    (lambda: interp.load("wma-learned", gamma=0.5), r"so it takes no gamma=0.5$"),
+)
 
 
 def test_a_misspelled_attribute_is_an_error():

@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 import interp
 import interp.tasks
 import probes
+from circuits.compare import Effort
+from interp.audit import Scope
 from interp.cli import app
 from interp.measure import WORDS
 from tests.census import PACKAGES, sources
@@ -28,14 +30,27 @@ COMMANDS = {
 }
 
 
-def answers(name: str, folder: Path) -> dict[str, dict[str, tuple[str, str]]]:
-    """Claim -> surface -> word and reason."""
+@pytest.fixture
+def less_than_quick(few_steps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest sizes: words agree at any, and the slow test below asks at those of ``--quick``."""
+    small = Effort(known=16, test=8, rounds=20, starts=2, battery=4, scored=24, edits=80, untrained=1)
+    monkeypatch.setattr("circuits.compare.QUICK", small)
+    scope = Scope(episodes=16, rounds=6, writes=2, away=1, held=12, jacobians=1, along=1, copies=1)
+    monkeypatch.setattr("interp.audit.trial.QUICK", scope)
+
+
+def answers(
+    name: str, folder: Path, keys: tuple[str, ...] = (), n_experts: int | None = None
+) -> dict[str, dict[str, tuple[str, str]]]:
+    """Claim -> surface -> word and reason, of some variables (all that the task names when empty) at some size."""
     found: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
-    model = interp.load(name)
+    model = interp.load(name, **({"n_experts": n_experts} if n_experts else {}))
     episodes = interp.tasks.of(model).sample_for(model, 32, interp.tasks.of(model).at_most(50), 0)
-    for result in probes.probe(model, episodes):
+    for result in probes.probe(model, episodes, keys or None):
         found[result.measure.claim]["probes.probe"] = (result.word, result.reason)
     for surface, (command, *options) in COMMANDS.items():
+        options += ["--experts", str(n_experts)] if n_experts else []
+        options += ["--targets", *keys] if command == "probe" and keys else []
         done = CliRunner().invoke(app, [command, name, *options, "--json", "--out", str(folder / command)])
         assert done.exit_code in (0, 1), done.output
         for one in json.loads(done.stdout)["measures"]:
@@ -63,9 +78,11 @@ def test_disagreement_is_seen() -> None:
     assert set(disagreeing({"a": {"x": ("yes", ""), "y": ("no", "")}, "b": {"x": ("undecided", "")}})) == {"a", "b"}
 
 
-@pytest.mark.parametrize("name", ["wma-learned", "wma-handwired"])
-def test_every_surface_gives_the_same_answer(name: str, tmp_path: Path) -> None:
-    found = answers(name, tmp_path)
+@pytest.mark.usefixtures("less_than_quick")
+@pytest.mark.parametrize(("name", "n_experts"), [("wma-learned", None), ("wma-handwired", 2)])
+def test_every_surface_gives_the_same_answer(name: str, n_experts: int | None, tmp_path: Path) -> None:
+    """Of a number and of a class; the other variables are asked for by the same functions."""
+    found = answers(name, tmp_path, ("log_weights_centred", "label"), n_experts)
     assert disagreeing(found) == {}
     shared = [claim for claim, surfaces in found.items() if len(surfaces) > 1]
     assert any("latents hold" in claim for claim in shared)

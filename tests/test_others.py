@@ -1,14 +1,10 @@
 """Small things that were raw or silent, one by one: hooks, rounds, depths, seeds, runs, schedulers, errors as JSON."""
 
-import json
-
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import interp
 from interp import workers
-from interp.cli import app
 from interp.errors import InputError
 from interp.tasks import experts, reachability
 from interp.training.runs import learning_curves
@@ -66,16 +62,6 @@ def test_a_scheduler_elsewhere_is_named_first(address, monkeypatch):
     workers._require_trusted("localhost:1")
     workers.TRUSTED.add("node1")
     workers._require_trusted("tcp://node1:8786")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["patch", "nothing", "--json"], ["llm", "score", "nothing", "--json"], ["report", "x", "--rounds", "0", "--json"]],
-)
-def test_bad_input_is_an_object_too(arguments):
-    done = CliRunner().invoke(app, arguments)
-    said = json.loads(done.stdout)
-    assert done.exit_code == 2 and said["error"] in done.stderr and said["version"] == interp.__version__
 
 
 def test_an_episode_without_a_right_answer_is_refused():

@@ -14,6 +14,7 @@ from scipy import stats
 
 from interp import refit
 from interp.errors import InputError
+from tests.refusals import refused
 from tests.test_refit import accuracy, accuracy_difference, bounds, ratio
 
 TAME = np.array([[9.0, 10, 11, 10, 8], [14, 17, 15, 16, 15], [20, 22, 18, 20, 19], [19, 18, 21, 22, 23]])
@@ -88,19 +89,14 @@ def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
     assert not refit.leans_low(constant, 2, mask) and refit.leans_low(constant, 3, mask)
 
 
-@pytest.mark.parametrize(
-    ("n", "n_folds", "level", "told"),
-    [
-        (1, 2, 0.95, "at least 2 episodes, got 1"),
-        (4, 1, 0.95, "folds of 4 episodes are 2 to 4, got 1"),
-        (4, 5, 0.95, "are 2 to 4, got 5"),
-        (4, 2, 0.0, "level is between 0 and 1, got 0"),
-        (4, 2, 1.0, "level is between 0 and 1, got 1"),
-    ],
+test_sizes_and_levels_without_an_interval_are_refused = refused(
+    (1, 2, 0.95, "at least 2 episodes, got 1"),
+    (4, 1, 0.95, "folds of 4 episodes are 2 to 4, got 1"),
+    (4, 5, 0.95, "are 2 to 4, got 5"),
+    (4, 2, 0.0, "level is between 0 and 1, got 0"),
+    (4, 2, 1.0, "level is between 0 and 1, got 1"),
+    by=lambda n, n_folds, level: refit.inflation(n, n_folds, level),
 )
-def test_sizes_and_levels_without_an_interval_are_refused(n, n_folds, level, told):
-    with pytest.raises(InputError, match=told):
-        refit.inflation(n, n_folds, level)
 
 
 def test_totals_by_hand():

@@ -18,6 +18,7 @@ from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.tasks import experts
 from interp.workers import _LOCAL, each, one_thread, share
+from tests.refusals import refused
 
 
 def dies_once(folder: Path, item: int) -> int:
@@ -86,11 +87,10 @@ def test_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         list(each(refuse, None, [1], scheduler="tcp://127.0.0.1:1"))
 
 
-def test_errors_come_through_and_no_workers_are_refused() -> None:
-    with pytest.raises(InputError, match="no 1"):
-        list(each(refuse, None, [1]))
-    with pytest.raises(InputError, match="n_jobs must be"):
-        list(each(refuse, None, [1], n_jobs=0))
+test_errors_come_through_and_no_workers_are_refused = refused(
+    (lambda: list(each(refuse, None, [1])), "no 1"),
+    (lambda: list(each(refuse, None, [1], n_jobs=0)), "n_jobs must be"),
+)
 
 
 @pytest.mark.slow

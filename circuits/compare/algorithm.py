@@ -85,7 +85,7 @@ from interp.task import Task
 
 _EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
 """The rule: at least so much explained, at most so much left of the runner-up's divergence, and of a simpler family's
-by its extension. ``python -m tests.compare.calibrate_algorithm`` prints what these decide. The closest calls: a 50 : 50
+by its extension. Known machines of every family are held to it in slow tests. The closest calls: a 50 : 50
 mixture of Weighted Majority and the Bayes predictor must be none, and the Bayes predictor explains .92 to .93 of it; a
 model trained on two intervals must not be called a Bayes predictor of one, which explains .98 and leaves twice to four
 times as much."""

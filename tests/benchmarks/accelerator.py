@@ -178,7 +178,3 @@ def main(*asked: str, folder: Path | None = None) -> None:
     for key in asked or every:
         frame = fill(folder / f"accelerator-{key}.csv", every[key], again=key == "presets")
         print(f"\n{key}\n{frame.to_string(index=False, float_format=lambda x: f'{x:.3g}')}", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

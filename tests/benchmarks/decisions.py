@@ -81,7 +81,3 @@ def _median(call: Callable[[], object], repeats: int) -> float:
 
 def main() -> None:
     print(measure().to_string(index=False, float_format=lambda x: f"{x:.3g}"))
-
-
-if __name__ == "__main__":
-    main()

@@ -81,7 +81,3 @@ def main(*rows: str) -> None:
             "worst CPU s": worst_used,
         }
     print(pd.DataFrame(found).T.round(3).to_string())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -4,15 +4,15 @@ Both sweep (layer, head, position) of head outputs and (layer, position) of resi
 shape of the learned models (4 layers, 4 heads, d_model 64, 13 positions). Rollouts are left out of both. Beside the
 seconds stand the operations that each dispatches with an accelerator's chunk: at this size, an accelerator's time is
 that of launching them. Run with ``python -m tests.benchmarks patching``, elsewhere with
-``python -m tests.benchmarks.patching cuda``.
+``python -m tests.benchmarks patching cuda``.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -131,12 +131,7 @@ def whole_sweep(device: str = "cpu") -> float:
     return _seconds(lambda: patching.sweep(pair.model, clean, corrupted, ROUND), repeats=1)
 
 
-def main() -> None:
-    device = sys.argv[-1] if sys.argv[-1] in ("cpu", "cuda") else "cpu"
+def main(device: str = "cpu") -> None:
     print(f"patching {N_PAIRS} pairs at one round, {device}, {torch.get_num_threads()} threads")
     print(measure(device).to_string(index=False, float_format=lambda x: f"{x:.3g}"))
     print(f"a whole sweep (residuals, attention outputs, heads), with rollouts: {whole_sweep(device):.1f} s")
-
-
-if __name__ == "__main__":
-    main()

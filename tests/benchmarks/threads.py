@@ -75,7 +75,3 @@ def main() -> None:
             with loads[beside](), limits[threads]():
                 rows |= {(what, beside, threads): timed(call) for what, call in asked.items()}
     print(pd.DataFrame(rows, index=["wall s", "CPU s"]).T.unstack([1, 2]).round(2).to_string())
-
-
-if __name__ == "__main__":
-    main()

@@ -84,7 +84,3 @@ def _reference(run: _Run) -> Callable[[], None]:
 
 def main() -> None:
     print(measure().to_string(index=False, float_format=lambda x: f"{x:.3g}"))
-
-
-if __name__ == "__main__":
-    main()

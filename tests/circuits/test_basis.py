@@ -7,6 +7,7 @@ import pytest
 
 from circuits.basis import Basis, PositionCode
 from interp.errors import InputError
+from tests.refusals import refused
 
 LABELS = ("w", "z", "e_1", "p_1", "p?", "y", "w?")
 
@@ -24,11 +25,10 @@ def test_directions_add_subtract_and_scale_by_name() -> None:
     assert b["id"].sum(("w", "e_1")).vector().tolist()[:4] == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_unknown_blocks_and_labels_name_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"unknown block 'buf'; did you mean 'buf1'"):
-        basis()["buf"]
-    with pytest.raises(InputError, match=r"unknown label of block 'id' 'e_2'; did you mean 'e_1'"):
-        basis()["id"]["e_2"]
+test_unknown_blocks_and_labels_name_the_nearest = refused(
+    (lambda: basis()["buf"], r"unknown block 'buf'; did you mean 'buf1'"),
+    (lambda: basis()["id"]["e_2"], r"unknown label of block 'id' 'e_2'; did you mean 'e_1'"),
+)
 
 
 def test_directions_of_two_bases_refuse_each_other() -> None:

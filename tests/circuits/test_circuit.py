@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import circuits
-import interp
 from circuits.circuit import Circuit
 from circuits.compiler import places
 from interp.errors import InputError
@@ -34,20 +33,6 @@ def built(case: str) -> tuple[Circuit, Any]:
     if name == "wma-handwired":
         return circuits.build(name, **arguments), experts.sample(6, 15, 3, seed=1)
     return circuits.build(name, **arguments), mdp.sample(6, 15, 3, 3, seed=1)
-
-
-@pytest.mark.parametrize("case", MACHINES)
-def test_every_location_holds_the_truth_in_its_own_order(case: str) -> None:
-    """As many states as actions: a table that is read by columns would still have the right shape."""
-    circuit, episodes = built(case)
-    values = circuit.algorithm.run(episodes)
-    hooks = sorted({location.hook for locations in circuit.sites.values() for location in locations})
-    run = interp.rollout(circuits.compile_circuit(circuit), episodes, names_filter=hooks)
-    for key in circuit.sites:
-        truth = circuit.truth(values, key)
-        for location in circuit.locations(key):
-            read = location.read(run.cache[location.hook], circuit)
-            assert np.abs(read.numpy() - truth).max() < 1e-10, (key, location.name)
 
 
 @pytest.mark.parametrize("case", MACHINES)

@@ -151,12 +151,6 @@ def test_without_the_clip_errors_of_one_round_reach_the_next() -> None:
     )
 
 
-def test_verify_passes() -> None:
-    result = circuits.verify("reachability-handwired", sizes=[(5, 4), (8, 12)], n_rounds=9, n_episodes=8)
-    assert result.passed
-    assert {"active", "frontier", "carried_state"} < set(result.table()["variable"])
-
-
 @pytest.mark.parametrize("make", [reachability, partial(interp.load, "reachability-handwired")])
 def test_the_circuit_and_the_model_by_name_take_the_same_sizes(make: Any) -> None:
     for sizes, message in (((3, 4), "n_nodes must be an integer >= 4, got 3"), ((4, 2), "n_edges must be .* >= 3")):

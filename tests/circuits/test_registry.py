@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from circuits.weighted_majority import construction
 from interp import library
 from interp.checks import unique
 from interp.errors import InputError
+from tests.refusals import refused
 
 
 def test_two_records_of_one_name_are_refused() -> None:
@@ -41,16 +41,11 @@ def test_a_machine_runs_the_episodes_and_the_layout_of_its_task(name: str) -> No
     assert plan.output in circuit.sites
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "message"),
-    [
-        ("wma-handwired", (3, 3), r"a size of 'wma-handwired' is 1 number \(n_experts\), got \(3, 3\)"),
-        ("qlearning-handwired", 4, r"a size of 'qlearning-handwired' is 2 numbers \(n_states, n_actions\), got 4"),
-    ],
+test_a_size_of_another_task_is_refused_with_a_sentence = refused(
+    ("wma-handwired", (3, 3), r"a size of 'wma-handwired' is 1 number \(n_experts\), got \(3, 3\)"),
+    ("qlearning-handwired", 4, r"a size of 'qlearning-handwired' is 2 numbers \(n_states, n_actions\), got 4"),
+    by=lambda name, size: circuits.verify(name, sizes=[size]),
 )
-def test_a_size_of_another_task_is_refused_with_a_sentence(name: str, size: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        circuits.verify(name, sizes=[size])
 
 
 def test_one_number_is_a_size_with_and_without_brackets() -> None:

@@ -30,7 +30,6 @@ from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
-from tests.compare.calibrate_algorithm import blend
 
 LAYOUTS = {"experts": ExpertRound(3), "qlearning": QLearningRound(3, 2), "reachability": ReachabilityRound(16, 24)}
 COARSE = {"low": (0.0, 0.3), "room": (0.6, 1.0), "gain": (0.1, 1.0), "decay": (0.8, 0.98), "accuracy": (0.5, 0.6),
@@ -48,6 +47,12 @@ def asked(task: str, *keys: str, coarse: bool = True) -> list[Family]:
         return replace(s, grid=COARSE.get(s.name, s.grid), kind="choice")
 
     return [replace(family, searched=tuple(map(narrowed, family.searched))) for family in families]
+
+
+def blend(first, second, weight=0.5):
+    """A predictor that is no single algorithm: ``weight`` of the first one's distribution, the rest of the second's."""
+    one, other = predictor(first), predictor(second)
+    return lambda episodes: weight * one(episodes) + (1 - weight) * other(episodes)
 
 
 @pytest.fixture(scope="module")

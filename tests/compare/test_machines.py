@@ -91,6 +91,7 @@ def test_every_machine_holds_its_own_state(make):
     assert len(shuffled) == 2 and max(shuffled) < 0.9
 
 
+@pytest.mark.usefixtures("no_rules")
 def test_what_is_no_memory_stays_the_targets_own():
     """How far a cache is written, and the numbers that pad its narrower rows, do not come from a map."""
     effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
@@ -104,6 +105,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     assert np.isfinite(first.r2.estimate)
 
 
+@pytest.mark.usefixtures("no_rules")
 @pytest.mark.parametrize(("name", "same"), [("itself", True), ("gain", True), ("forgets", False), ("untrained", False)])
 def test_the_update_is_weighted_majoritys_or_not(subjects, name, same):
     """On the manifold and off it, one round on and several; log-weights that fade are updated in another way."""

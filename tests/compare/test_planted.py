@@ -47,12 +47,6 @@ def _updated(wired, machine, response=UNASKED):
     return part.updates, judge(part, EffectsPart(()), MAJORITY.key, response)
 
 
-@pytest.fixture
-def no_rules(monkeypatch):
-    """No other update is fitted, which takes most of the time."""
-    monkeypatch.setattr("circuits.compare.update._rules", lambda *of: [])
-
-
 @pytest.mark.usefixtures("no_rules")
 @pytest.mark.parametrize("code", ["scaled", "rotated", "permuted and padded"])
 def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired, code):

@@ -10,6 +10,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from tests.machines_of_others.kinds import make, pair
 
 SHOWN = ("GRU of 2 layers", "LSTM", "loop", "HRM", "Mamba", "thoughts", "agent")
 TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
-AUDITED = interp.audit.Scope(episodes=16, rounds=6, writes=2, away=1, held=10, jacobians=1, along=1)
+AUDITED = interp.audit.Scope(episodes=16, rounds=6, writes=2, away=1, held=10, jacobians=1, along=1, copies=1)
 RAN = "ran"
 """What a cell says of a room that ran whole."""
 
@@ -116,9 +117,16 @@ ROOMS: dict[str, Callable[[Any, Path], str]] = {
 """Room -> what runs in it, of a machine and a folder to write to; it gives "ran", and what does not apply."""
 
 
+@cache
+def made(kind: str) -> Any:
+    """A machine of a kind, which all rooms are asked of: making one runs its contract."""
+    with tempfile.TemporaryDirectory() as folder:
+        return make(kind, Path(folder))
+
+
 def said(kind: str, room: str, folder: Path) -> str:
     """What a room says of a kind of machine, which is "it"."""
-    machine = make(kind, folder)
+    machine = made(kind)
     try:
         text = ROOMS[room](machine, folder)
     except InputError as error:

@@ -20,6 +20,7 @@ from interp.machines.sequences import Embedded, state_space
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, RoundCell, read_round
 from tests.machines_of_others.kinds import LAYOUT, coconut, drawn, hrm
+from tests.refusals import refused
 
 EPISODES = experts.sample(6, 10, N_EXPERTS, seed=0)
 
@@ -351,10 +352,11 @@ def test_what_is_not_a_number_is_told_by_round_and_episode(then, where, analysis
             patching.sweep(machine, EPISODES, experts.sample(6, 10, N_EXPERTS, seed=1), round=7, sites=("latent",))
 
 
-@pytest.mark.parametrize(("then", "sentence"), [(_no_state, "not a number"), (_truth, "round 5 changes with 'y'")])
-def test_faults_of_late_rounds_are_found(then, sentence):
-    with pytest.raises(InputError, match=sentence):
-        adapted(**_counting(then))
+test_faults_of_late_rounds_are_found = refused(
+    (_no_state, "not a number"),
+    (_truth, "round 5 changes with 'y'"),
+    by=lambda then: adapted(**_counting(then)),
+)
 
 
 @pytest.mark.parametrize("share", [(0.5, 0.65), (-0.1, 1.1)])
@@ -421,9 +423,7 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
         adapted(**given)
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
+test_arguments_that_were_ignored_are_refused = refused(
         *((lambda of=of: interp.Point("cell", of=of), "of must be 'output' or 'input'") for of in ("out", None)),
         *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
         (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
@@ -447,11 +447,7 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
         (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),
         (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
         *((lambda n=n: Effort(battery=n), "battery") for n in (0, -1, 10**7)),
-    ],
 )
-def test_arguments_that_were_ignored_are_refused(make, sentence):
-    with pytest.raises(InputError, match=sentence):
-        make()
 
 
 def test_modules_that_are_used_twice_have_two_names_and_steps_need_no_name():

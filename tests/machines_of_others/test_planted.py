@@ -6,16 +6,9 @@ import pytest
 
 import interp
 from circuits import compare
-from circuits.compare.question import Effort, Participant, Samples, shared_sizes
-from circuits.compare.update import updates
 from interp.interventions import mediation
-from interp.tasks.experts.algorithms import weighted_majority
-from interp.tasks.experts.families import fading_majority
 from tests import handmade
 from tests.machines_of_others.kinds import coconut, pair
-
-SMALL = Effort(known=40, test=16, rounds=20, starts=3, horizon=4, battery=8, untrained=1)
-FORGETS = "one that forgets 5 % a round"
 
 
 @pytest.mark.parametrize(
@@ -58,30 +51,6 @@ def test_the_shipped_model_that_thinks_remembers_by_its_cache():
     )
     assert found.carried("cache").low > 0.95 and found.blocked("cache").low > 0.95
     assert found.carried("thought").high < 0.05 and found.blocked("thought").high < 0.05
-
-
-@pytest.fixture(scope="module")
-def subjects():
-    """Weighted Majority by hand, one that forgets, an untrained one and the handwired transformer."""
-    every = {
-        "sums": handmade.majority(name="sums"),
-        FORGETS: handmade.majority(decay=0.95, name=FORGETS),
-        "untrained": handmade.majority().fresh(1),
-        "wired": interp.load("wma-handwired", n_experts=4),
-    }
-    samples = Samples.draw(every["sums"], SMALL, shared_sizes(list(every.values())))
-    return {name: Participant(machine, samples) for name, machine in every.items()}
-
-
-@pytest.mark.parametrize(("name", "same"), [("sums", True), (FORGETS, False)])
-def test_a_gru_of_known_weights_updates_as_weighted_majority_does_or_otherwise(subjects, name, same):
-    algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, decay=0.95)}
-    part = updates(subjects[name], algorithms, [subjects["untrained"]], SMALL)
-    scores = [update.r2 for update in part.of("wm")]
-    assert len(scores) == 4
-    assert all(r2.low > 0.99 for r2 in scores) if same else all(r2.high < 0.99 for r2 in scores)
-    if not same:
-        assert all(update.r2.low > 0.999 for update in part.of("fading"))
 
 
 @pytest.mark.slow(reason="two comparisons with all their controls: 20 seconds of one core")

@@ -28,6 +28,7 @@ from interp.training.batches import RoundsLoss, encode
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
+from tests.refusals import refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,25 +180,22 @@ def variant(**changes: Any) -> RoundLayout:
     return type("Changed", (AnswersLast,), changes)()
 
 
-def test_rounds_that_do_not_say_where_they_are_read_are_refused():
-    with pytest.raises(
-        InputError,
-        match=r"predict_label 'p\?' of a round of 'three_answers' stands at 0 of its positions, and must stand at one; "
+test_rounds_that_do_not_say_where_they_are_read_are_refused = refused(
+    (
+        lambda: variant(labels=("<w>", "<z>", "ask", "w?")),
+        r"predict_label 'p\?' of a round of 'three_answers' stands at 0 of its positions, and must stand at one; "
         r"set predict_label in Changed to one of its labels: <w>, <z>, ask, w\?",
-    ):
-        variant(labels=("<w>", "<z>", "ask", "w?"))
-    with pytest.raises(InputError, match=r"stands at 2 of its positions"):
-        variant(labels=("<w>", "<z>", "p?", "p?", "w?"))
-    with pytest.raises(InputError, match=r"update_label 'u' of a round .* stands at 0"):
-        variant(update_label="u")
-    with pytest.raises(InputError, match=r"update_label of a round of 'three_answers' must come after 'p\?', where it"):
-        variant(update_label="item")
-    with pytest.raises(InputError, match=r"choice_label of a round of 'three_answers' must come after 'p\?'"):
-        variant(choice_label="item")
-    with pytest.raises(InputError, match="unknown kind of prediction of 'three_answers' 'classses'"):
-        variant(kind="classses")
-    with pytest.raises(InputError, match=r"predicts a real number \('mean'\), which no token stands for"):
-        variant(kind="mean", choice_label="l_1")
+    ),
+    (lambda: variant(labels=("<w>", "<z>", "p?", "p?", "w?")), r"stands at 2 of its positions"),
+    (lambda: variant(update_label="u"), r"update_label 'u' of a round .* stands at 0"),
+    (
+        lambda: variant(update_label="item"),
+        r"update_label of a round of 'three_answers' must come after 'p\?', where it",
+    ),
+    (lambda: variant(choice_label="item"), r"choice_label of a round of 'three_answers' must come after 'p\?'"),
+    (lambda: variant(kind="classses"), "unknown kind of prediction of 'three_answers' 'classses'"),
+    (lambda: variant(kind="mean", choice_label="l_1"), r"predicts a real number \('mean'\), which no token stands for"),
+)
 
 
 @pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside()])

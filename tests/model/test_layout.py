@@ -9,6 +9,7 @@ from interp.model.layout import layout_from_dict
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.refusals import refused
 
 
 def test_the_expert_round_is_the_papers():
@@ -80,14 +81,10 @@ def test_layouts_survive_json(layout):
     assert layout_from_dict(layout.to_dict()) == layout
 
 
-def test_refusals_name_the_value_and_the_nearest():
-    with pytest.raises(InputError, match="unknown position label 'Selct'; did you mean 'Select'"):
-        QLearningRound(2, 2).position("Selct")
-    with pytest.raises(InputError, match="n_experts must be an integer >= 1, got 0"):
-        ExpertRound(0)
-    with pytest.raises(InputError, match=r"n_experts 9 is outside n_experts_range \(2, 8\)"):
-        ExpertRound(9, (2, 8))
-    with pytest.raises(InputError, match="this is a model of the task 'bandits', which is not registered"):
-        layout_from_dict({"task": "bandits"})
-    with pytest.raises(InputError, match="this model reads expert episodes, got MDPEpisodes"):
-        ExpertRound(4).fit(mdp.sample(1, 2, 2, 2, seed=0))
+test_refusals_name_the_value_and_the_nearest = refused(
+    (lambda: QLearningRound(2, 2).position("Selct"), "unknown position label 'Selct'; did you mean 'Select'"),
+    (lambda: ExpertRound(0), "n_experts must be an integer >= 1, got 0"),
+    (lambda: ExpertRound(9, (2, 8)), r"n_experts 9 is outside n_experts_range \(2, 8\)"),
+    (lambda: layout_from_dict({"task": "bandits"}), "this is a model of the task 'bandits', which is not registered"),
+    (lambda: ExpertRound(4).fit(mdp.sample(1, 2, 2, 2, seed=0)), "this model reads expert episodes, got MDPEpisodes"),
+)

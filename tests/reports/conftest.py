@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import interp
-from interp import figures
+from interp import catalog, figures, tasks
 from interp.evaluation.experts import by_regime
 from interp.interventions import ablation, causal_tables
 from interp.measure import UNTRAINED, Control, Measure
@@ -52,7 +52,7 @@ def tiny(layout: RoundLayout) -> HookedLatentTransformer:
 
 
 def fewer(patch: pytest.MonkeyPatch) -> None:
-    """One temperature, half of the pairs, few circuits, one way to ablate and short long episodes stand for all."""
+    """One temperature, half of the pairs, few circuits, one way to ablate, short long episodes and two probes do."""
     nodes: dict[str, Any] = {}
 
     def scored(scorer: Any, keep: Any, **options: Any) -> Any:
@@ -64,6 +64,10 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
         return nodes["seen"].assign(ablation=scorer.ablation)
 
     patch.setattr(verification, "_ETAS", (60,))
+    for key, probed in {"experts": ("log_weights_centred", "label"), "qlearning": ("table", "reward")}.items():
+        task = tasks.get(key)
+        changed = replace(task, analysis=replace(task.analysis, probed=probed))
+        patch.setitem(catalog._REGISTERED, key, changed)
     patch.setattr(part, "_CAUSAL_EPISODES", 12)
     patch.setattr(causal_tables, "evaluate", scored)
     patch.setattr(causal_tables, "ablate", ablated)

@@ -73,20 +73,14 @@ def test_every_part_stands_and_what_is_lacking_is_said(name: str, written: dict[
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_what_can_be_computed_is(name: str, written: dict[str, Any]) -> None:
-    """Behaviour, state, probes and patching are those of any model."""
+    """Behaviour, state, probes, patching, and moves of what is carried along a fitted direction: of any model."""
     assert written[name].failures == {}
     html = written[name].path.read_text("utf-8")
     for title in ("Weights over time", "Regret", "Calibration", "Probes", "Patching"):
         assert "<svg" in section(html, title) or 'class="track"' in section(html, title)
+    assert "<table" in section(html, "Interchange interventions") and "<svg" in section(html, "Steering")
     assert "the machine's thin" in text(html, "Weights over time")
     assert f"{name}: a learned model of" in html and "transformer" not in text(html, "What was found")
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_interchange_and_steering_are_computed(name: str, written: dict[str, Any]) -> None:
-    """They are those of any model: what is carried is interchanged, and moved along a fitted direction."""
-    html = written[name].path.read_text("utf-8")
-    assert "<table" in section(html, "Interchange interventions") and "<svg" in section(html, "Steering")
 
 
 def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:

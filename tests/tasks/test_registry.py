@@ -16,6 +16,8 @@ from interp.algorithm import AlgorithmRecord, Searched
 from interp.checks import unique
 from interp.cli import app
 from interp.errors import InputError
+from interp.interventions.interchange import Claim
+from interp.interventions.sites import resolve
 from interp.library import handwired_models
 from interp.task import _TAKEN, Corruption
 from interp.tasks import Algorithms, Analysis, Data, Size, Task, experts, mdp
@@ -95,14 +97,28 @@ def test_every_task_registers_parts_whose_names_exist():
         assert set(handwired_models(task.key)) <= {record.name for record in interp.models()}
 
 
+MODELS = [f"{name}-{kind}" for name in ("wma", "qlearning", "reachability") for kind in ("learned", "handwired")]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_claim_and_subspace_names_what_exists(name):
+    """Variables of the algorithm the model is held against, sites of the model; one control of each outcome."""
+    model = interp.load(name)
+    algorithm = tasks.of(model).explains(model)
+    for claim in Claim.of(model):
+        assert claim.variable in algorithm.keys
+        for place in claim.places:
+            resolve(place.site, model, model.layout)
+    assert {claim.outcome for claim in Claim.of(model) if claim.control} == {"prediction", "state"}
+    for variable, site in tasks.of(model).analysis.aligned(model):
+        assert variable in algorithm.keys
+        resolve(site, model, model.layout)
+
+
 def test_unknown_parts_are_refused_with_the_nearest():
     task = tasks.get("experts")
     with pytest.raises(InputError, match="unknown algorithm of 'experts' 'bays'; did you mean 'bayes'"):
         task.algorithm("bays")
-    with pytest.raises(
-        InputError, match="unknown corruption of experts episodes 'flip-lable'; did you mean 'flip-label'"
-    ):
-        task.corruption("flip-lable")
     with pytest.raises(InputError, match="task 'bandit' registers no algorithm; give its record algorithms="):
         own().explains(interp.load("wma-handwired", n_experts=2))
 

@@ -41,16 +41,6 @@ def test_targets_are_the_answer_and_the_set_and_nothing_in_the_first_round() -> 
     assert GOAL.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(0, abs=1e-9)
 
 
-def test_a_run_starts_and_resumes(tmp_path: Path) -> None:
-    train(TINY, tmp_path / "run", name="tiny", stop_at=2)
-    assert (train(TINY, tmp_path / "run", name="tiny") / "config.json").is_file()
-
-
-def test_an_unknown_start_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="did you mean 'matching'"):
-        train(replace(TINY, start="matchin"), tmp_path / "run", name="tiny")
-
-
 @pytest.mark.parametrize("name", GOAL.starts)
 def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
     config = TINY.model_config("tiny")

@@ -2,11 +2,8 @@
 
 import json
 import math
-import os
 import shlex
-import signal
 import sys
-import time
 from unittest.mock import patch
 
 import numpy as np
@@ -27,13 +24,13 @@ from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
 from interp.tasks import experts
-from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.card import card, command, ship
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
 from interp.training.runs import learning_curves, load_run
 from interp.training.trainer import train
 from tests import machines
+from tests.training.test_trainer import check_loss
 
 
 def wide(width=12, rate=0.0):
@@ -158,38 +155,12 @@ def test_dropout_and_buffers_are_resumed(tmp_path):
     assert len(losses(tmp_path / "whole")) == 10 and whole.module.rounds >= 30
 
 
-def test_kill_9_loses_nothing(tmp_path):
-    config = small(stages=({"n_rounds": 3, "steps": 60},))
-    child = os.fork()
-    if child == 0:
-        try:
-            train(config, tmp_path / "killed", name="m", machine="gru")
-        finally:
-            os._exit(0)
-    metrics, deadline = tmp_path / "killed" / "metrics.jsonl", time.monotonic() + 60
-    while time.monotonic() < deadline and not (metrics.is_file() and metrics.read_text().count("\n") >= 10):
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert 10 <= metrics.read_text().count("\n") < 60
-    folders = [train(config, tmp_path / run, name="m", machine="gru") for run in ("killed", "whole")]
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
-    assert len({load_checkpoint(folder).digest() for folder in folders}) == 1
-
-
 @pytest.mark.parametrize(("machine", "task"), [("gru", "experts"), ("chooser", "qlearning")])
 @pytest.mark.parametrize("commit", ["own", "target"])
 def test_the_loss_is_that_of_the_rollout_and_reaches_every_weight(machine, task, commit):
-    model, config = interp.load(machine), small(task)
-    (episodes,) = EpisodeSource(config, model.layout).evaluation()[-1:]
-    batch = encode(episodes, model.layout)
-    value, carried = RoundsLoss(model, commit)(batch)
-    value.backward()
+    model = interp.load(machine)
+    check_loss(model, small(task), commit).backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
-    run = rollout(model, episodes, commit=commit)
-    expected = -(batch.targets * run.layout.distribution(run.predictions).log()).sum(-1).mean()
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(carried, run.latents[:, -1])
 
 
 def test_the_seed_of_the_run_draws_the_weights(tmp_path):

@@ -45,10 +45,6 @@ def losses(folder):
     return {r["step"]: r["loss"] for r in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())}
 
 
-def call(loss, batch, latents=None):
-    return loss(batch, latents)
-
-
 @pytest.mark.parametrize("task", ["experts", "qlearning"])
 @pytest.mark.parametrize("changes", [{}, {"muon_lr": 1e-3, "window": 2}], ids=["adamw", "muon"])
 def test_an_interrupted_run_gives_the_losses_of_an_unbroken_one(task, changes, tmp_path):
@@ -109,7 +105,7 @@ def test_two_processes_are_really_two(tmp_path):
     source = EpisodeSource(config, model.layout)
     loss = RoundsLoss(model, config.commit)
     shards = [source.batch(0, 0, shard, 2) for shard in range(2)]
-    first = [call(loss, shard)[0].item() for shard in shards]
+    first = [loss(shard)[0].item() for shard in shards]
     assert len(shards[0].targets) == 2
     assert losses(tmp_path / "two")[1] == pytest.approx(sum(first) / 2, abs=1e-6)
 
@@ -146,7 +142,7 @@ def test_training_lowers_the_loss_of_a_learnable_batch():
     batch = EpisodeSource(config, model.layout).batch(0, 1)
     values = []
     for _ in range(60):
-        value, _ = call(loss, batch)
+        value, _ = loss(batch)
         value.backward()
         values.append(value.item())
         optimizer.step()
@@ -162,11 +158,11 @@ def test_windows_hand_on_their_latents_and_cut_the_gradient(window):
     model = HookedLatentTransformer(config.model_config("m"))
     loss = RoundsLoss(model, "own")
     batch = EpisodeSource(config, model.layout).batch(0, 0)
-    whole, _ = call(loss, batch)
+    whole, _ = loss(batch)
     latents, losses = None, []
     for piece in batch.windows(window):
         model.zero_grad()
-        value, latents = call(loss, piece, latents)
+        value, latents = loss(piece, latents)
         value.backward()
         assert (model.latents.table.grad is None) == bool(losses)
         latents = latents.detach()
@@ -175,20 +171,24 @@ def test_windows_hand_on_their_latents_and_cut_the_gradient(window):
     assert sum(losses) / len(losses) == pytest.approx(whole.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("task", ["experts", "qlearning"])
-@pytest.mark.parametrize("commit", ["own", "target"])
-def test_the_loss_is_that_of_the_rollout(task, commit):
+def check_loss(model, config, commit):
     """Training computes only what the loss needs of a round; the choices committed and the latents are a rollout's."""
-    config = small(task, stages=({"n_rounds": 4, "steps": 1},), n_layers=2, write_map=True)
-    torch.manual_seed(0)
-    model = HookedLatentTransformer(config.model_config("m"))
     (episodes,) = EpisodeSource(config, model.layout).evaluation()[-1:]
     batch = encode(episodes, model.layout)
-    value, latents = call(RoundsLoss(model, commit), batch)
+    value, latents = RoundsLoss(model, commit)(batch)
     run = rollout(model, episodes, commit=commit)
     expected = -(batch.targets * run.layout.distribution(run.predictions).log()).sum(-1).mean()
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(latents, run.latents[:, -1])
+    return value
+
+
+@pytest.mark.parametrize("task", ["experts", "qlearning"])
+@pytest.mark.parametrize("commit", ["own", "target"])
+def test_the_loss_is_that_of_the_rollout(task, commit):
+    config = small(task, stages=({"n_rounds": 4, "steps": 1},), n_layers=2, write_map=True)
+    torch.manual_seed(0)
+    check_loss(HookedLatentTransformer(config.model_config("m")), config, commit)
 
 
 def test_a_window_is_an_optimizer_step(tmp_path):

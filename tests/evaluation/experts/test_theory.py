@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from interp.errors import InputError
 from interp.evaluation.experts import theory
+from tests.refusals import refused
 
 
 def test_all_checks_hold_on_the_defaults():
@@ -87,8 +88,7 @@ def test_multiplicative_weights_is_the_posterior_from_any_prior():
     assert np.abs(theory.posterior(episodes) - theory._multiplicative_weights(episodes)).max() < 1e-12
 
 
-def test_bad_sizes_are_refused():
-    with pytest.raises(InputError, match="n_experts must be an integer >= 1, got 0"):
-        theory.check(n_experts=0)
-    with pytest.raises(InputError, match="concentration must be > 0"):
-        theory._sample_latent_expert(1, 1, 1, concentration=0.0)
+test_bad_sizes_are_refused = refused(
+    (lambda: theory.check(n_experts=0), "n_experts must be an integer >= 1, got 0"),
+    (lambda: theory._sample_latent_expert(1, 1, 1, concentration=0.0), "concentration must be > 0"),
+)

@@ -1,13 +1,14 @@
-"""The rivals of expert advice are what they say, and the battery holds the episodes that tell them apart."""
+"""The rivals of expert advice, those with a lapse among them, are what they say; the battery tells them apart."""
 
 import numpy as np
 import pytest
 
-from interp.errors import InputError
+from interp.lapses import fading, late, stopped, window
 from interp.tasks.experts import TASK, algorithms, families, predictors, sample
-from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
+from interp.tasks.experts.algorithms import bayes, follow_the_leader, majority_vote, weighted_majority
 from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,6 @@ def says(algorithm, episodes):
     ("rival", "base"),
     [
         (families.bayes_fading(0.2, 0.8, decay=1.0), bayes(0.2, 0.8)),
-        (families.bayes_window(0.2, 0.8, window=15), bayes(0.2, 0.8)),
         (families.bayes_mixture(0.2, 0.8, 0.2, 0.8, 0.3), bayes(0.2, 0.8)),
         (families.fading_majority(0.7, decay=1.0), weighted_majority(0.7)),
         (families.fixed_share(0.7, alpha=1e-13), weighted_majority(0.7)),
@@ -38,12 +38,6 @@ def test_a_rival_that_varies_nothing_is_its_base(episodes, rival, base):
 def test_previous_winners_are_the_baseline(episodes):
     expected = predictors.PREDICTORS["follow_previous_winners"].run(episodes).predictions
     assert says(algorithms.follow_previous_winners(), episodes) == pytest.approx(expected)
-
-
-def test_a_window_forgets_what_is_older(episodes):
-    """Its predictions are those of the Bayes predictor of episodes that start where the window does."""
-    late = type(episodes)(episodes.advice[:, -5:], episodes.labels[:, -5:], episodes.accuracies)
-    assert says(families.bayes_window(window=4), episodes)[:, -1] == pytest.approx(says(bayes(), late)[:, -1])
 
 
 def test_fading_counts_are_the_geometric_sum(episodes):
@@ -71,19 +65,20 @@ def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
     assert values["weights"][:, 1:].min() >= 0.2 / 4 and values["weights"].sum(-1) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: families.bayes_fading(decay=0.0), r"decay must lie in \(0, 1\], got 0"),
-        (lambda: families.bayes_window(window=0), "window must be a number of rounds >= 1, got 0"),
-        (lambda: families.fixed_share(alpha=1.0), r"alpha must lie in \(0, 1\), got 1"),
-        (lambda: families.bayes_mixture(weight=0.0), r"weight must lie in \(0, 1\), got 0"),
-        (lambda: families.fixed_vote(1.0), r"accuracy must lie in \(0, 1\), got 1"),
-    ],
+test_parameters_outside_their_range_are_refused = refused(
+    (lambda: families.bayes_fading(decay=0.0), r"decay must lie in \(0, 1\], got 0"),
+    (lambda: families.bayes_window(window=0), "window must be a number of rounds >= 1, got 0"),
+    (lambda: families.late_majority(lag=-1), "lag must be an integer >= 0, got -1"),
+    (lambda: families.bayes_late(lag=-1), "lag must be an integer >= 0, got -1"),
+    (lambda: families.majority_window(window=0), "window must be a number of rounds >= 1, got 0"),
+    (lambda: families.stopped_majority(last=0), "last must be a number of rounds >= 1, got 0"),
+    (lambda: families.bayes_stopped(last=0), "last must be a number of rounds >= 1, got 0"),
+    (lambda: families.deaf_majority(expert=0), "expert must be an integer >= 1, got 0"),
+    (lambda: families.deaf_majority(hears=0.3), "hears must be 0, 1, or 0.5 for no vote, got 0.3"),
+    (lambda: families.fixed_share(alpha=1.0), r"alpha must lie in \(0, 1\), got 1"),
+    (lambda: families.bayes_mixture(weight=0.0), r"weight must lie in \(0, 1\), got 0"),
+    (lambda: families.fixed_vote(1.0), r"accuracy must lie in \(0, 1\), got 1"),
 )
-def test_parameters_outside_their_range_are_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
 
 
 def test_the_battery_copies_turns_and_grades():
@@ -108,3 +103,115 @@ def test_every_family_has_a_base_without_a_memory_to_beat():
         made = family.make(**{s.name: s.grid[0] for s in family.searched})
         assert family.memoryless == (not made.state) and made.key == family.key
     assert majority_vote().state == ()
+
+
+# Lapses.
+
+
+def some(episodes, rounds=slice(None), experts=slice(None)):
+    """The episodes of some rounds and experts."""
+    kept = episodes.advice[:, rounds, experts], episodes.labels[:, rounds]
+    return type(episodes)(*kept, episodes.accuracies[..., experts])
+
+
+MAJORITY, BAYES = weighted_majority(0.7), bayes(0.2, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("lapsed", "base"),
+    [
+        (families.late_majority(0.7, lag=0), MAJORITY),
+        (families.bayes_late(0.2, 0.8, lag=0), BAYES),
+        (families.majority_window(0.7, window=15), MAJORITY),
+        (families.bayes_window(0.2, 0.8, window=15), BAYES),
+        (families.stopped_majority(0.7, last=15), MAJORITY),
+        (families.bayes_stopped(0.2, 0.8, last=15), BAYES),
+        *((families.deaf_majority(0.7, 5, hears), MAJORITY) for hears in (0, 0.5, 1)),
+    ],
+    ids=lambda algorithm: algorithm.key,
+)
+def test_a_lapse_that_is_none_leaves_the_base(episodes, lapsed, base):
+    made, plain = lapsed.run(episodes), base.run(episodes)
+    for key in (*base.state, "prediction", "match"):
+        assert made[key] == pytest.approx(plain[key], abs=1e-13), key  # a sum of gains, or a gain times a count
+
+
+@pytest.mark.parametrize(
+    ("late", "base"),
+    [(families.late_majority(0.7, lag=2), MAJORITY), (families.bayes_late(0.2, 0.8, lag=2), BAYES)],
+    ids=["majority", "bayes"],
+)
+def test_a_late_one_holds_what_its_base_held_two_rounds_before(episodes, late, base):
+    made, plain = late.run(episodes), base.run(episodes)
+    for key in base.state:
+        assert np.array_equal(made[key][:, 2:], plain[key][:, :-2]) and not made[key][:, :2].any()
+
+
+@pytest.mark.parametrize("stopped", [families.stopped_majority(0.7, last=4), families.bayes_stopped(0.2, 0.8, last=4)])
+def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
+    values, base = stopped.run(episodes), MAJORITY if "gain" in stopped.parameters else BAYES
+    plain = base.run(episodes)
+    for key in base.state:
+        assert np.array_equal(values[key][:, :5], plain[key][:, :5])
+        assert np.array_equal(values[key][:, 5:], np.repeat(plain[key][:, 4:5], 10, 1))
+
+
+@pytest.mark.parametrize(
+    ("windowed", "base"),
+    [(families.majority_window(0.7, window=4), MAJORITY), (families.bayes_window(0.2, 0.8, window=4), BAYES)],
+    ids=["majority", "bayes"],
+)
+def test_a_window_predicts_as_if_the_episode_began_with_it(episodes, windowed, base):
+    assert says(windowed, episodes)[:, -1] == pytest.approx(says(base, some(episodes, slice(-5, None)))[:, -1])
+
+
+def test_a_fraction_of_a_round_counts_as_that_fraction(episodes):
+    """Between two whole numbers the log-weights lie on the line between theirs."""
+    for made, key in ((families.majority_window, "window"), (families.stopped_majority, "last")):
+        held = [made(0.7, **{key: n}).run(episodes)["log_weights"] for n in (4, 4.25, 5)]
+        assert held[1] == pytest.approx(0.75 * held[0] + 0.25 * held[2]) and (held[0] != held[2]).any()
+    fewer, between, more = (families.bayes_stopped(last=n).run(episodes)["counts"] for n in (4, 4.25, 5))
+    assert between == pytest.approx(0.75 * fewer + 0.25 * more)
+
+
+def test_an_expert_without_a_vote_might_as_well_not_be_there(episodes):
+    heard = says(MAJORITY, some(episodes, experts=[0, 2, 3]))
+    assert says(families.deaf_majority(0.7, 2), episodes) == pytest.approx(heard)
+
+
+@pytest.mark.parametrize("word", [0, 1])
+def test_an_expert_that_is_taken_to_say_the_same_is_judged_by_that(episodes, word):
+    advice = episodes.advice.copy()
+    advice[..., 1] = word
+    stuck = type(episodes)(advice, episodes.labels, episodes.accuracies)
+    assert says(families.deaf_majority(0.7, 2, word), episodes) == pytest.approx(says(MAJORITY, stuck))
+
+
+def test_with_nobody_to_hear_the_answer_is_even():
+    assert (says(families.deaf_majority(0.7, 1), sample(3, 5, 1, seed=0)) == 0.5).all()
+
+
+def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
+    order = [2, 0, 3, 1]
+    turned = some(episodes, experts=order)
+    for lapsed in (
+        families.late_majority(0.7, lag=1),
+        families.majority_window(0.7, window=3),
+        families.stopped_majority(0.7, last=6),
+    ):
+        assert says(lapsed, turned) == pytest.approx(says(lapsed, episodes))
+    first, second = families.deaf_majority(0.7, 1, 1), families.deaf_majority(0.7, order.index(0) + 1, 1)
+    assert says(second, turned) == pytest.approx(says(first, episodes))
+
+
+@pytest.mark.parametrize("lapse", [late, stopped, fading, window])
+def test_a_lapse_takes_any_algorithm_and_says_what_it_reads(episodes, lapse):
+    """Follow the leader, which no family varies; equations see what they declare alone, and a state is written."""
+    made = lapse(follow_the_leader(), *([0.9] if lapse is fading else [3]))
+    base, values = follow_the_leader(), made.run(episodes)
+    assert made.key.startswith(base.key) and len(made.parameters) == 1
+    assert (made.run(episodes)["prediction"] != base.run(episodes)["prediction"]).any()
+    assert made.written == "next_counts" and values["next_counts"].shape == values["counts"].shape
+    for variable in (v for v in made.variables if v.equation is not None):
+        declared = {key: values[key] for key in variable.parents}
+        assert np.array_equal(variable.equation(declared), values[variable.key]), variable.key

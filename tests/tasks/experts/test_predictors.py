@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.errors import InputError
 from interp.evaluation.experts.regret import mistakes, regret
 from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import PREDICTORS, log_weights, weighted_majority
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -263,26 +263,15 @@ def test_robustness_regimes_reproduce_the_published_regret(regime):
         assert abs(clipped.mean() - published) < 4 * clipped.std() / np.sqrt(50), key
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"eta": -0.5}, "eta must be finite and >= 0, got -0.5"),
-        ({"eta": np.nan}, "eta must be finite"),
-        ({"eta": np.ones(3)}, r"one per episode \(20\), got shape \(3,\)"),
-    ],
+test_bad_rates_and_priors_are_refused = refused(
+    (lambda e: weighted_majority(e, eta=-0.5), "eta must be finite and >= 0, got -0.5"),
+    (lambda e: weighted_majority(e, eta=np.nan), "eta must be finite"),
+    (lambda e: weighted_majority(e, eta=np.ones(3)), r"one per episode \(2\), got shape \(3,\)"),
+    (lambda e: algorithms.bayes(e, (0.9, 0.3)), r"a prior is an interval \(low, high\) in \[0, 1\], got \(0.9, 0.3\)"),
+    (lambda e: algorithms.bayes(e, "unifrom"), "unknown regime 'unifrom'"),
+    (lambda e: algorithms.bayes(made_by_hand([[[0, 1]]], [[1]])), "do not say how their accuracies were drawn"),
+    by=lambda call: call(sample(2, 5, 4)),
 )
-def test_bad_rates_are_refused(episodes, arguments, message):
-    with pytest.raises(InputError, match=message):
-        weighted_majority(episodes, **arguments)
-
-
-def test_bad_priors_and_names_are_refused(episodes):
-    with pytest.raises(InputError, match=r"a prior is an interval \(low, high\) in \[0, 1\], got \(0.9, 0.3\)"):
-        algorithms.bayes(episodes, (0.9, 0.3))
-    with pytest.raises(InputError, match="unknown regime 'unifrom'"):
-        algorithms.bayes(episodes, "unifrom")
-    with pytest.raises(InputError, match="do not say how their accuracies were drawn"):
-        algorithms.bayes(made_by_hand([[[0, 1]]], [[1]]))
 
 
 def test_bayes_says_what_it_ignores():

@@ -11,6 +11,7 @@ from interp.tasks.qlearning import TASK, MDPEpisodes, families
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.qlearning.sampling import battery
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +103,40 @@ def test_sets_have_sizes_that_models_of_a_range_share():
     fitted, scored = TASK.sets_for(layout, 2, 10, seed=0)["grid"]
     assert (fitted.n_states, fitted.n_actions) == (4, 3) and (fitted.states != scored.states).any()
     assert TASK.sets_for(QLearningRound(2, 2), 2, 10, seed=0)["grid"][0].n_states == 2
+
+
+# Lapses.
+
+
+@pytest.mark.parametrize("lapsed", [families.late_q(0.3, 0.8, lag=0), families.stopped_q(0.3, 0.8, last=12)])
+def test_a_lapse_that_is_none_is_q_learning(episodes, lapsed):
+    made, plain = lapsed.run(episodes), q_learning(0.3, 0.8).run(episodes)
+    for key in ("table", "next_table", "visits", "choice", "policy", "td_error"):
+        assert np.array_equal(made[key], plain[key]), key
+
+
+def test_a_late_table_is_the_table_of_two_rounds_before(episodes):
+    made, plain = families.late_q(0.3, 0.8, lag=2).run(episodes), q_learning(0.3, 0.8).run(episodes)
+    assert not made["table"][:, :3].any()
+    assert made["table"][:, 2:] == pytest.approx(plain["table"][:, :-2])
+    assert made["table"][:, 2:].any() and (made["policy"][:, 2:] != plain["policy"][:, 2:]).any()
+
+
+def test_a_late_table_chooses_at_the_state_of_now(episodes):
+    values = families.late_q(0.3, 0.8, lag=1).run(episodes)
+    rows = np.take_along_axis(values["table"], values["next_state"][..., None, None], -2)[..., 0, :]
+    assert np.array_equal(values["choice"], rows.argmax(-1))
+
+
+def test_a_stopped_table_stays_as_it_is_and_is_still_chosen_by(episodes):
+    made, plain = families.stopped_q(0.3, 0.8, last=5).run(episodes), q_learning(0.3, 0.8).run(episodes)
+    assert np.array_equal(made["table"][:, :6], plain["table"][:, :6])
+    assert np.array_equal(made["table"][:, 6:], np.repeat(plain["table"][:, 5:6], 6, 1))
+    assert (made["table"][:, 6:] != plain["table"][:, 6:]).any()
+
+
+test_lapses_that_cannot_be_are_refused = refused(
+    (lambda: families.late_q(lag=-1), "lag must be an integer >= 0, got -1"),
+    (lambda: families.stopped_q(last=0), "last must be a number of rounds >= 1, got 0"),
+    (lambda: families.late_q(gamma=1.0), "gamma"),
+)

@@ -8,13 +8,10 @@ import torch
 
 import interp
 from interp import tasks
-from interp.interventions.interchange import Claim
-from interp.interventions.sites import resolve
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
 from interp.tasks.qlearning import analysis
-from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.layout import QLearningRound
 
 
@@ -33,21 +30,6 @@ def test_a_model_is_held_against_q_learning_at_its_own_rates(learned):
     assert own.key == "q_learning" and (own.parameters["alpha"], own.parameters["gamma"]) == (0.3, 0.5)
     episodes = tasks.of(handwired).sample_for(handwired, 2, 4, seed=0)
     assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)
-
-
-@pytest.mark.parametrize("kind", ["learned", "handwired"])
-def test_every_claim_and_subspace_names_what_exists(learned, kind):
-    """Variables of the algorithm, sites of the model; one control of each."""
-    model = learned if kind == "learned" else interp.load("qlearning-handwired", n_states=3, n_actions=2)
-    algorithm = analysis.hypothesis(model)
-    for claim in Claim.of(model):
-        assert claim.variable in algorithm.keys
-        for place in claim.places:
-            resolve(place.site, model, model.layout)
-    assert {claim.outcome for claim in Claim.of(model) if claim.control} == {"prediction", "state"}
-    for variable, site in analysis.aligned(model):
-        assert variable in algorithm.keys
-        resolve(site, model, model.layout)
 
 
 def test_losses_are_what_a_policy_gives_away():
@@ -74,12 +56,3 @@ def test_a_round_says_its_transition_and_the_pairs_reward():
 def test_steering_raises_the_first_actions_values():
     steering = analysis.steering()
     assert steering.change((2, 2)).tolist() == [[0.2, 0], [0.2, 0]] and steering.outcome(None, 3) == 0
-
-
-def test_the_algorithm_is_the_episodes_own_table():
-    """Its columns and choices are those of the tables that come with the episodes."""
-    episodes = mdp.sample(5, 9, 4, 3, seed=3)
-    values = q_learning(episodes.alpha, episodes.gamma).run(episodes)
-    columns = np.take_along_axis(episodes.q_tables[:, 1:], episodes.actions[..., None, None], -1)[..., 0]
-    np.testing.assert_allclose(values["next_column"], columns, atol=1e-12)
-    np.testing.assert_array_equal(values["choice"], episodes.greedy_before)

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.tabular import AGENTS, OptimalAgent, QLearner, run
+from tests.refusals import refused
 
 CHAIN = mdp.chain().select(np.zeros(500, int))
 
@@ -114,20 +114,14 @@ def test_no_bootstrap_means_gamma_zero():
     assert AGENTS["no-bootstrap"].gamma == 0.0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: QLearner(alpha=0.0), r"alpha must lie in \(0, 1\], got 0.0"),
-        (lambda: QLearner(alpha=1.01), r"alpha must lie in \(0, 1\], got 1.01"),
-        (lambda: QLearner(gamma=1.0), r"gamma must lie in \[0, 1\), got 1.0"),
-        (lambda: QLearner(gamma=-0.1), r"gamma must lie in \[0, 1\), got -0.1"),
-        (lambda: QLearner(epsilon=-0.1), r"epsilon must lie in \[0, 1\], got -0.1"),
-        (lambda: QLearner(beta=-1.0), "beta must be a finite number >= 0, or None for greedy behaviour, got -1.0"),
-        (lambda: QLearner(beta=float("inf")), "beta must be a finite number"),
-        (lambda: run(QLearner(), CHAIN, 0, seed=0), "n_rounds must be at least 1, got 0"),
-        (lambda: mdp.sample(1, 2, 2, 2).relearned(alpha=2.0).q_tables, "alpha must lie in"),
-    ],
+test_bad_input_is_refused_with_a_sentence = refused(
+    (lambda: QLearner(alpha=0.0), r"alpha must lie in \(0, 1\], got 0.0"),
+    (lambda: QLearner(alpha=1.01), r"alpha must lie in \(0, 1\], got 1.01"),
+    (lambda: QLearner(gamma=1.0), r"gamma must lie in \[0, 1\), got 1.0"),
+    (lambda: QLearner(gamma=-0.1), r"gamma must lie in \[0, 1\), got -0.1"),
+    (lambda: QLearner(epsilon=-0.1), r"epsilon must lie in \[0, 1\], got -0.1"),
+    (lambda: QLearner(beta=-1.0), "beta must be a finite number >= 0, or None for greedy behaviour, got -1.0"),
+    (lambda: QLearner(beta=float("inf")), "beta must be a finite number"),
+    (lambda: run(QLearner(), CHAIN, 0, seed=0), "n_rounds must be at least 1, got 0"),
+    (lambda: mdp.sample(1, 2, 2, 2).relearned(alpha=2.0).q_tables, "alpha must lie in"),
 )
-def test_bad_input_is_refused_with_a_sentence(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
