@@ -10,6 +10,7 @@ that verification compares with.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from circuits.exactness import check
 from circuits.registry import handwired
 from circuits.verification import _size_arguments
 from interp.algorithm import NEXT
+from interp.files import read_rows
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from tests.circuits.faults import MODEL_FAULTS, Fault, faults
@@ -32,68 +34,12 @@ MACHINES = {"R": W, "P": W, "mlp": Q, "softmlp": Q, "lin": Q}
 SMALL: dict[str, Any] = {W: 3, Q: (3, 3)}
 LARGER: dict[str, Any] = {W: 7, Q: (5, 4)}
 
-_UNUSED = "no location, and nothing that the circuit computes reads it"
-_FIRST_TERM = "the first term scores a key that no firing query wants, and hard attention stays where it was"
-_LAST = "Update is last, and hard attention of a firing query stays where it was; what others fetch is not read later"
-_Q_LEARNING = {
-    **{
-        f"{head}: negated_score": _FIRST_TERM
-        for head in ("1.1 state to actions", "1.2 state to Select", "1.3 state to reward", "1.4 current-phase tag")
-    },
-    "1.1 state to actions: without_sink": "silent queries meet no state one token back that is read later",
-    "1.4 current-phase tag: without_sink": "silent queries find no Qcurr two tokens back",
-    **{
-        f"equation of {key}": _UNUSED
-        for key in ("table_visited", "state_values", "column_visited", "next_visits", "next_column_visited")
-    },
-    "equation of greedy_action": _UNUSED,
-}
-_NEURONS = {f"equation of {key}": _UNUSED for key in ("current_values", "best_column")}
-_WEIGHTED_MAJORITY = {
-    "1.2 state tag: scaled_value": "the tag still wins over the sink, by a little more",
-    "equation of log_weights_centred": _UNUSED,
-    "equation of weights": "the prediction divides by the sum of the weights",
-    "model: slot_of_the_next": "there is one slot",
-}
-SURVIVORS: dict[str, dict[str, str]] = {
-    "R": {
-        **_WEIGHTED_MAJORITY,
-        "2.3 carry z: without_sink": "silent queries average experts into id, where nothing reads them later",
-        "3.3 clean up: without_sink": "w? is last and chooses itself; what others write after layer 3 is not read",
-    },
-    "P": {
-        **_WEIGHTED_MAJORITY,
-        "2.1 fetch z: without_sink": "silent queries average experts into buf2, where only p? and w? are read",
-        "3.1 predict: without_sink": "w? gathers votes into buf3, which the clean-up head of the next layer removes",
-    },
-    "mlp": _Q_LEARNING | _NEURONS,
-    "softmlp": {
-        **_Q_LEARNING,
-        **_NEURONS,
-        **{f"{head}: without_sink": _LAST for head in ("4.1 fetch current value", "4.2 fetch reward", "4.3 fetch max")},
-        "model: scores_scaled": "every head is hard, and takes the largest score whatever the scale",
-    },
-    "lin": {
-        **_Q_LEARNING,
-        "1.4 current-phase tag: scaled_value": "the action taken still wins over the sink, by a little more",
-        "1.5 next-phase tag: scaled_value": "all candidates win over the sink by the same, a little more",
-        "2.3 next state to Update: negated_score": _FIRST_TERM,
-        "2.3 next state to Update: without_sink": "silent queries then add to columns that are not kept",
-        "4.4 clean up: negated_score": _FIRST_TERM,
-        "4.4 clean up: without_sink": "silent queries clear themselves, too, where nothing reads them later",
-    },
-}
-"""Faults that pass, and why they change nothing that the machine computes; besides :data:`EVERYWHERE`."""
-
-EVERYWHERE = {"a stray axis in an outcome": "nothing ever writes that axis at the prediction"}
-for _machine in ("R", "P", "mlp", "softmlp"):
-    SURVIVORS[_machine]["model: position_of_another"] = (
-        "the last position reads by content, and its code is stripped from the update"
-    )
+SURVIVORS = read_rows(Path(__file__).with_name("survivors.csv"))
+"""Faults that pass, of which machines, and why they change nothing that these compute."""
 
 
 def listed(machine: str) -> set[str]:
-    return set(SURVIVORS[machine] | EVERYWHERE)
+    return {row["fault"] for row in SURVIVORS if machine in row["machines"].split()}
 
 
 @cache

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,13 @@ KINDS = {
 def make(kind: str, folder: Path, seed: int = 0) -> Any:
     """A machine of that kind, whose weights a seed says."""
     return drawn(lambda: KINDS[kind](folder), seed)
+
+
+@cache
+def made(kind: str) -> Any:
+    """A machine of a kind, which several tests look at: making one runs its contract."""
+    with tempfile.TemporaryDirectory() as folder:
+        return make(kind, Path(folder))
 
 
 def pair(machine: Any, n_episodes: int = 6, n_rounds: int = 6) -> tuple[Any, Any]:

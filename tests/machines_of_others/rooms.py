@@ -10,7 +10,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from interp.interventions.interchange import interchange
 from interp.interventions.moves import Writer, transition
 from interp.interventions.patching import sweep
 from reports.build import write
-from tests.machines_of_others.kinds import make, pair
+from tests.machines_of_others.kinds import made, pair
 
 SHOWN = ("GRU of 2 layers", "LSTM", "loop", "HRM", "Mamba", "thoughts", "agent")
 TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
@@ -115,13 +114,6 @@ ROOMS: dict[str, Callable[[Any, Path], str]] = {
     "report": _report,
 }
 """Room -> what runs in it, of a machine and a folder to write to; it gives "ran", and what does not apply."""
-
-
-@cache
-def made(kind: str) -> Any:
-    """A machine of a kind, which all rooms are asked of: making one runs its contract."""
-    with tempfile.TemporaryDirectory() as folder:
-        return make(kind, Path(folder))
 
 
 def said(kind: str, room: str, folder: Path) -> str:

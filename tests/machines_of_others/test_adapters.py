@@ -30,21 +30,21 @@ from tests.machines_of_others.kinds import (
     cells,
     coconut,
     hrm,
-    make,
+    made,
     observed,
     pair,
 )
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_keeps_the_contract_of_machines(kind, tmp_path):
-    interp.check_machine(make(kind, tmp_path))
+def test_every_kind_keeps_the_contract_of_machines(kind):
+    interp.check_machine(made(kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind, tmp_path):
+def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind):
     """One step after the other, from zeros: what each leaves, predicts, and shows at every point."""
-    machine = make(kind, tmp_path)
+    machine = made(kind)
     episodes, _ = pair(machine)
     names = [part.hook.format(layer=run) for part in machine.points.values() for run in range(part.n_layers or 1)]
     run = interp.rollout(machine, episodes, commit="target", names_filter=names)
@@ -64,9 +64,9 @@ def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind, tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind, tmp_path):
+def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind):
     """And changes later ones: at every point, in round 3 alone."""
-    machine = make(kind, tmp_path)
+    machine = made(kind)
     episodes, _ = pair(machine)
     clean = interp.rollout(machine, episodes, commit="target")
     for component in machine.points.values():
@@ -80,9 +80,9 @@ def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_untrained_copy_has_no_weight_of_the_machine(kind, tmp_path):
+def test_an_untrained_copy_has_no_weight_of_the_machine(kind):
     """Of the weights that are drawn at all: not the ones that begin as zeros, ones or a fixed grid."""
-    machine = make(kind, tmp_path)
+    machine = made(kind)
     fresh, other = (dict(machine.fresh(seed).named_parameters()) for seed in (5, 6))
     for name, weight in machine.named_parameters():
         if weight.requires_grad and not torch.equal(fresh[name], other[name]):
@@ -284,10 +284,10 @@ def test_an_agent_acts_as_it_did_in_sb3(tmp_path):
             assert int(actor.scores(out[0]).argmax()) == action
 
 
-def test_an_agent_plays_in_our_worlds(tmp_path):
+def test_an_agent_plays_in_our_worlds():
     from interp.tasks import mdp
 
-    machine = make("agent", tmp_path)
+    machine = made("agent")
     episodes, run = interp.play(machine, mdp.sample_mdps(5, 4, 3, seed=0), n_rounds=7, seed=0)
     assert np.array_equal(run.predictions.argmax(-1)[:, :-1].numpy(), episodes.actions[:, 1:])
     state, fed = None, run.fed.at(0)

@@ -117,29 +117,17 @@ def test_activation_cache_logit_attrs_sum_to_the_logit_difference(model, bound, 
     torch.testing.assert_close(attributed.sum(0), (at - model.b_U)[:, 1] - (at - model.b_U)[:, 0], rtol=0, atol=1e-4)
 
 
-_TOOLS = [
-    name
-    for name in dir(patching)
-    if name.startswith("get_act_patch_") and "direct_path" not in name and not name.endswith("_every")
-]
+_TOOLS = [name for name in dir(patching) if name.startswith("get_act_patch_") and "direct_path" not in name]
 
 
 @pytest.mark.parametrize("tool", _TOOLS)
 def test_patching_get_act_patch(bound, tool):
     """Every get_act_patch_* sweep runs and moves the metric."""
-    clean, corrupted = (ids[::4] for ids in bound.tokens)
+    clean, corrupted = (ids[::6] for ids in bound.tokens)
     _, cache = bound.run_with_cache(clean)
     values = getattr(patching, tool)(bound, corrupted, cache, _metric(bound))
     assert values.isfinite().all()
     assert (values - _metric(bound)(bound(corrupted))).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("tool", ["attn_head_all_pos_every", "attn_head_by_pos_every", "block_every"])
-def test_patching_get_act_patch_every(bound, tool):
-    clean, corrupted = (ids[::6] for ids in bound.tokens)
-    _, cache = bound.run_with_cache(clean)
-    values = getattr(patching, f"get_act_patch_{tool}")(bound, corrupted, cache, _metric(bound))
-    assert values.isfinite().all()
 
 
 def test_logit_lens_ends_in_the_models_logits(model, bound):
@@ -218,12 +206,6 @@ def test_interchange_fit_das(bound):
     )
     assert result.losses[-1] < result.losses[0]
     assert [p.requires_grad for p in bound.parameters()] == flags
-
-
-def test_interchange_reinitialized_is_the_untrained_control(model):
-    """Every parameter belongs to a module that can reset itself."""
-    again = interchange.reinitialized(model, seed=1)
-    assert not torch.equal(again.W_E, model.W_E)
 
 
 @pytest.mark.parametrize("pattern", ["previous_token_head", "current"])

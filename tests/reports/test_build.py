@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -13,49 +14,8 @@ from interp.errors import InputError
 from reports.build import write
 from tests.reports.conftest import SMALL, fewer
 
-COMPARED = "Compared with other machines"
-EXPERT_SECTIONS = [
-    "What was found",
-    COMPARED,
-    "Verification against the algorithm",
-    "Weights over time",
-    "Regret",
-    "Calibration",
-    "Probes",
-    "Patching",
-    "Interchange interventions",
-    "Steering",
-    "Circuits of edges",
-    "Attention",
-    "The circuit",
-    "Softmax only",
-    "Weights as shares",
-    "Variants and sizes",
-    "The paper's figures",
-    "How to reproduce",
-    "Where this page comes from",
-]
-
-QLEARNING_SECTIONS = [
-    "What was found",
-    COMPARED,
-    "Verification against the algorithm",
-    "Q-values over time",
-    "Agreement with the table",
-    "Free rollouts",
-    *EXPERT_SECTIONS[6:14],
-    "The chooser's margins",
-    "Variants and sizes",
-    "Selection in head L2H0 (step 3.1)",
-    *EXPERT_SECTIONS[16:],
-]
-HANDWIRED_ONLY = {
-    "Verification against the algorithm",
-    "Softmax only",
-    "The chooser's margins",
-    "Variants and sizes",
-    "Selection in head L2H0 (step 3.1)",
-}
+SECTIONS = tomllib.loads(Path(__file__).with_name("sections.toml").read_text())
+EXPERT_SECTIONS, QLEARNING_SECTIONS = SECTIONS["experts"], SECTIONS["qlearning"]
 
 
 @pytest.fixture
@@ -156,7 +116,7 @@ def test_learned_model_from_a_checkpoint(name: str, sections: list[str], pages: 
     html = page.read_text("utf-8")
     assert re.fullmatch(r"tiny-[0-9a-f]{8}\.html", page.name)
     named = ["What the heads do" if title == "The circuit" else title for title in sections]
-    expected = [title for title in named if title not in HANDWIRED_ONLY]
+    expected = [title for title in named if title not in SECTIONS["handwired_only"]]
     if sections == EXPERT_SECTIONS:
         expected.insert(expected.index("Weights as shares"), "Other regimes and longer episodes")
         at = expected.index("The paper's figures")

@@ -103,11 +103,6 @@ def test_models_of_the_other_task_are_refused():
         evaluation.evaluate(HookedLatentTransformer(config), ["uniform"])
 
 
-def test_unknown_scores_are_refused_with_the_known_ones(scored):
-    with pytest.raises(InputError, match=r"unknown result 'flat/model/regret'; did you mean 'uniform/model/regret'"):
-        scored["regimes"].get("flat", "model", "regret")
-
-
 def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handwired):
     found = evaluation.over_lengths(handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300)))
     assert {(a, b) for _, _, a, b in found.numbers} == {(0, 20), (20, 60)}

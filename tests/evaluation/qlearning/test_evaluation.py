@@ -151,12 +151,6 @@ def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     assert played["reward_rates"].to_frame()["start"].unique().tolist() == [0, 50]
 
 
-def test_unknown_scores_are_refused(untrained):
-    found = play.evaluate(untrained, ["chain"], n_episodes=3, horizons=(5,))
-    with pytest.raises(InputError, match="unknown result 'grid/model/5/score'; did you mean 'chain/model/5/score'"):
-        found["returns"].get("grid", "model", 5, "score")
-
-
 def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwired):
     """Same luck, same table, same ties: playing goes through the whole round, own choice committed."""
     found = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))["returns"]

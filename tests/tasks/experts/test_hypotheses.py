@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 import interp
 from interp import tasks
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import analysis
 from interp.tasks.experts.algorithms import bayes
-from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import bayes as predictor
 
 
-@pytest.fixture(scope="module")
-def learned() -> HookedLatentTransformer:
-    return HookedLatentTransformer(LatentTransformerConfig(ExpertRound(3), d_model=8, n_layers=2, n_heads=2, d_head=4))
-
-
-def test_a_model_is_held_against_its_own_algorithm_or_bayes(learned):
+def test_a_model_is_held_against_its_own_algorithm_or_bayes():
     own = tasks.of(handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)).explains(handwired)
     assert own.key == "weighted_majority" and own.parameters == {"gain": 0.7}
-    assert tasks.of(learned).explains(learned).key == "bayes"
+    assert tasks.get("experts").explains(interp.load("wma-learned")).key == "bayes"
 
 
 def test_losses_are_the_probability_of_a_mistake():

@@ -1,6 +1,8 @@
 """The expert algorithms equal plain loops, an independent library, and the published numbers; and obey their laws."""
 
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.evaluation.experts.regret import mistakes, regret
+from interp.files import read_rows
 from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import PREDICTORS, log_weights, weighted_majority
@@ -189,78 +192,48 @@ def test_every_algorithm_runs_on_one_expert_and_one_round(key):
     assert run.predictions.shape == (2, 1) and np.isfinite(run.predictions).all()
 
 
-# Published numbers (PROTOCOLS): 100 episodes of the uniform regime, 30 instances of the others, T = 100.
-@pytest.fixture(scope="module")
-def uniform():
-    return sample(2000, 100, 4, "uniform", seed=0)
+PUBLISHED = read_rows(Path(__file__).with_name("published.csv"))
+"""Of 100 rounds: 100 episodes of the uniform regime, 30 instances of the LLMs' regimes; final regrets of the others, by
+weighted majority with eta sqrt(ln n / T) and Bayes with the prior U[.3, .9], are clipped at 0."""
+drawn = cache(lambda regime, n: sample(n, 100, 4, regime, seed=0))
 
 
-@pytest.mark.parametrize(
-    ("key", "accuracy", "final_regret"),
-    [
-        ("weighted_majority_horizon", 0.757, 2.65),
-        ("weighted_majority", 0.764, 2.01),
-        ("follow_the_leader", 0.762, 2.23),
-        ("bayes", 0.779, 0.50),
-        ("oracle", 0.801, -1.67),
-    ],
-)
-def test_uniform_regime_reproduces_the_published_table(uniform, key, accuracy, final_regret):
-    run = PREDICTORS[key].run(uniform)
-    right = 1 - mistakes(run.predictions, uniform, run.decision).mean(axis=1)
-    ours = regret(run.predictions, uniform, run.decision)[:, -1]
+def published(table):
+    """A test's rows of one table."""
+    rows = [row for row in PUBLISHED if row["table"] == table]
+    return pytest.mark.parametrize("row", rows, ids=lambda row: f"{row['predictor']} {row['regime']}")
+
+
+def played(row, n):
+    """A predictor's run, its episodes, and its final regrets."""
+    episodes = drawn(row["regime"], n)
+    run = PREDICTORS[row["predictor"]].run(episodes)
+    return run, episodes, regret(run.predictions, episodes, run.decision)[:, -1]
+
+
+@published("uniform")
+def test_uniform_regime_reproduces_the_published_table(row):
+    run, episodes, ours = played(row, 2000)
+    right = 1 - mistakes(run.predictions, episodes, run.decision).mean(axis=1)
     # Three standard errors of their 100 episodes (ours are 20 times as many) and the rounding of the table.
-    assert abs(right.mean() - accuracy) < 3 * right.std() / 10 + 5e-4
-    assert abs(ours.mean() - final_regret) < 3 * ours.std() / 10 + 5e-3
+    assert abs(right.mean() - float(row["accuracy"])) < 3 * right.std() / 10 + 5e-4
+    assert abs(ours.mean() - float(row["final_regret"])) < 3 * ours.std() / 10 + 5e-3
 
 
-@pytest.mark.parametrize(
-    ("key", "published"),
-    [
-        ("weighted_majority_paper", (1.34, 3.41, 4.59)),
-        ("follow_the_leader", (1.3, 3.4, 2.6)),
-        ("majority_vote", (14.2, 8.5, 25.2)),
-        ("follow_previous_winners", (12, 8.6, 13.5)),
-        ("random", (44.7, 15.3, 15.2)),
-        ("bayes_uniform", (1.9, 3.5, -15.6)),
-        ("bayes_wide", (1.6, 4.1, -26.0)),
-    ],
-)
-def test_llm_regimes_reproduce_the_published_final_regret(key, published):
-    for regime, expected in zip(("stratified", "flat", "anti-signal"), published, strict=True):
-        episodes = sample(1000, 100, 4, regime, seed=0)
-        run = PREDICTORS[key].run(episodes)
-        ours = regret(run.predictions, episodes, run.decision)[:, -1]
-        # Their learners toss coins, ours count expectations: allow for the coins of up to 100 rounds of 30 instances.
-        coins = np.sqrt((run.predictions * (1 - run.predictions)).sum(axis=1).mean()) if run.decision == "sample" else 0
-        error = np.hypot(ours.std(), coins) / np.sqrt(30)
-        assert abs(ours.mean() - expected) < 3 * error + 0.05, regime
+@published("LLM")
+def test_llm_regimes_reproduce_the_published_final_regret(row):
+    run, _, ours = played(row, 1000)
+    # Their learners toss coins, ours count expectations: allow for the coins of up to 100 rounds of 30 instances.
+    coins = np.sqrt((run.predictions * (1 - run.predictions)).sum(axis=1).mean()) if run.decision == "sample" else 0
+    error = np.hypot(ours.std(), coins) / np.sqrt(30)
+    assert abs(ours.mean() - float(row["final_regret"])) < 3 * error + 0.05
 
 
-ROBUSTNESS = {  # clipped final regret: weighted majority with eta sqrt(ln n / T), Bayes with prior U[.3, .9]
-    "1-real": (3.89, 3.51),
-    "2-real": (2.57, 2.87),
-    "3-real": (1.27, 1.24),
-    "4-real": (0.59, 0.76),
-    "dominant": (4.12, 1.41),
-    "close": (1.82, 2.75),
-    "switch-10": (5.27, 3.73),
-    "switch-25": (4.98, 1.90),
-    "switch-50": (5.16, 0.92),
-    "drift": (2.69, 1.75),
-    "correlated-0.3": (2.46, 2.98),
-    "correlated-0.7": (2.11, 3.12),
-    "correlated-0.9": (1.13, 1.99),
-}
-
-
-@pytest.mark.parametrize("regime", ROBUSTNESS)
-def test_robustness_regimes_reproduce_the_published_regret(regime):
+@published("robustness")
+def test_robustness_regimes_reproduce_the_published_regret(row):
     """How many episodes the published rows average is not stated; their errors are taken as those of 50."""
-    episodes = sample(1000, 100, 4, regime, seed=0)
-    for key, published in zip(("weighted_majority_horizon", "bayes_uniform"), ROBUSTNESS[regime], strict=True):
-        clipped = np.maximum(regret(PREDICTORS[key].run(episodes).predictions, episodes)[:, -1], 0)
-        assert abs(clipped.mean() - published) < 4 * clipped.std() / np.sqrt(50), key
+    clipped = np.maximum(played(row, 1000)[2], 0)
+    assert abs(clipped.mean() - float(row["final_regret"])) < 4 * clipped.std() / np.sqrt(50)
 
 
 test_bad_rates_and_priors_are_refused = refused(

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 import interp
 from interp import tasks
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
 from interp.tasks.qlearning import analysis
-from interp.tasks.qlearning.layout import QLearningRound
 
 
-@pytest.fixture(scope="module")
-def learned() -> HookedLatentTransformer:
-    return HookedLatentTransformer(
-        LatentTransformerConfig(QLearningRound(3, 2), d_model=8, n_layers=2, n_heads=2, d_head=4)
-    )
-
-
-def test_a_model_is_held_against_q_learning_at_its_own_rates(learned):
+def test_a_model_is_held_against_q_learning_at_its_own_rates():
     handwired = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5)
     assert analysis.rates(handwired) == {"alpha": 0.3, "gamma": 0.5}
-    assert analysis.rates(learned) == {"alpha": 0.1, "gamma": 0.9}
+    assert analysis.rates(interp.load("qlearning-learned")) == {"alpha": 0.1, "gamma": 0.9}
     own = tasks.of(handwired).explains(handwired)
     assert own.key == "q_learning" and (own.parameters["alpha"], own.parameters["gamma"]) == (0.3, 0.5)
     episodes = tasks.of(handwired).sample_for(handwired, 2, 4, seed=0)
