@@ -1,10 +1,9 @@
 """The examples run as they stand, and do what they say."""
 
-import importlib
-import importlib.util
 import json
 import subprocess
 import sys
+from importlib import import_module as example
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,6 @@ from interp.audit import Scope
 from interp.tasks import mdp
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-def example(name):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
@@ -116,8 +108,7 @@ def test_a_published_gru_is_read_into_a_machine(tmp_path, monkeypatch):
     """With arrays of the published shapes: 834,890 weights; a word is said as its own greedy unroll in NumPy."""
     assert all(len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 150 for name in ("g2p", "speaker"))
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
-    monkeypatch.syspath_prepend(EXAMPLES)
-    of = importlib.import_module("speaker")
+    of = example("speaker")
     speaker = of.Speaker(published(tmp_path))
     # Random weights say no word in five phonemes: any five are as good here.
     speaker.say = lambda letters: (of.Speaker.say(speaker, letters)[0], np.ones(len(letters), bool))

@@ -10,8 +10,7 @@ import time
 import pandas as pd
 import pytest
 
-from lab import probing
-from tests.test_full_disk import COMMANDS, SMALL, invoked
+from tests.test_full_disk import COMMANDS, invoked, small_table  # noqa: F401, a fixture
 
 RESUMING = {
     "sweep": ["probe", "wma-handwired", "--sweep", "--episodes", "10", "--rounds", "8"],
@@ -23,11 +22,6 @@ RESUMING = {
 KILLS = 8
 _OF_CLOCKS = re.compile(r'"(seconds|cpu_seconds|wall_seconds|at|cpu_s|sha256)": *("[^"]*"|[-\d.e+]+)')
 """What clocks say, and the digests of lines that hold it."""
-
-
-@pytest.fixture(autouse=True)
-def small_table(monkeypatch):
-    monkeypatch.setitem(probing.TABLES, "small", SMALL)
 
 
 def started(arguments):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,16 +34,11 @@ from interp.training.trainer import train
 from reports.comparison import write
 from reports.explore import Explorer, View
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "tracker.py"
-
 
 @pytest.fixture
 def tracker(monkeypatch):
     """The example, its task registered for one test, with what a transformer is to learn."""
-    spec = importlib.util.spec_from_file_location("tracker", EXAMPLE)
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "tracker", example)
-    spec.loader.exec_module(example)
+    example = importlib.import_module("tracker")
     goal = TrainingGoal(targets=lambda episodes: episodes.readings[..., None])
     monkeypatch.setitem(catalog._REGISTERED, "tracker", replace(example.TRACKER, training=lambda: goal))
     return example

@@ -24,8 +24,6 @@ from tests.compare.test_algorithm import blend
 
 SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=48, edits=240, untrained=1)
 SOME = {
-    "by algorithm": "behaviour state update algorithm",
-    "handmade GRU": "behaviour state update algorithm",
     "negated and scaled": "behaviour state update circuit algorithm",
     "gain 1": "behaviour state update circuit algorithm",
     "Bayes, wrong prior": "behaviour state algorithm",
@@ -35,7 +33,9 @@ SOME = {
     "last 5 rounds": "behaviour state update",
     "random cell": "behaviour state update algorithm",
 }
-"""Machines of expert advice, and what must be right about them at this size; nothing else may be wrong."""
+"""Machines of expert advice, and what must be right about them at this size; nothing else may be wrong.
+
+The machine by algorithm is scored in ``test_scores``, the GRU that was written by hand in ``tests/compare``."""
 
 
 @pytest.mark.usefixtures("few_steps")

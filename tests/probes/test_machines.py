@@ -1,7 +1,6 @@
 """Probes and sweeps read any machine by the same calls: what it carries, its channels, its points, cycles of a loop."""
 
 import json
-import sys
 
 import joblib
 import numpy as np
@@ -230,18 +229,6 @@ def test_positions_are_asked_of_points_that_have_them(episodes):
     assert probes.sweep(machine, episodes, ["match"], positions=["p?"], n_jobs=1).frame["site"].tolist() == [
         "forget", "output"
     ]  # fmt: skip
-
-
-def test_workers_change_nothing_and_finished_cells_are_kept(episodes, looped, tmp_path, monkeypatch):
-    machine = loop(seed=3)
-    windows = [(0, 4), (4, 8)]
-    again = probes.sweep(machine, episodes, ["match", "counts"], windows=windows, n_jobs=2, cache=tmp_path)
-    pd.testing.assert_frame_equal(again.to_frame(), looped.to_frame(), atol=1e-9)
-    monkeypatch.setattr(
-        sys.modules["probes.sweep"], "_of_cell", lambda *given: pytest.fail("a finished cell was computed again")
-    )
-    kept = probes.sweep(machine, episodes, ["match", "counts"], windows=windows, n_jobs=1, cache=tmp_path)
-    pd.testing.assert_frame_equal(kept.to_frame(), looped.to_frame(), atol=1e-9)
 
 
 def test_workers_without_this_memory_run_the_round_again(episodes, looped):

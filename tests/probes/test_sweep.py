@@ -79,20 +79,17 @@ def test_the_map_is_the_circuits(swept):
     assert frame.detectable.between(0, 1).all()
 
 
-def test_workers_change_nothing(model, episodes, swept):
-    again = probes.sweep(model, episodes, TARGETS, **SITES, windows=[(0, 6), (6, 12)], n_jobs=2)
-    numbers = swept.to_frame().select_dtypes("number").columns
-    np.testing.assert_allclose(again.to_frame()[numbers], swept.to_frame()[numbers], atol=1e-9)
-    assert (again.to_frame()["site"] == swept.to_frame()["site"]).all()
-
-
-def test_a_cluster_computes_what_it_needs_and_changes_nothing(model, episodes, swept):
-    """Workers of a dask scheduler get the model and the latents; the table is the one of threads."""
+@pytest.mark.parametrize("on_a_cluster", [False, True])
+def test_workers_change_nothing(model, episodes, swept, on_a_cluster):
+    """Threads, or workers of a dask scheduler, which get the model and the latents."""
     from dask.distributed import LocalCluster
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
-        address = cluster.scheduler_address
-        again = probes.sweep(model, episodes, TARGETS, **SITES, windows=[(0, 6), (6, 12)], scheduler=address)
+    given = {"windows": [(0, 6), (6, 12)], "n_jobs": 2}
+    if on_a_cluster:
+        with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+            again = probes.sweep(model, episodes, TARGETS, **SITES, **given, scheduler=cluster.scheduler_address)
+    else:
+        again = probes.sweep(model, episodes, TARGETS, **SITES, **given)
     numbers = swept.to_frame().select_dtypes("number").columns
     np.testing.assert_allclose(again.to_frame()[numbers], swept.to_frame()[numbers], atol=1e-9)
     assert (again.to_frame()["site"] == swept.to_frame()["site"]).all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -178,14 +178,8 @@ def test_every_variant_of_a_circuit_has_rows_to_interchange(name: str, variant: 
 @pytest.fixture
 def own_task(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of the example's task, registered for one test."""
-    path = Path(__file__).parents[2] / "examples" / "own_task.py"
-    spec = importlib.util.spec_from_file_location("own_task", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "own_task", module)
-    spec.loader.exec_module(module)
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
-    return module
+    return importlib.import_module("own_task")
 
 
 def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import importlib
 import warnings
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,9 +37,8 @@ def own(key="bandit", **parts):
 
 
 @pytest.fixture
-def bandit(registry, monkeypatch):
+def bandit(registry):
     """examples/own_task.py, whose record keeps what it says."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     return importlib.import_module("own_task")
 
 
