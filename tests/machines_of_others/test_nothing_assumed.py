@@ -424,29 +424,29 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
 
 
 test_arguments_that_were_ignored_are_refused = refused(
-        *((lambda of=of: interp.Point("cell", of=of), "of must be 'output' or 'input'") for of in ("out", None)),
-        *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
-        (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
-        (lambda: interp.Point("cell", labels="ab"), "labels must be a list"),
-        *((lambda n=n: interp.Channel("h", (8, 2), n), "cannot grow by") for n in (1.5, True)),
-        (lambda: adapted(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)), "read= .* a tensor, got"),
-        (lambda: adapted(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)), "read= raised ZeroDivision"),
-        (
-            lambda: interp.machines.cell(body(), "experts", sizes={"n_states": 4}, hear=len, read=len, core="cell"),
-            "n_st",
-        ),
-        *(
-            (lambda one=one: interp.machines.cell(body(), LAYOUT, core="cell", hear=len, read=len, **one), said)
-            for one, said in (
-                ({"channels": ()}, "option of an adapter, beside its own 'channels'"),
-                ({"points": ["cell"]}, "points= names what to look at"),
-            )
-        ),
-        (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),
-        (lambda: interp.load("x" * 3000), "the model has a name of more than 255 bytes"),
-        (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),
-        (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
-        *((lambda n=n: Effort(battery=n), "battery") for n in (0, -1, 10**7)),
+    *((lambda of=of: interp.Point("cell", of=of), "of must be 'output' or 'input'") for of in ("out", None)),
+    *((lambda n=n: interp.Point("cell", times=n), "times") for n in (True, 1.5, "2", None, 10**6)),
+    (lambda: interp.Point("cell", labels=("a", "b")), "name the places along an axis"),
+    (lambda: interp.Point("cell", labels="ab"), "labels must be a list"),
+    *((lambda n=n: interp.Channel("h", (8, 2), n), "cannot grow by") for n in (1.5, True)),
+    (lambda: adapted(read=lambda tree: tree).read_state(torch.zeros(2, 1, 16)), "read= .* a tensor, got"),
+    (lambda: adapted(read=lambda tree: 1 / 0).read_state(torch.zeros(2, 1, 16)), "read= raised ZeroDivision"),
+    (
+        lambda: interp.machines.cell(body(), "experts", sizes={"n_states": 4}, hear=len, read=len, core="cell"),
+        "n_st",
+    ),
+    *(
+        (lambda one=one: interp.machines.cell(body(), LAYOUT, core="cell", hear=len, read=len, **one), said)
+        for one, said in (
+            ({"channels": ()}, "option of an adapter, beside its own 'channels'"),
+            ({"points": ["cell"]}, "points= names what to look at"),
+        )
+    ),
+    (lambda: interp.load("wma-handwired", log_gamma="a"), "log_gamma must be a finite number"),
+    (lambda: interp.load("x" * 3000), "the model has a name of more than 255 bytes"),
+    (lambda: interp.Point("cell", item=(0, -1)), "item of a Point must be an integer >= 0, got -1"),
+    (lambda: interp.play(interp.load("qlearning-handwired"), EPISODES, 3, 0), "acts in worlds"),
+    *((lambda n=n: Effort(battery=n), "battery") for n in (0, -1, 10**7)),
 )
 
 
