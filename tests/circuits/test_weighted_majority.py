@@ -62,20 +62,8 @@ def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> 
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
     result = circuits.verify("wma-handwired", sizes=[1, 4], n_rounds=12, n_episodes=4, variant=variant)
     assert result.passed, result.table()[~result.table()["passed"]].to_string()
-    held = {
-        "log_weights",
-        "binding",
-        "votes",
-        "label",
-        "prediction",
-        "next_log_weights",
-        "distribution",
-        "carried_state",
-        "residue",
-        "position_code",
-        "causality",
-        "horizon",
-    }
+    held = {"log_weights", "binding", "votes", "label", "prediction", "next_log_weights", "distribution"}
+    held |= {"carried_state", "residue", "position_code", "causality", "horizon"}
     assert set(result.table()["variable"]) == (held | {"match"} if variant == "R" else held)
     scores = result.table()["where"] == "blocks.2.attn.hook_attn_scores at w?"
     assert set(result.table()["variable"][scores]) == {"match" if variant == "R" else "next_log_weights"}

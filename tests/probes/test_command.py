@@ -7,7 +7,6 @@ import sys
 import time
 
 import pandas as pd
-import pytest
 from typer.testing import CliRunner
 
 import interp.tasks
@@ -53,34 +52,6 @@ def test_the_help_lists_what_the_registries_hold():
         assert all(target.key in result.output for target in probes.targets.every(task) if "." not in target.key)
         assert all(f"--{size.option}" in result.output for size in task.sizes)
     assert all(f" {component}" in result.output for component in COMPONENTS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--targets", "log_weight"), "unknown target of 'experts' 'log_weight'; did you mean 'log_weights'"),
-        (("--targets", "td_error"), "unknown target of 'experts' 'td_error'"),
-        (("--targets", "votes:before"), "unknown moment of target 'votes': 'before'. Valid: round"),
-        (("--actions", "2"), "'wma-handwired' has no size --actions; its sizes are --experts"),
-        (("--site", "middle"), "unknown component 'middle'"),
-        (("--site", "resid_post[9]@w?"), "layers 0 to 2"),
-        (("--episodes", "4", "--rounds", "5"), "--episodes must be at least 5, got 4"),
-        (("--rounds", "0"), "--rounds must be at least 1, got 0"),
-        (("--windows", "0:10"), "--windows are rounds of a sweep: give --sweep, too"),
-        (("--device", "gpu"), "no device 'gpu' on this machine"),
-        (("--regime", "unifrom"), "did you mean 'uniform'"),
-        (("--sweep", "--windows", "first"), "'first' is not a window of rounds; write first:after-last, such as 0:10"),
-        (("--sweep", "--windows", "0:300"), "window (0, 300) is not within the rounds"),
-        (("--out", "/proc/none", "--sweep", "--episodes", "5", "--rounds", "3"), "cannot write to '/proc/none"),
-        (("--out", "/proc/none", "--episodes", "5", "--rounds", "3"), "cannot write to '/proc/none"),
-    ],
-)
-def test_bad_input_exits_with_2_and_one_sentence(arguments, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = invoke(*arguments)
-    assert result.exit_code == 2
-    assert message in result.output and result.output.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_sweep_that_kill_9_does_not_set_back(tmp_path):

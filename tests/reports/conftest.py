@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import interp
+import probes
 from interp import catalog, figures, tasks
 from interp.evaluation.experts import by_regime
 from interp.interventions import ablation, causal_tables
@@ -64,6 +65,7 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
         return nodes["seen"].assign(ablation=scorer.ablation)
 
     patch.setattr(verification, "_ETAS", (60,))
+    patch.setattr(probes, "probe", partial(probes.probe, n_untrained=1))
     for key, probed in {"experts": ("log_weights_centred", "label"), "qlearning": ("table", "reward")}.items():
         task = tasks.get(key)
         changed = replace(task, analysis=replace(task.analysis, probed=probed))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -49,41 +51,7 @@ def test_curves_keep_an_algorithm_its_colour() -> None:
     assert by_name[0]["bayes"] == by_name[1]["bayes"] and len(set(by_name[1].values())) >= 3
 
 
-KNOWN = {
-    "model": "blue solid",
-    "learned": "blue solid",
-    "handwired": "vermilion solid",
-    "algorithm": "vermilion dashed",
-    "weighted_majority": "vermilion dashed",
-    "weighted_majority_best": "vermilion dashed",
-    "greedy": "vermilion dashed",
-    "breadth_first": "vermilion dashed",
-    "bayes": "green short",
-    "bayes_uniform": "green dashdot",
-    "optimal": "green short",
-    "oracle": "brown dashdot",
-    "follow_the_leader": "purple dashed",
-    "follow_previous_winners": "amber short",
-    "majority_vote": "grey dashdot",
-    "exploring-model": "purple solid",
-    "boltzmann": "purple dashed",
-    "epsilon-greedy": "amber short",
-    "random-ties": "brown dotted",
-    "no-bootstrap": "brown short",
-    "depth_limited_2": "purple dashed",
-    "depth_first": "amber short",
-    "more_ancestors": "brown dashdot",
-    "no-note": "purple solid",
-    "note": "amber solid",
-    "note-only": "brown solid",
-    "random": "grey dotted",
-    "control": "grey dotted",
-    "untrained": "grey short",
-    "cut": "grey dotted",
-    "frozen": "grey dashed",
-    "float64": "blue solid",
-    "float32": "amber short",
-}
+KNOWN = tomllib.loads(Path(__file__).with_name("looks.toml").read_text())
 """The looks of the names that pages drew before tasks said their own: a reader knows an algorithm by its line."""
 
 
