@@ -55,93 +55,11 @@ class Target:
     equivalent: Mapping[str, str] = field(default_factory=dict)
 
 
-_COMPARE = "tests/compare"
 TARGETS = {
-    "interp/measure.py": Target(
-        ("tests/test_measure.py",),
-        {
-            "module: if TYPE_CHECKING:\n    import pandas as pd -> "
-            "if not TYPE_CHECKING:\n    import pandas as pd": "pandas is there at run time, too",
-            "Measured.__getitem__: limit=20 -> limit=21": "no result has 21 measures of unlike keys",
-        },
-    ),
-    "circuits/compare/algorithm.py::_alike,_Agreement,_decided": Target((f"{_COMPARE}/test_verdicts.py",)),
-    "circuits/compare/response.py::cells,_cells_of": Target((f"{_COMPARE}/test_response.py",)),
-    "circuits/compare/crossfit.py::scored,CrossFitted": Target(
-        (f"{_COMPARE}/test_crossfit.py",),
-        dict.fromkeys(
-            ("CrossFitted.of: fits[0] -> fits[1]", "CrossFitted.of: fits[0] -> fits[1] #2"),
-            "what a decoder of one fit holds is never read: every episode is read by its own",
-        ),
-    ),
-    "circuits/compare/state.py::module,_worst,StatePart": Target((f"{_COMPARE}/test_verdicts.py",)),
-    "circuits/compare/fitting.py": Target(
-        (f"{_COMPARE}/test_fitting.py",),
-        {
-            "divergence: nats < ROUNDING -> nats <= ROUNDING": "no divergence of given predictions is exactly 1e-14",
-            "checked_distributions: np.abs(total - 1) < 0.001 -> np.abs(total - 1) <= 0.001": "no float sum is 1.001",
-            "_refined: best + size <= last -> best + size < last": "no grid point is half a step from the last one",
-        },
-    ),
-    "circuits/compare/update.py": Target((f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_update.py")),
-    "circuits/compare/choices.py::_simplest,_decided": Target((f"{_COMPARE}/test_choices.py",)),
-    "circuits/compare/circuit.py": Target(
-        (f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_circuit.py"),
-        dict.fromkeys(
-            ("_apart: low <= 0 <= high -> low < 0 <= high", "_apart: low <= 0 <= high -> low <= 0 < high"),
-            "a bound that is 0 is the nearer one, and gives the same 0",
-        ),
-    ),
-    "reports/explore/view.py": Target(
-        ("tests/reports/test_explore.py",),
-        dict.fromkeys(
-            ("Edit.written: (1, 1) -> (2, 1)", "Edit.written: (1, 1) -> (1, 2)"),
-            "one step is taken of equal ones",
-        ),
-    ),
-    "probes/controls.py": Target(
-        ("tests/probes/test_controls.py",),
-        {
-            "control_task: -1 -> -2": "NumPy takes any negative size of a shape for the one that is left",
-            "control_task: int(types.max()) + 1 -> int(types.max()) + 2": "one draw more changes none before it",
-            "_absent: shown <= smallest -> shown < smallest": "no sample would have shown exactly the smallest effect",
-        },
-    ),
-    "interp/llm/note_tests.py": Target(("tests/llm/test_note_tests.py",)),
-    "interp/statistics.py": Target(("tests/test_statistics.py",)),
-    "interp/decoder.py": Target(
-        ("tests/test_decoder.py",),
-        {
-            "Affine.fit: y - middle -> y + middle": "centred features have no product with a constant",
-            "Affine.fit: max(len(features), 1) -> max(len(features), 2)": "one sample has the covariance 0",
-        },
-    ),
-    "interp/interventions/pairs.py::_logs,_risen,_pick,_logit_diff,_mean,state_diff,_agree,_towards": Target(
-        ("tests/interventions/test_metrics_by_hand.py",)
-    ),
-    "interp/interventions/mediation.py::MediationResult,_Sums": Target(
-        ("tests/interventions/test_mediation_by_hand.py",)
-    ),
-    "interp/refit.py": Target(
-        ("tests/test_refit_by_hand.py",),
-        {
-            "totals: np.where(used > 0, values, 0.0) -> np.where(used > 0, values, 1.0)": "it is multiplied by 0",
-            "totals: others > 0 -> others > 1": "a number of steps that is 1 is replaced by 1",
-            "totals: np.where(others > 0, others, 1) -> np.where(others > 0, others, 2)": "it divides a 0",
-            "detectable: (_Part.of(losses, references, n_folds, level), 1.0, 0.0, 0.0) -> "
-            "(_Part.of(losses, references, n_folds, level), 1.0, 0.0, 1.0)": "it multiplies the 0 before it",
-            **dict.fromkeys(
-                (
-                    "difference: -1.0 -> -1.1",
-                    "difference: min(max(float(a @ b) / spread, -1.0), 1.0) -> "
-                    "min(max(float(a @ b) / spread, -1.0), 1.1)",
-                ),
-                "a correlation lies beyond 1 by rounding alone",
-            ),
-            "_per_episode: -1 -> -2": "NumPy takes any negative size of a shape for the one that is left",
-        },
-    ),
+    file: Target(tuple(one["tests"]), one.get("equivalent", {}))
+    for file, one in json.loads(Path(__file__).with_name("mutants.json").read_text("utf-8")).items()
 }
+"""File -> what stands behind it, as ``mutants.json`` says."""
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),

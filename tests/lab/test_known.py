@@ -79,7 +79,7 @@ FAMILIES = [
     ("experts", "bayes_late", lambda: rivals.bayes_late(lag=1)),
     ("experts", "bayes_stopped", lambda: rivals.bayes_stopped(0.2, 0.9, last=10)),
     ("experts", "sigmoid_vote", lambda: rivals.sigmoid_vote(0.15)),
-    ("experts", "follow_previous_winners", rivals.follow_previous_winners),
+    ("experts", "follow_previous_winners", experts.follow_previous_winners),
     ("qlearning", "no_bootstrap", lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3, gamma=0.0)),
     ("qlearning", "mean_bootstrap", lambda: q_rivals.mean_bootstrap(0.1, 0.8)),
     ("qlearning", "q_learning", lambda: q_rivals.acting(q.q_learning(0.2, 0.8), temperature=0.05)),
