@@ -131,21 +131,14 @@ class Tabled:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if cls.__repr__ is Tabled.__repr__:  # a dataclass writes its own where the class itself holds none
-            cls.__repr__ = Tabled.__repr__  # type: ignore[method-assign]
+        cls.__repr__ = cls.__repr__  # type: ignore[method-assign]  # a dataclass writes its own where a class holds none
 
     def to_frame(self) -> pd.DataFrame:
         """The result as a tidy table."""
         raise NotImplementedError
 
-    @property
-    def finding(self) -> str:
-        """What was found, in a sentence that stands before the settings; empty where a result does not say it."""
-        return ""
-
     def __repr__(self) -> str:
-        line = f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
-        return f"{self.finding} {line}" if self.finding else line
+        return f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
 
     def _told(self) -> Iterator[str]:
         for name in (one.name for one in fields(self)):  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from interp.display import table_html
+from interp.display import Tabled, table_html
 from interp.errors import require, require_known
 from interp.files import read_tables
 from interp.statistics import NO_NUMBER, Interval
@@ -360,7 +360,32 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
-class Measured:
+class Found(Tabled):
+    """A result that says what it found: a sentence, a table with the largest effects first, and a picture."""
+
+    if TYPE_CHECKING:  # a property of the class, or a field of a dataclass
+
+        @property
+        def sentence(self) -> str: ...
+
+    def draw(self, figures: Any) -> Any:
+        """The picture, by the functions of :mod:`interp.figures`."""
+        raise NotImplementedError
+
+    def plot(self) -> Any:
+        """The picture."""
+        from interp import figures  # matplotlib is heavy
+
+        return self.draw(figures)
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        return table_html(self.sentence.removesuffix("."), self.to_frame())
+
+
+class Measured(Found):
     """A result made of measures: mixed into the dataclasses of results, which have ``model`` and ``measures``.
 
     It is looked at by the key of a measure, tabled, drawn, written as JSON, and shown at a prompt by what it found.
@@ -386,14 +411,9 @@ class Measured:
         """A row a measure."""
         return to_frame(self.measures)
 
-    def plot(self) -> Any:
+    def draw(self, figures: Any) -> Any:
         """The measures as intervals on one axis, each beside its threshold and its strongest control."""
-        from interp.figures import measured  # matplotlib is heavy
-
-        return measured(self.measures)
+        return figures.measured(self.measures)
 
     def __repr__(self) -> str:
         return "\n".join([self.sentence, *(f"  {one}" for one in self.measures)])
-
-    def _repr_html_(self) -> str:
-        return table_html(self.sentence.removesuffix("."), self.to_frame())

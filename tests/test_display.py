@@ -12,6 +12,7 @@ from interp.evaluation.experts.regret import score
 from interp.evaluation.suite import Evaluation
 from interp.interventions.interchange import InterchangeResult
 from interp.interventions.patching import PatchingResult
+from interp.measure import Found
 from interp.tasks import experts
 from interp.tasks.experts.predictors import bayes
 
@@ -42,6 +43,6 @@ def test_a_rollout_lists_what_it_holds() -> None:
 
 
 def test_a_dataclass_keeps_the_short_line() -> None:
-    """A mixed-in dataclass would otherwise write its own, with every array in it."""
-    for result in (Evaluation, InterchangeResult, PatchingResult, Result):
-        assert issubclass(result, Tabled) and result.__repr__ is Tabled.__repr__
+    """A mixed-in dataclass would otherwise write its own, with every array in it: what was found comes first."""
+    for result, base in ((Evaluation, Tabled), (Result, Tabled), (InterchangeResult, Found), (PatchingResult, Found)):
+        assert issubclass(result, base) and result.__repr__ is base.__repr__

@@ -45,7 +45,7 @@ from interp.display import lacks
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim, InterchangeResult, interchange, score_difference
 from interp.interventions.mediation import EffectMap, effect_map
-from interp.interventions.moves import Writer, move
+from interp.interventions.moves import Writer, flat, move
 from interp.interventions.sites import Place
 from interp.machine import Machine
 from interp.measure import best_of
@@ -172,12 +172,12 @@ def _stated(
     mine, theirs = (a.run(subject.samples.known) for a in (own, rival))
     zero = {key: np.zeros((*m.change.shape[:2], *mine[key].shape[2:])) for key in own.state}
     x, change = (
-        np.concatenate([_flat(values[key]) for key in own.state], -1)
+        np.concatenate([flat(values[key]) for key in own.state], -1)
         for values in (mine, {**zero, m.variable: m.change})
     )
     wants = {}
     for key in rival.state:
-        y = _flat(theirs[key])
+        y = flat(theirs[key])
         given, held = (torch.from_numpy(v.reshape(-1, v.shape[-1])) for v in (x, y))
         fitted = Affine.fit(given, held)
         left = fitted(torch.from_numpy(x)).numpy() - y
@@ -226,11 +226,8 @@ def _of_pool(
     known, run = s.samples.known, s.run(s.samples.known)
     before = np.roll(np.arange(len(known)), 1)
     decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
-    of_known = interchange(
-        *(s.model, run, run.select(before), algorithm, claim.variable, claim.places),
-        outcome=Outcome("state", decode),
-        rounds=effort.at,
-    )
+    of = s.model, run, run.select(before), algorithm, claim.variable, claim.places
+    of_known = interchange(*of, outcome=Outcome("state", decode), rounds=effort.at)
     effect, wanted = (np.concatenate([getattr(r, key) for r in (of_known, of_test)]) for key in ("effect", "wanted"))
     return scored(*(np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted)))
 
@@ -242,15 +239,11 @@ def _interchanged(
 
     The state is read by cross-fitted decoders; where ``exact``, by the weights of a handwired model themselves.
     """
-    test, other, fitted = s.samples.test, s.samples.other, not (exact and s.model.is_handwired)
     decode = None
-    if claim.outcome == "state" and fitted:
+    if claim.outcome == "state" and not (exact and s.model.is_handwired):
         decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(s.samples.known), None))
-    return interchange(
-        *(s.model, test, other, algorithm, claim.variable, places),
-        outcome=Outcome(claim.outcome, decode),
-        rounds=effort.at,
-    )
+    of = s.model, s.samples.test, s.samples.other, algorithm, claim.variable, places
+    return interchange(*of, outcome=Outcome(claim.outcome, decode), rounds=effort.at)
 
 
 def _graded(
@@ -270,19 +263,12 @@ def _graded(
     rivals = [r for key, r in results.items() if key != own and r.effect.shape == first.effect.shape]
     if rivals and first.wanted.any():
         difference = min((score_difference(first, r, effort.seed) for r in rivals), key=lambda d: d.estimate)
-    controls = (best_of(result.score().estimate for result in several).number for several in (placebo, untrained))
-    beside = dict(zip(("placebo", "untrained"), controls, strict=True))
-    variable, what, where, outcome = moved
+    other, fresh = (best_of(result.score().estimate for result in several).number for several in (placebo, untrained))
     found = []
     for key, result in results.items():
         score, slope = result.score(effort.seed), result.slope(effort.seed)
-        less = difference if key == own else NO_NUMBER
-        found.append(_Effect(variable, what, where, outcome, key, score, slope, less, **beside))
+        found.append(_Effect(*moved, key, score, slope, difference if key == own else NO_NUMBER, other, fresh))
     return found
-
-
-def _flat(x: np.ndarray) -> Array:
-    return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)
 
 
 _STATE = "carried state"
@@ -381,18 +367,10 @@ def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], ef
             for u in (s, *(() if s.model.is_handwired else fresh))
         ]
         best = max(range(len(several)), key=lambda i: scores[i].estimate)
-        found.append(
-            _Held(
-                _STATE if variable == algorithm.memory else variable,
-                outcome,
-                s.name,
-                " + ".join(map(str, several[best].places)),
-                len(several),
-                scores[best],
-                max((c[best].estimate for c in controls), default=float("nan")),
-                max((score.estimate for c in controls for score in c), default=float("nan")),
-            )
-        )
+        called, where = _STATE if variable == algorithm.memory else variable, " + ".join(map(str, several[best].places))
+        same = max((c[best].estimate for c in controls), default=float("nan"))
+        any_site = max((score.estimate for c in controls for score in c), default=float("nan"))
+        found.append(_Held(called, outcome, s.name, where, len(several), scores[best], same, any_site))
     return found
 
 

@@ -135,10 +135,8 @@ def _of_machine(model: Machine, edits: Edits) -> Array:
         changed = [batch.select(rows) for _, u, rows, batch in edits.parts if u == t]
         fed = EncodedRounds.joined([model.prepare(base.layout.encode(batch)) for batch in changed])
         on: dict[str, Any] = {"horizon": base.n_rounds - 1 - t, "reads": "each", "update": False}
-        found = run(Experiment(model, base.select(episode[at == t]), {"input": [Edit(None, fed)]}, [t], **on)).effects[
-            0
-        ]
-        change.append(np.pad(found.numpy(force=True), ((0, 0), (t, 0), (0, 0))))
+        found = run(Experiment(model, base.select(episode[at == t]), {"input": [Edit(None, fed)]}, [t], **on))
+        change.append(np.pad(found.effects[0].numpy(force=True), ((0, 0), (t, 0), (0, 0))))
     return np.concatenate(change)
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, remembered
 from interp.audit.used import CONTENT, Change, donors, limited, replaced, worth
 from interp.decoder import N_FOLDS, RIDGE, cross_fitted
+from interp.interventions.moves import flat
 from interp.measure import FEW, Control, Measure, Word
 from interp.refit import PLATEAU
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
@@ -216,8 +217,7 @@ def decoded(trial: Trial) -> Measure:
     wide = trial
     if n < PLATEAU:
         wide = Trial.of(trial.model, replace(trial.effort, episodes=PLATEAU), seed=_MORE_SEED, n_rounds=n_rounds)
-    runs = (np.asarray(algorithm.run(of.episodes)[algorithm.memory], np.float64)[:, 1:] for of in (trial, wide))
-    memory, more = (held.reshape(*held.shape[:2], -1) for held in runs)
+    memory, more = (flat(algorithm.run(of.episodes)[algorithm.memory])[:, 1:] for of in (trial, wide))
     number = _r2(trial, memory)
     half = _r2(trial, memory[: n // 2]).estimate if n >= 2 * N_FOLDS else np.nan
     unless: dict[Word, str] = {}

@@ -23,6 +23,7 @@ from interp.algorithm import NEXT, Algorithm, Values
 from interp.audit.trial import THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import donors
 from interp.interventions.experiment import Edit, Experiment, batches, run_on
+from interp.interventions.moves import flat
 from interp.interventions.sites import Place, Site
 from interp.measure import AS_WELL, UNTRAINED, Control, Measure, Word
 from interp.statistics import Interval, mean_interval, ratio_interval
@@ -160,14 +161,10 @@ def _exchanged(trial: Trial, rounds: Sequence[int], lag: int) -> Float[np.ndarra
     return trial.distance(trial.distribution(ran.predictions[0, :, :, lag]), trial.plain[:, list(rounds)])
 
 
-# More rounds than there is something new in.
-
-
 def _at_rest(algorithm: Algorithm, values: Values) -> Array:
     """From which round on an algorithm's memory stays, Int[episode]; the number of rounds where it never does."""
-    memory = np.asarray(values[algorithm.memory], np.float64)
-    after = np.asarray(values[NEXT + algorithm.memory], np.float64)
-    moved = np.abs(after - memory).reshape(*memory.shape[:2], -1).max(-1) > _REST
+    memory, after = (flat(values[key]) for key in (algorithm.memory, NEXT + algorithm.memory))
+    moved = np.abs(after - memory).max(-1) > _REST
     n_rounds = moved.shape[1]
     later = n_rounds - moved[:, ::-1].argmax(1)
     return np.where(moved.any(1), later, 0)

@@ -10,12 +10,11 @@ that of :mod:`interp.measure`.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -29,13 +28,12 @@ from interp import catalog
 from interp.algorithm import Algorithm
 from interp.checks import check_fields, integer
 from interp.errors import InputError, require
-from interp.evaluation.plan import lacks_room
+from interp.evaluation.plan import room
 from interp.interventions.experiment import Again, run_on
 from interp.machine import Machine
 from interp.measure import UNTRAINED, Control, Measure, Side, best_of
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.session import once
 from interp.statistics import NO_NUMBER, Interval
 
 _P = ParamSpec("_P")
@@ -107,7 +105,7 @@ FULL, QUICK = Scope(), Scope(episodes=32, rounds=8, writes=3, away=2, held=24, j
 
 @dataclass(eq=False)
 class Trial:
-    """A model on episodes; in a session, what is computed for a trial is found again by its identity.
+    """A model on episodes, with what was computed for it (:func:`remembered`).
 
     Attributes:
         shape: episodes and rounds.
@@ -120,6 +118,7 @@ class Trial:
     model: Machine
     episodes: Any
     effort: Scope
+    known: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """What needs no run."""
@@ -251,19 +250,18 @@ class Trial:
 
 
 def remembered(find: Callable[Concatenate[Trial, _P], _T]) -> Callable[Concatenate[Trial, _P], _T]:
-    """``find``, which in a session computes anything about a trial only once; its arguments are hashable."""
+    """``find``, which computes anything about a trial only once; its arguments are hashable."""
 
-    @functools.wraps(find)
+    @wraps(find)
     def found(trial: Trial, *args: _P.args, **options: _P.kwargs) -> _T:
-        key = (find.__module__, find.__name__, args, *options.items())
-        return once(key, trial, make=lambda: find(trial, *args, **options))
+        key = (find, args, *options.items())
+        if key not in trial.known:
+            trial.known[key] = find(trial, *args, **options)
+        return cast(_T, trial.known[key])
 
     return cast(Callable[Concatenate[Trial, _P], _T], found)
 
 
 def rounds_for(model: Machine, effort: Scope, times: int = 1) -> int:
     """Rounds of an episode, ``times`` as many where there is room for them."""
-    wanted = times * catalog.of(model).at_most(effort.rounds)
-    if not lacks_room(model, wanted):
-        return wanted
-    return min(channel.shape[0] // channel.grows for channel in model.channels if channel.grows)
+    return room(model, times * catalog.of(model).at_most(effort.rounds))

@@ -284,8 +284,8 @@ def presence(trial: Trial) -> pd.DataFrame:
         ("own", "no"): state - mean + initial,
         ("none", "no"): initial,
     }
-    rows = []
-    for (said, there), read in cells.items():
-        loss = trial.losses(trial.continued(read, last))[0, :, -1]
-        rows.append({"content": said, "presence": there, **mean_interval(loss).columns("loss")})
-    return pd.DataFrame(rows)
+    losses = {cell: trial.losses(trial.continued(read, last))[0, :, -1] for cell, read in cells.items()}
+    return pd.DataFrame(
+        {"content": said, "presence": there, **mean_interval(loss).columns("loss")}
+        for (said, there), loss in losses.items()
+    )

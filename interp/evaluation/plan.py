@@ -119,10 +119,15 @@ def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame({_NOTE: [said]}) if said else table()
 
 
+def room(model: Machine, n_rounds: int) -> int:
+    """So many rounds, or as many as there is room for in the channels that grow, where these are fewer."""
+    return min([n_rounds, *(channel.shape[0] // channel.grows for channel in model.channels if channel.grows)])
+
+
 def lacks_room(model: Machine, n_rounds: int) -> str:
     """A sentence where a channel that grows has no room for so many rounds; empty where all have."""
-    room = min((channel.shape[0] // channel.grows for channel in model.channels if channel.grows), default=n_rounds)
-    return "" if room >= n_rounds else f"not applicable: {model.name} has room for {room} rounds, not for {n_rounds:,}"
+    most = room(model, n_rounds)
+    return "" if most >= n_rounds else f"not applicable: {model.name} has room for {most} rounds, not for {n_rounds:,}"
 
 
 def lacks_attention(model: Machine) -> str:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -31,7 +30,7 @@ from torch import Tensor
 from interp.checks import checked, integer, non_empty, number, refuse_endless
 from interp.errors import require
 from interp.interventions.edge_graph import EdgeGraph, ablated
-from interp.interventions.experiment import Found, curves, intervals
+from interp.interventions.experiment import Tabulated, named, over
 from interp.interventions.pairs import Metric, Pair, Readout
 from interp.interventions.pairs import metric as find_metric
 from interp.provenance import provenance
@@ -126,7 +125,7 @@ def ablate(scorer: CircuitScorer) -> pd.DataFrame:
 @checked
 def evaluate(
     scorer: CircuitScorer, keep: _Keep, *, n_random: int = 20, n_sets: int = 10, minimality: bool = True, seed: int = 0
-) -> Found:
+) -> Tabulated:
     """Faithfulness, completeness and minimality of a circuit, beside ``n_random`` random circuits of equal size.
 
     The empty set is always among the ``n_sets`` random sets K of completeness and minimality. Minimality is most of the
@@ -175,10 +174,10 @@ def evaluate(
         "ablation": scorer.ablation,
     }
     rows = {"circuit": interval, **{f"random {i + 1}": Interval(x, x, x) for i, x in enumerate(random.tolist())}}
-    return Found(
+    return Tabulated(
         sentence=f"{size}; the best random circuit {random.max():.0%}.",
         table=pd.DataFrame([row]),
-        picture=partial(intervals, rows, xlabel="faithfulness"),
+        picture=lambda figures: figures.intervals(named(rows), xlabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "n_sets": n_sets, "seed": seed},
     )
 
@@ -200,7 +199,7 @@ def faithfulness_curve(
     shares: Sequence[float] = SHARES,
     n_random: int = 5,
     seed: int = 0,
-) -> Found:
+) -> Tabulated:
     """Faithfulness of the circuits whose edges have the largest scores by size, and MIB's CPR and CMD.
 
     The areas, and those of random circuits of the same sizes, are columns of the table, the same in every row.
@@ -215,11 +214,11 @@ def faithfulness_curve(
     (cpr, cmd), (random_cpr, random_cmd) = _areas(shares, best), _areas(shares, random)
     frame = pd.DataFrame({"share": shares, "size": sizes, "faithfulness": best})
     frame = frame.assign(random_mean=random.mean(1), random_max=random.max(1), cpr=cpr, cmd=cmd)
-    lines = {"best edges": best, "random": random.mean(1)}
-    return Found(
+    lines, share = {"best edges": best, "random": random.mean(1)}, "share of all edges"
+    return Tabulated(
         sentence=f"CPR {cpr:.2f}, CMD {cmd:.2f}; random circuits {random_cpr:.2f} and {random_cmd:.2f}.",
         table=frame.assign(random_cpr=random_cpr, random_cmd=random_cmd),
-        picture=partial(curves, shares, lines, xlabel="share of all edges", ylabel="faithfulness"),
+        picture=lambda figures: figures.curves(over({share: shares}, lines), x=share, ylabel="faithfulness"),
         settings={**scorer.settings, "n_random": n_random, "seed": seed},
     )
 

@@ -50,7 +50,7 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
-from interp.interventions.experiment import Found, Rows, heatmap, largest_first
+from interp.interventions.experiment import Rows, Tabulated, by_size
 from interp.interventions.pairs import Metric, Pair, Readout
 from interp.interventions.pairs import metric as find_metric
 from interp.interventions.sites import frozen
@@ -68,8 +68,8 @@ _PROJECTIONS = 2
 _NOTHING = 1e-6  # a read whose effect is below it has none: what is left of rounding
 
 
-@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class AttributionResult(Found):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttributionResult(Tabulated):
     """Scores of every edge and their mean over episodes, the largest first in the table; 0 where there is none."""
 
     graph: EdgeGraph
@@ -114,13 +114,13 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     scores = np.where(graph.exists[..., None], total / steps, 0.0)
     mean, std = scores.mean(-1), scores.std(-1)
     rows = [(graph.sources[s], graph.destinations[d], mean[s, d], std[s, d]) for s, d in graph.edges]
-    frame = largest_first(pd.DataFrame(rows, columns=["source", "destination", "score", "std"]), "score")
-    first, unit = frame.iloc[0], f"score on {measure.key}"
-    grid = pd.DataFrame(mean, index=graph.sources, columns=graph.destinations)
+    frame = by_size(pd.DataFrame(rows, columns=["source", "destination", "score", "std"]), "score")
+    first, grid = frame.iloc[0], {"edges": pd.DataFrame(mean, index=graph.sources, columns=graph.destinations)}
+    axes = {"label": f"score on {measure.key}", "xlabel": "destination", "ylabel": "source"}
     return AttributionResult(
         sentence=f"{first['source']} -> {first['destination']} scores most on {measure.key}: {first['score']:+.3g}.",
         table=frame.assign(metric=measure.key, steps=steps),
-        picture=partial(heatmap, grid, "edges", x="destination", y="source", unit=unit),
+        picture=lambda figures: figures.heatmaps(grid, **axes),
         settings=provenance(model, round=t),
         graph=graph,
         scores=scores,

@@ -155,8 +155,7 @@ TOLERANCE = 0.1
 
 def patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows."""
-    task = catalog.of(model)
-    frames = []
+    task, frames = catalog.of(model), []
     for record in _named(task, "corruptions", task.analysis.corruptions()):
         clean, corrupted = record.build(episodes, t)
         patched = sweep(model, clean, corrupted, t, read=t + record.delay)
@@ -187,12 +186,8 @@ def interchange_table(
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
     tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
-    return carriers(model, episodes, other, algorithm, tested, rounds=_recent(t), decode=decode, seed=seed)
-
-
-def _recent(t: int) -> slice:
-    """The rounds at which pairs are made: ``t`` and the four before it."""
-    return slice(max(t - 4, 0), t + 1)
+    recent = slice(max(t - 4, 0), t + 1)
+    return carriers(model, episodes, other, algorithm, tested, rounds=recent, decode=decode, seed=seed)
 
 
 def alignment_table(
@@ -204,10 +199,10 @@ def alignment_table(
     task = catalog.of(model)
     algorithm, runs = task.explains(model), paired_runs(model, episodes, other)
     search, frames = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth), []
+    recent = slice(max(t - 4, 0), t + 1)
     for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
         try:
-            found = align(model, *runs, algorithm, variable, site, rounds=_recent(t), search=search)
-            frames.append(found.to_frame())
+            frames.append(align(model, *runs, algorithm, variable, site, rounds=recent, search=search).to_frame())
         except AlignmentError as refusal:
             row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
             frames.append(pd.DataFrame([row]))
@@ -288,24 +283,20 @@ def tables(
     runs = paired_runs(model, *sampled)
     episodes = runs[0].episodes
 
-    def circuits() -> dict[str, pd.DataFrame]:
+    makers: dict[str, Callable[[], pd.DataFrame]] = {
+        "patching": lambda: patching_table(model, episodes, t),
+        "interchange": lambda: interchange_table(model, *runs, t, seed, drawn=(regime, sizes)),
+        "alignment": lambda: alignment_table(model, *runs, t, seed, smooth),
+        "steering": lambda: steering_table(model, runs[0], t, seed),
+    }
+    made: dict[str, pd.DataFrame] = {}
+    with bar(f"causal tables of {model.name}", len(makers) + 1) as done:
+        for name, make in makers.items():
+            made[name] = make()
+            done(1)
         try:
             with_heads(model, "circuits of edges")
         except InputError as lacking:
-            names = ("edges", "faithfulness", "circuit", "ablation")
-            return {name: pd.DataFrame({"note": [str(lacking)]}) for name in names}
-        return circuit_tables(smooth or model, episodes, t, seed)
-
-    parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (
-        lambda: {"patching": patching_table(model, episodes, t)},
-        lambda: {"interchange": interchange_table(model, *runs, t, seed, drawn=(regime, sizes))},
-        lambda: {"alignment": alignment_table(model, *runs, t, seed, smooth)},
-        lambda: {"steering": steering_table(model, runs[0], t, seed)},
-        circuits,
-    )
-    by_name: dict[str, pd.DataFrame] = {}
-    with bar(f"causal tables of {model.name}", len(parts)) as done:
-        for part in parts:
-            by_name |= part()
-            done(1)
-    return by_name
+            note = pd.DataFrame({"note": [str(lacking)]})
+            return made | dict.fromkeys(("edges", "faithfulness", "circuit", "ablation"), note)
+        return made | circuit_tables(smooth or model, episodes, t, seed)

@@ -22,7 +22,7 @@ of the unpatched round (:mod:`interp.interventions.round_patcher`), dtype and de
     >>> bool((found.effects[0, :, 0] != 0).any())
     True
 
-A result says its finding first and its settings after, its table has the largest effects first, and ``plot()`` draws it
+A result says what was found in a sentence, its table has the largest effects first, and ``plot()`` draws it
 as a heat map (by place and layer, by round and round), a curve (by dose, by size) or intervals (by part, by control).
 
 What a number is NOT: an effect in the model's own use, where an edit puts in what never occurs there.
@@ -43,11 +43,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.checks import checked
-from interp.display import Tabled, drawn
 from interp.errors import require, require_known
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Place, Site, tile, write
 from interp.machine import Machine, runs_from
+from interp.measure import Found
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Step, run_round
@@ -56,7 +56,7 @@ from interp.statistics import Interval, bootstrap_mean
 
 
 @dataclass(frozen=True)
-class Effects(Tabled):
+class Effects(Found):
     """What an experiment gave: one array ``[edit, episode, round, outcome]`` and the same of the unpatched run.
 
     ``rounds`` are (round edited, round read); ``outcomes`` name the last axis. ``seen`` holds what each edit left at
@@ -83,71 +83,56 @@ class Effects(Tabled):
         )
         names = [(e, *pair, out) for e in self.edits for pair in self.rounds for out in self.outcomes]
         frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
-        return largest_first(frame.assign(effect=mean, effect_low=low, effect_high=high))
+        return by_size(frame.assign(effect=mean, effect_low=low, effect_high=high))
 
-    def plot(self) -> Any:
+    def draw(self, figures: Any) -> Any:
         """A heat map of the mean size of the effect, by edit and by how many rounds after it the effect is read."""
         sizes = self.effects.abs().sum(-1).mean(1).numpy(force=True)
         lags = [read - edited for edited, read in self.rounds]
         by_lag = pd.DataFrame(sizes, index=list(self.edits), columns=lags).T.groupby(level=0).mean().T
-        return heatmap(by_lag, "effect by edit and lag", x="rounds after the edit", y="edit", unit="size")
+        axes = {"label": "size", "xlabel": "rounds after the edit", "ylabel": "edit"}
+        return figures.heatmaps({"effect by edit and lag": by_lag}, **axes)
 
     @property
-    def finding(self) -> str:
+    def sentence(self) -> str:
         """The largest effect, in a sentence."""
         first = self.to_frame().iloc[0]
-        where = f"round {first['read']}" + (
-            "" if first["read"] == first["edited"] else f" after round {first['edited']}"
-        )
-        return f"{first['edit']} moves outcome {first['outcome']} most: by {first['effect']:+.3g} in {where}."
+        after = "" if first["read"] == first["edited"] else f" after round {first['edited']}"
+        size = f"by {first['effect']:+.3g} in round {first['read']}{after}"
+        return f"{first['edit']} moves outcome {first['outcome']} most: {size}."
 
 
-@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class Found(Tabled):
-    """What a method found: a sentence, a table, and how that is drawn."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tabulated(Found):
+    """A result whose sentence and table are made with it; ``picture`` draws it (:meth:`~interp.measure.Found.draw`)."""
 
     sentence: str
     table: pd.DataFrame
-    picture: Callable[[], Any]
+    picture: Callable[[Any], Any]
     settings: dict[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return self.sentence
 
     def to_frame(self) -> pd.DataFrame:
         """The table."""
         return self.table
 
-    def plot(self) -> Any:
-        """The picture, as matplotlib draws it."""
-        return self.picture()
+    def draw(self, figures: Any) -> Any:
+        """The picture."""
+        return self.picture(figures)
 
 
-def largest_first(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
+def by_size(frame: pd.DataFrame, by: str = "effect") -> pd.DataFrame:
     """A table with the largest sizes of a column first."""
     return frame.sort_values(by, key=np.abs, ascending=False, kind="stable", ignore_index=True)
 
 
-def heatmap(table: pd.DataFrame, title: str, *, x: str, y: str, unit: str) -> Any:
-    """:func:`interp.figures.heatmaps` of one table."""
-    from interp.figures import heatmaps
-
-    return drawn(heatmaps({title: table}, label=unit, xlabel=x, ylabel=y))
+def over(x: Mapping[str, ArrayLike], lines: Mapping[str, ArrayLike]) -> pd.DataFrame:
+    """The table of :func:`interp.figures.curves` for lines over one named axis."""
+    return pd.concat([pd.DataFrame({**x, "algorithm": name, "mean": y}) for name, y in lines.items()])
 
 
-def curves(x: ArrayLike, lines: Mapping[str, ArrayLike], *, xlabel: str, ylabel: str) -> Any:
-    """:func:`interp.figures.curves` of lines over one axis."""
-    from interp.figures import curves as of
-
-    parts = [pd.DataFrame({xlabel: x, "algorithm": name, "mean": y}) for name, y in lines.items()]
-    return drawn(of(pd.concat(parts), x=xlabel, ylabel=ylabel))
-
-
-def intervals(rows: Mapping[str, Interval], *, xlabel: str) -> Any:
-    """:func:`interp.figures.intervals` of named intervals."""
-    from interp.figures import intervals as of
-
-    return drawn(of(pd.DataFrame([{"name": name, **vars(one)} for name, one in rows.items()]), xlabel=xlabel))
+def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
+    """The table of :func:`interp.figures.intervals` for named intervals."""
+    return pd.DataFrame([{"name": name, **vars(one)} for name, one in rows.items()])
 
 
 CHUNK = 8192
@@ -321,10 +306,9 @@ class Experiment:
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(round edited, round read) of every place of the round axis."""
-        ends = [min(self.horizon, self.run.n_rounds - 1 - t) for t in self.rounds]
-        if self.reads == "last":
-            return tuple((t, t + end) for t, end in zip(self.rounds, ends, strict=True))
-        return tuple((t, t + lag) for t, end in zip(self.rounds, ends, strict=True) for lag in range(end + 1))
+        ends = [min(t + self.horizon, self.run.n_rounds - 1) for t in self.rounds]
+        read = [(t if self.reads == "each" else end, end) for t, end in zip(self.rounds, ends, strict=True)]
+        return tuple((t, u) for t, (first, end) in zip(self.rounds, read, strict=True) for u in range(first, end + 1))
 
     def read(self, ran: Ran) -> Float[Tensor, "edit episode round outcome"]:
         """The outcomes of what was run."""

@@ -47,19 +47,19 @@ from torch import Tensor
 from interp import catalog
 from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked, checked_fields, non_empty
-from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, intervals, passed, run
+from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, named, passed, run
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Place, Places, Site, carried_mask, resolve_places
 from interp.machine import Machine
+from interp.measure import Found
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
 
 
 @dataclass(frozen=True)
-class InterchangeResult(Tabled):
+class InterchangeResult(Found):
     """Interchange of one variable at some places: hits and effects on an outcome, "prediction" or "state".
 
     Attributes:
@@ -107,21 +107,20 @@ class InterchangeResult(Tabled):
         return ratio_interval(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed=seed)
 
     @property
-    def finding(self) -> str:
+    def sentence(self) -> str:
         """How often the outcome is the algorithm's, and how often it is without the intervention."""
         if not self.informative.any():
             return f"Setting {self.variable} changes no outcome of the algorithm: there is nothing to tell."
-        row = self.to_frame().iloc[0]
+        where, chance = " + ".join(self.places), self.unpatched[self.informative].mean()
         return (
-            f"With {self.variable} set at {row['places']}, the {self.outcome} is the algorithm's in "
-            f"{row['iia_informative']:.0%} of the pairs in which that differs "
-            f"({row['chance_informative']:.0%} without)."
+            f"With {self.variable} set at {where}, the {self.outcome} is the algorithm's in {self.iia_informative:.0%} "
+            f"of the pairs in which that differs ({chance:.0%} without)."
         )
 
-    def plot(self) -> Any:
+    def draw(self, figures: Any) -> Any:
         """Accuracy over informative pairs, and how much of the wanted move is made, with their intervals."""
         rows = {"accuracy": self.interval(), "score": self.score(), "slope": self.slope()}
-        return intervals(rows, xlabel=f"{self.variable}: share that is the algorithm's")
+        return figures.intervals(named(rows), xlabel=f"{self.variable}: share that is the algorithm's")
 
     def to_frame(self) -> pd.DataFrame:
         """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""
@@ -236,12 +235,9 @@ def graded(
             near = np.where(informative, moved, np.median(moved[informative])) / 2
         correct, unpatched = error <= near, missed <= near
     ((variable, together),) = edits.items()
-    places, grades = (
-        tuple(str(edit.place) for edit in together),
-        (correct, unpatched, informative, error, effect, asked),
-    )
+    places, grades = tuple(str(of.place) for of in together), (correct, unpatched, informative, error, effect, asked)
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": list(rounds), **settings}
-    return InterchangeResult(variable, tuple(places), outcome.key, *grades, settings=provenance(model, **chosen))
+    return InterchangeResult(variable, places, outcome.key, *grades, settings=provenance(model, **chosen))
 
 
 def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
@@ -383,15 +379,9 @@ def carriers(
         elsewhere = placebos(model, runs[0], resolve_places(claim.places, model, runs[0]), seed)
         random = test(claim, elsewhere) if elsewhere else None
         wholes = [place.basis is None and place.site.kind.axes in ("pos", "latent", "") for place in claim.places]
-        frame = (
-            test(claim, claim.places)
-            .to_frame()
-            .assign(
-                random=random.iia_informative if random else float("nan"),
-                random_score=random.score().estimate if random else float("nan"),
-                control=claim.control,
-            )
-        )
+        both = (random.iia_informative, random.score().estimate) if random else (float("nan"), float("nan"))
+        frame = test(claim, claim.places).to_frame()
+        frame = frame.assign(random=both[0], random_score=both[1], control=claim.control)
         rows.append(frame.assign(no_random=_NO_OTHER) if all(wholes) and not elsewhere else frame)
     return pd.concat(rows, ignore_index=True)
 

@@ -54,22 +54,12 @@ from torch import Tensor
 
 from interp.algorithm import Episodes
 from interp.checks import checked, checked_fields, integer, refuse_endless
-from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.experiment import (
-    Edit,
-    Effects,
-    Experiment,
-    Outcome,
-    Rows,
-    heatmap,
-    intervals,
-    passed,
-    run,
-)
+from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, by_size, named, passed, run
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places, sites
 from interp.machine import Machine
+from interp.measure import Found
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
@@ -84,14 +74,14 @@ _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 def _order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
     """When a round computes each hook point of the machine, seen in a round of ``run``; None for a transformer."""
-    stream = model.points.get("resid_post")
-    if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
+    if "resid_post" in model.points and model.points["resid_post"].hook == COMPONENTS["resid_post"].hook:
         return None
     points = sites(model, run.layout, list(model.points), None)
     _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=points)  # in the order computed
     return {site.hook: moment for moment, site in enumerate(seen)}
 
 
+@dataclass(frozen=True, eq=False)
 class _Routes:
     """What lies between the causes, sites that are swapped, and the exit of the round that is read.
 
@@ -100,21 +90,20 @@ class _Routes:
     computed after it, in the order in which a round is seen to compute them, and each of those may act on what is read.
     A site that lies between may still carry nothing.
 
-    ``order`` says when each hook point is computed, where the model is no transformer (:func:`_order_of_points`).
+    ``read`` is the exit, "prediction" or "update". ``order`` says when each hook point is computed, where the model is
+    no transformer (:func:`_order_of_points`).
     """
 
-    def __init__(
-        self,
-        model: Machine,
-        layout: RoundLayout,
-        causes: Sequence[Site],
-        *,
-        prediction: bool,
-        order: Mapping[str, int] | None = None,
-    ) -> None:
-        self.model, self.layout, self.causes, self.order = model, layout, tuple(causes), order
-        self.read = "prediction" if prediction else "update"
-        self.end = layout.predict_position if prediction else layout.update_position
+    model: Machine
+    layout: RoundLayout
+    causes: Sequence[Site]
+    read: str
+    order: Mapping[str, int] | None = None
+
+    @property
+    def end(self) -> int:
+        """The position of the exit."""
+        return self.layout.predict_position if self.read == "prediction" else self.layout.update_position
 
     def mediators(self, through: Sequence[Site | str]) -> _Sites:
         """Sites from texts, each checked to lie between."""
@@ -126,11 +115,10 @@ class _Routes:
                 bool(_apart([site], self.causes)),
                 f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
-            acts_on = (
-                "later components of its own position and, through attention, on later positions; choose one of these"
-            )
+            acts_on = "later components of its own position and, through attention, on later positions"
+            acts_on += "; choose one of these"
             if self.order is not None:
-                every = [site for key in self.model.points for site in sites(self.model, self.layout, key, None)]
+                every = sites(self.model, self.layout, self.model.points, None)
                 later = ", ".join(str(site) for site in every if self.is_downstream(site)) or "nothing"
                 acts_on = f"what a round computes after it: {later}"
             require(
@@ -152,9 +140,9 @@ class _Routes:
 
     def is_upstream(self, site: Site) -> bool:
         """Whether the site can act on what is read; where no positions say so, every site may."""
-        return self.order is not None or _leads(
-            *self._where(site), (self.model.points["resid_post"].n_layers, 0), (self.end, self.end)
-        )
+        if self.order is not None:
+            return True
+        return _leads(*self._where(site), (self.model.points["resid_post"].n_layers, 0), (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
         """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
@@ -170,14 +158,17 @@ class _Routes:
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
         drawn: list[Site] = []
         n_elsewhere = 0
+
+        def draw(pool: list[Site], n: int) -> None:
+            drawn.extend(pool[i] for i in sorted(generator.permutation(len(pool))[:n]))
+
         for kind, n in kinds.items():
             pool = _apart(self._pool(*kind), mediators)
-            drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n])]
+            draw(pool, n)
             n_elsewhere += n * (not pool and self.order is not None)
         if n_elsewhere:
             every = [site for key in self.model.points for site in self._pool(key, False, True)]
-            pool = _apart(every, (*mediators, *drawn))
-            drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n_elsewhere])]
+            draw(_apart(every, (*mediators, *drawn)), n_elsewhere)
         return tuple(drawn)
 
     @cache  # noqa: B019  (routes live as long as one call)
@@ -232,7 +223,7 @@ _ROUNDING = 100  # a total effect smaller than this counts as none; in units of 
 
 
 @dataclass(frozen=True)
-class MediationResult(Tabled):
+class MediationResult(Found):
     """Shares of one effect, with their controls, by mediator, and last for "all": all of them at once.
 
     Attributes:
@@ -273,7 +264,7 @@ class MediationResult(Tabled):
         return ratio_interval(parts[self.mediators.index(mediator)], total, seed=self.settings.get("seed", 0))
 
     @property
-    def finding(self) -> str:
+    def sentence(self) -> str:
         """Which share of the effect passes through all mediators, and which of them carries most."""
         if self.reason:
             return f"{self.reason.capitalize()}."
@@ -283,13 +274,13 @@ class MediationResult(Tabled):
         cause, share = " + ".join(self.cause), f"{self.carried().estimate:.0%}"
         return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{told}."
 
-    def plot(self) -> Any:
+    def draw(self, figures: Any) -> Any:
         """The shares blocked and carried by every mediator, with their intervals."""
         rows = {f"{share}: {name}": getattr(self, share)(name) for name in self.mediators for share in _SHARES}
-        return intervals(rows, xlabel=f"share of the effect on the {self.outcome}")
+        return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per mediator, and a last one for all jointly: shares with intervals, and those of the controls."""
+        """One row per mediator and one for all jointly, the largest share carried first: shares and controls."""
         rows = []
         for i, mediator in enumerate(self.mediators):
             row: dict[str, Any] = {"cause": " + ".join(self.cause), "outcome": self.outcome, "mediator": mediator}
@@ -300,11 +291,11 @@ class MediationResult(Tabled):
             row |= {"moved": float(self.moved[i]), "n_random_sites": int(self.n_random_sites[i])}
             size = float(np.sqrt(self.total.sum() / self.n_pairs))
             rows.append({**row, "effect": size, "n_pairs": self.n_pairs, "reason": self.reason})
-        return pd.DataFrame(rows)
+        return by_size(pd.DataFrame(rows), "carried")
 
 
 @dataclass(frozen=True, eq=False)
-class EffectMap(Tabled):
+class EffectMap(Found):
     """How much of an effect each row's activation carries by itself; NaN where no effect can pass.
 
     Attributes:
@@ -316,11 +307,11 @@ class EffectMap(Tabled):
     outcome: str
     points: tuple[str, ...]
     positions: tuple[str, ...]
-    shares: Float[np.ndarray, "point position"] = field(repr=False)
+    shares: Float[np.ndarray, "point position"]
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def finding(self) -> str:
+    def sentence(self) -> str:
         """Which activation carries most."""
         if np.isnan(self.shares).all():
             return "No effect can pass anywhere."
@@ -334,10 +325,11 @@ class EffectMap(Tabled):
         rows = pd.RangeIndex(len(self.points), name="layer") if is_layer else pd.Index(self.points, name="point")
         return pd.DataFrame(self.shares, index=rows, columns=[position or "share" for position in self.positions])
 
-    def plot(self) -> Any:
+    def draw(self, figures: Any) -> Any:
         """The shares as a heat map."""
         table, title = self.to_frame(), f"effect of {' + '.join(self.cause)} on the {self.outcome}"
-        return heatmap(table, title, x="position", y=str(table.index.name), unit="share carried")
+        axes = {"xlabel": "position", "ylabel": str(table.index.name)}
+        return figures.heatmaps({title: table}, label="share carried", **axes)
 
 
 @checked
@@ -453,9 +445,8 @@ def effect_map(
         bool(mapped), f"not applicable: {model.name} has no points to map; name some, interp.adapt(..., points=...)"
     )
     points = sites(model, layout, mapped, None)
-    plain, swapped, (_, after) = swap.whole(points)
-    effect, shape = swapped - plain, (-1, len(swap.rounds))
-    total = float((effect**2).sum())
+    plain, effect, (_, after) = swap.whole(points)
+    total, shape = float((effect**2).sum()), (-1, len(swap.rounds))
     places = [point.labels(layout) if "pos" in point.kind.axes else ("",) for point in points]
     positions = tuple(dict.fromkeys(place for several in places for place in several))
     shares = np.full((len(points), len(positions)), np.nan)
@@ -468,10 +459,10 @@ def effect_map(
                 value = site.read(after[point].flatten(0, 1), layout)
                 edits[str(site)] = [Edit(Place(site), value.unflatten(0, shape))]
     if cells:
-        moved = swap.run(edits).values.flatten(1, 2) - plain
+        moved = swap.run(edits)[0] - plain
         shares[tuple(zip(*cells, strict=True))] = (moved * effect).sum((1, 2)).numpy(force=True) / total
-    names, cause = tuple(map(str, points)), tuple(map(str, swap.causes))
-    return EffectMap(cause, swap.outcome.key, names, positions, shares, {**swap.settings, "n_pairs": len(effect)})
+    names, causes = tuple(map(str, points)), tuple(map(str, swap.causes))
+    return EffectMap(causes, swap.outcome.key, names, positions, shares, {**swap.settings, "n_pairs": len(effect)})
 
 
 @dataclass(frozen=True)
@@ -514,36 +505,33 @@ class _Swap:
         self.causes = resolve_places(cause, model, self.runs[0])
         self.swap = [Edit(place, self.runs[1]) for place in self.causes]
         self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
-        sites_of_causes = [place.site for place in self.causes]
-        order = _order_of_points(model, self.runs[0])
-        exit_read = self.outcome.key == "prediction"
-        decoded = self.outcome.decode is not None
-        self.settings = provenance(model, rounds=self.rounds, decoded=decoded)
-        self.routes = _Routes(model, self.layout, sites_of_causes, prediction=exit_read, order=order)
+        self.settings = provenance(model, rounds=self.rounds, decoded=self.outcome.decode is not None)
+        read = "prediction" if self.outcome.key == "prediction" else "update"
+        causes, order = [place.site for place in self.causes], _order_of_points(model, self.runs[0])
+        self.routes = _Routes(model, self.layout, causes, read, order)
 
-    def run(self, edits: dict[str, list[Edit]], watched: Sequence[Site] = ()) -> Effects:
-        """What edits of the base's rounds give, all of them apart."""
-        experiment = Experiment(
-            self.model, self.runs[0], edits, self.rounds, readout=self.outcome, commit="target", watched=watched
-        )
-        return run(experiment)
+    def run(
+        self, edits: dict[str, list[Edit]], watched: Sequence[Site] = ()
+    ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
+        """Outcomes ``[edit, row, value]`` of edits of the base's rounds, and what is then at the watched sites."""
+        on: dict[str, Any] = {"readout": self.outcome, "commit": "target", "watched": watched}
+        found = run(Experiment(self.model, self.runs[0], edits, self.rounds, **on))
+        return found.values.flatten(1, 2), found.seen
 
     def whole(self, watched: Sequence[Site]) -> tuple[Tensor, Tensor, Sequence[Mapping[Site, Tensor]]]:
-        """Outcomes ``[row, value]`` without and with the swap, and what is then at the watched sites."""
-        both = self.run({"nothing": [], "swap": self.swap}, watched)
-        plain, swapped = both.values.flatten(1, 2)
-        return plain, swapped, both.seen
+        """Outcomes ``[row, value]`` without the swap, its effect on them, and what is then at the watched sites."""
+        (plain, swapped), seen = self.run({"nothing": [], "swap": self.swap}, watched)
+        return plain, swapped - plain, seen
 
     def sums(self, sets: Sequence[_Sites]) -> _Sums:
         """The effect of the swap, whole and with every set of sites held."""
         every = tuple(dict.fromkeys(site for case in sets for site in case))
-        plain, swapped, (before, after) = self.whole(every)
-        effect, swap = swapped - plain, self.swap
+        plain, effect, (before, after) = self.whole(every)
         changed = {s: ~torch.isclose(after[s], before[s]).flatten(2).all(2).flatten().numpy(force=True) for s in every}
         lost, brought, moved = {}, {}, {}
         for case in sets:
             frozen, alone = ([Edit.of(site, values[site]) for site in case] for values in (before, after))
-            direct, indirect = self.run({"direct": [*swap, *frozen], "indirect": alone}).values.flatten(1, 2) - plain
+            direct, indirect = self.run({"direct": [*self.swap, *frozen], "indirect": alone})[0] - plain
             lost[case], brought[case] = _product(effect - direct, effect), _product(indirect, effect)
             moved[case] = float(np.any([changed[site] for site in case], axis=0).mean())
         total = _product(effect, effect)

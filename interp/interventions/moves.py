@@ -55,7 +55,7 @@ from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import InputError, require, require_known
-from interp.interventions.experiment import Edit, Found, Outcome, curves, run_on
+from interp.interventions.experiment import Edit, Outcome, Tabulated, over, run_on
 from interp.interventions.interchange import InterchangeResult, graded, of_rounds, require_comparable
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
@@ -118,7 +118,7 @@ class Writer:
         for key in keys:
             require_known("variable", key, values, limit=40)
         at = select_rounds(rounds, run.n_rounds)
-        decoded = np.concatenate([_flat(values[key][:, at]) for key in keys], -1)
+        decoded = np.concatenate([flat(values[key][:, at]) for key in keys], -1)
         held = None
         if place.kind.axes == "latent":
             activation = _carried(run.latents[:, at], place, run.layout)
@@ -166,7 +166,7 @@ class Writer:
     ) -> Float[Tensor, "episode round row width"]:
         """How the activation moves where variables change by ``changes`` (``[episode, round, *shape]`` each)."""
         parts = (np.broadcast_to(changes.get(key, np.zeros(())), (*shape, *of)) for key, of in self.shapes.items())
-        change = torch.from_numpy(np.concatenate([_flat(part) for part in parts], -1))
+        change = torch.from_numpy(np.concatenate([flat(part) for part in parts], -1))
         step = self.decoder.move(torch.zeros(*shape, *self.size, dtype=torch.float64), change)
         if self.apart is None:
             return step
@@ -245,8 +245,8 @@ def decodable(
     latents = _carried(run.latents[:, at], place, run.layout)
     kept = [keys[0]]
     for key in keys[1:]:
-        target = _flat(values[key][:, at])
-        others = torch.from_numpy(np.concatenate([_flat(values[k][:, at]) for k in kept], -1)).unsqueeze(-2)
+        target = flat(values[key][:, at])
+        others = torch.from_numpy(np.concatenate([flat(values[k][:, at]) for k in kept], -1)).unsqueeze(-2)
         fits = [(x, Decoder.fit(x[:half], target[:half], ridge=ridge)) for x in (others.to(latents), latents)]
         off = [decode(x[half:]).numpy(force=True) - target[half:] for x, decode in fits]
         guessed, missed = (float((of**2).sum()) for of in off)
@@ -300,12 +300,13 @@ def move(
     return graded(model, base, edits, at, outcome, algorithm, (before, wanted), **settings)
 
 
-def _flat(x: NDArray[Any]) -> NDArray[np.float64]:
+def flat(x: NDArray[Any]) -> NDArray[np.float64]:
+    """Values ``[episode, round, ...]`` with all of their numbers in one axis."""
     return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)
 
 
-@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class StepResult(Found):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepResult(Tabulated):
     """Closure of a decoded state under an algorithm's update.
 
     ``missed`` is the squared distance between the decoded state and the algorithm's, in units of each variable's step;
@@ -354,19 +355,20 @@ class Transition:
         """How much of the algorithm's step the model makes, each variable in units of its own steps."""
         goal, missed, varied = self.goal(algorithm), np.zeros(()), np.zeros(())
         for key in self.shapes:
-            steps = np.asarray(goal[key] - self.before[key], dtype=np.float64)
+            steps = flat(goal[key] - self.before[key])
             unit = float(np.sqrt((steps**2).mean())) or 1.0
-            missed = missed + (_flat((self.after[key] - goal[key]) / unit) ** 2).sum(-1)
-            about_mean = (_flat((steps - steps.mean(0)) / unit) ** 2).sum(-1)
+            missed = missed + (flat((self.after[key] - goal[key]) / unit) ** 2).sum(-1)
+            about_mean = (((steps - steps.mean(0)) / unit) ** 2).sum(-1)
             varied = varied + about_mean * len(steps) / max(len(steps) - 1, 1)
         r2, keys = ratio_interval(missed.sum(1), varied.sum(1)).complement, " + ".join(self.shapes)
         row = {"state": keys, "horizon": self.horizon, "r2": r2.estimate, "low": r2.low, "high": r2.high}
         on = "one round" if self.horizon == 1 else f"{self.horizon} rounds"
-        axes = {"xlabel": "round started from", "ylabel": f"R2 of {keys}"}
+        axes = {"x": "round started from", "ylabel": f"R2 of {keys}"}
+        line = over({axes["x"]: self.starts}, {"step R2": 1 - missed.sum(0) / varied.sum(0)})
         return StepResult(
             sentence=f"Decoded {keys}: {on} on, the model makes the algorithm's step with R2 {r2}.",
             table=pd.DataFrame([row]),
-            picture=lambda: curves(self.starts, {"step R2": 1 - missed.sum(0) / varied.sum(0)}, **axes),
+            picture=lambda figures: figures.curves(line, **axes),
             settings={**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)},
             missed=missed,
             varied=varied,

@@ -22,36 +22,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.patching import PatchingResult as Statistics
 
 from interp.algorithm import Episodes
 from interp.checks import checked
-from interp.display import Tabled
 from interp.errors import InputError, require_known, unknown_name
-from interp.interventions.experiment import Edit, Experiment, Found, Ran, heatmap, largest_first, run
+from interp.interventions.experiment import Edit, Experiment, Ran, Tabulated, by_size, run
 from interp.interventions.pairs import Metric, Pair, Readout, prepare, warn_if_unrelated
 from interp.interventions.pairs import metric as find_metric
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.machine import Machine
+from interp.measure import Found
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
-from interp.statistics import bootstrap_mean, percentile_bounds, resample_weights
+from interp.statistics import percentile_bounds, resample_weights
 
 _NO_GAP = 1e-12
 """Two runs that differ by less do not differ."""
 
 
 @dataclass(frozen=True)
-class PatchingResult(Tabled):
+class PatchingResult(Found):
     """Effects of patching each site on its own.
 
     ``values`` are the metric of the patched runs, ``base`` that of the run that is patched, and ``source`` that of the
@@ -68,7 +66,6 @@ class PatchingResult(Tabled):
     round: int
     read: int
     propagate: bool
-    labels: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -110,7 +107,7 @@ class PatchingResult(Tabled):
             frame["fraction"] = effects.mean(1) / gaps.mean()
         frame["fraction_low"], frame["fraction_high"] = percentile_bounds(samples)
         choices = {name: getattr(self, name) for name in ("metric", "direction", "round", "read", "propagate")}
-        return largest_first(frame.assign(**choices, n_episodes=self.values.shape[1]))
+        return by_size(frame.assign(**choices, n_episodes=self.values.shape[1]))
 
     @checked
     def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
@@ -134,16 +131,18 @@ class PatchingResult(Tabled):
     @checked
     def plot(self, component: str = "") -> Any:
         """A heat map of the effect of one component by layer and position; the one with the largest when not named."""
+        from interp import figures  # matplotlib is heavy
+
         largest = self.sites[int(self.effects.mean(-1).abs().argmax())]
         key = component or largest.component
-        what = f"effect on {self.metric} ({self.unit})"
         title = f"{self.settings['model']}: {self.direction} at round {self.round}, read at {self.read}\n{key}"
         kind = next((site.kind for site in self.sites if site.component == ALIASES.get(key, key)), None)
         rows = "head" if kind and kind.n_heads else "layer" if key in COMPONENTS else "point"
-        return heatmap(self.grid(key, "effect"), title, x="position", y=rows, unit=what)
+        what, grid = f"effect on {self.metric} ({self.unit})", {title: self.grid(key, "effect")}
+        return figures.heatmaps(grid, label=what, xlabel="position", ylabel=rows)
 
     @property
-    def finding(self) -> str:
+    def sentence(self) -> str:
         """Which site restores most of the difference."""
         mean, name = self.effects.mean(-1), self.metric.replace("_", " ")
         first = int(mean.abs().argmax())
@@ -210,37 +209,6 @@ def of_pair(
     Without ``propagate`` later rounds are held at the latents of the run that is patched.
     """
     measure, cells = _measure(metric, direction, pair.model), chosen(pair.model, pair.layout, sites)
-    base, source = (measure.measure(pair.readout(run), pair) for run in _sides(pair, direction))
-    return PatchingResult(
-        sites=tuple(cells),
-        values=run_cells(pair, cells, measure, direction, propagate),
-        base=base,
-        source=source,
-        metric=measure.key,
-        unit=measure.unit,
-        direction=direction,
-        round=pair.round,
-        read=pair.read,
-        propagate=propagate,
-        labels=pair.layout.labels,
-        settings=provenance(pair.model, commit=pair.clean.commit),
-    )
-
-
-def _measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
-    require_known("direction", direction, ("denoising", "noising"))
-    return find_metric(metric, model.layout)
-
-
-def _sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
-    """The run that is patched, and the run that activations are taken from."""
-    return (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
-
-
-def run_cells(
-    pair: Pair, cells: Sequence[Site], measure: Metric, direction: str, propagate: bool
-) -> Float[Tensor, "site episode"]:
-    """The metric with each cell patched on its own."""
     base, source = _sides(pair, direction)
 
     def read(ran: Ran) -> Float[Tensor, "cell episode 1 1"]:
@@ -257,11 +225,33 @@ def run_cells(
         propagate=propagate,
         update=measure.needs_update,
     )
-    return run(experiment).values[:, :, 0, 0]
+    return PatchingResult(
+        sites=tuple(cells),
+        values=run(experiment).values[:, :, 0, 0],
+        base=measure.measure(pair.readout(base), pair),
+        source=measure.measure(pair.readout(source), pair),
+        metric=measure.key,
+        unit=measure.unit,
+        direction=direction,
+        round=pair.round,
+        read=pair.read,
+        propagate=propagate,
+        settings=provenance(pair.model, commit=pair.clean.commit),
+    )
 
 
-@dataclass(frozen=True, repr=False, eq=False, kw_only=True)
-class RoundMap(Found):
+def _measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
+    require_known("direction", direction, ("denoising", "noising"))
+    return find_metric(metric, model.layout)
+
+
+def _sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
+    """The run that is patched, and the run that activations are taken from."""
+    return (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundMap(Tabulated):
     """Effects of patching one site at some rounds, read at the same rounds: patched minus base, NaN before the patch.
 
     ``gaps`` are the unpatched differences, source minus base.
@@ -314,30 +304,27 @@ def round_map(
 
     edits = {str(site): [Edit.of(resolve(site, model, pair.layout), source)]}
     experiment = Experiment(model, base, edits, at_rounds, at_rounds[-1] - at_rounds[0], "each", read)
-    found = run(experiment).effects[0, :, :, 0].double().numpy(force=True)
+    found = run(experiment)
+    moved = found.effects[0, :, :, 0].double().numpy(force=True)
     effects = np.full((len(at_rounds), len(at_rounds), pair.clean.n_episodes), np.nan)
     for i, (t, u) in enumerate(experiment.pairs):
         if u in at:
-            effects[at_rounds.index(t), at_rounds.index(u)] = found[:, i]
+            effects[at_rounds.index(t), at_rounds.index(u)] = moved[:, i]
     sides = [[measure.measure(one.readout(side), one) for one in at.values()] for side in (source, base)]
     gaps = np.stack([(theirs - own).double().numpy(force=True) for theirs, own in zip(*sides, strict=True)])
-    mean, low, high = bootstrap_mean(rearrange(effects, "patched read episode -> episode patched read"))
-    rows = [
-        (t, u, mean[i, j], low[i, j], high[i, j], gaps[j].mean())
-        for i, t in enumerate(at_rounds)
-        for j, u in enumerate(at_rounds)
-        if u >= t
-    ]
-    frame = pd.DataFrame(rows, columns=["patched", "read", "effect", "effect_low", "effect_high", "gap"])
+    frame = found.to_frame().rename(columns={"edited": "patched"}).drop(columns=["edit", "outcome"])
+    frame = frame[frame["read"].isin(at_rounds)]
+    frame = frame.assign(gap=frame["read"].map(dict(zip(at_rounds, gaps.mean(1), strict=True))))
     sizes = np.array([np.nanmean(np.diagonal(np.abs(effects.mean(-1)), lag)) for lag in range(len(at_rounds))])
     lasts = int(np.flatnonzero(sizes >= sizes.max() / 2)[-1])
     later = f"{lasts} round{'s' * (lasts != 1)} later"
-    grid = pd.DataFrame(effects.mean(-1), index=at_rounds, columns=at_rounds)
-    axes = {"x": "read at", "y": "patched at", "unit": f"effect on {measure.key}"}
+    title = f"{model.name}: {site}, round x round"
+    grid = {title: pd.DataFrame(effects.mean(-1), index=at_rounds, columns=at_rounds)}
+    axes = {"label": f"effect on {measure.key}", "xlabel": "read at", "ylabel": "patched at"}
     return RoundMap(
         sentence=f"What is patched at {site} still moves {measure.key} by half of its largest effect {later}.",
-        table=largest_first(frame.assign(site=str(site), metric=measure.key, direction=direction)),
-        picture=partial(heatmap, grid, f"{model.name}: {site}, round x round", **axes),
+        table=frame.assign(site=str(site), metric=measure.key, direction=direction).reset_index(drop=True),
+        picture=lambda figures: figures.heatmaps(grid, **axes),
         settings=provenance(model, commit=pair.clean.commit, propagate=True),
         rounds=tuple(at_rounds),
         effects=effects,

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Literal, cast
 
 import torch
@@ -69,11 +70,8 @@ class Site:
     kind: Component = field(default=_UNKNOWN, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind = (
-            component(fit("component", self.component, str))
-            if self.kind is _UNKNOWN
-            else fit("kind", self.kind, Component)
-        )
+        named = self.kind is _UNKNOWN
+        kind = component(fit("component", self.component, str)) if named else fit("kind", self.kind, Component)
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
         require(
@@ -186,11 +184,9 @@ def sites(
     for name in names:
         kind = component(name, model)
         several = (range(kind.n_layers) if wanted is None else wanted) if kind.has_layer else (None,)
-        whole = Site(kind.key, 0 if kind.has_layer else None, kind=kind)
-        for layer in several:
-            for head in range(kind.n_heads) if kind.n_heads else (None,):
-                at = _places(whole, layout, positions)
-                every += [Site(kind.key, layer, head, label, kind) for label in at]
+        heads = range(kind.n_heads) if kind.n_heads else (None,)
+        at = _places(Site(kind.key, 0 if kind.has_layer else None, kind=kind), layout, positions)
+        every += [Site(kind.key, *where, kind) for where in product(several, heads, at)]
     for site in every:
         check(site, model, layout)
     return every

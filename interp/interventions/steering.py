@@ -26,14 +26,14 @@ from torch import Tensor
 from interp.algorithm import Algorithm, Episodes
 from interp.checks import array_of, checked, refuse_beyond_machine
 from interp.decoder import RIDGE
-from interp.display import Tabled
 from interp.errors import require
-from interp.interventions.experiment import Edit, Experiment, curves, run
+from interp.interventions.experiment import Edit, Experiment, over, run
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.kinds import shown
 from interp.machine import Machine
+from interp.measure import Found
 from interp.model.run import Rollout, select_rounds
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean, ratio_interval
@@ -114,7 +114,7 @@ def _memory(algorithm: Algorithm) -> str:
 
 
 @dataclass(frozen=True)
-class SteeringResult(Tabled):
+class SteeringResult(Found):
     """Dose-response of a steered round.
 
     Attributes:
@@ -138,16 +138,16 @@ class SteeringResult(Tabled):
         return float(np.abs(self.model - self.algorithm).max())
 
     @property
-    def finding(self) -> str:
+    def sentence(self) -> str:
         """How far the model is from the algorithm, and random directions are."""
         mine, theirs = np.abs(self.model - self.algorithm).mean(), np.abs(self.random - self.algorithm[:, None]).mean()
         exactly = "exactly as the algorithm" if self.max_error < 1e-6 else f"within {mine:.2g} of the algorithm"
         return f"Steering moves it {exactly}; random directions miss by {theirs:.2g}."
 
-    def plot(self) -> Any:
+    def draw(self, figures: Any) -> Any:
         """The dose-response: model, algorithm and random directions."""
         lines = {"model": self.model.mean(1), "algorithm": self.algorithm.mean(1), "random": self.random.mean((1, 2))}
-        return curves(self.doses, lines, xlabel="dose", ylabel=f"probability of {self.outcome}")
+        return figures.curves(over({"dose": self.doses}, lines), x="dose", ylabel=f"probability of {self.outcome}")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions.
@@ -244,12 +244,14 @@ def steer(
         for j, direction in enumerate(directions)
     }
     found = run(Experiment(model, base, edits, [t], commit="target", update=False))
-    chances = _of(found.values[:, :, 0].numpy(force=True), read).reshape(len(doses.sizes), len(directions), -1)
+    rows = np.arange(base.n_episodes)
+    chances = np.ascontiguousarray(found.values[:, :, 0].numpy(force=True)[:, rows, read])
+    chances = chances.reshape(len(doses.sizes), len(directions), -1)
     (state, inputs), answers = algorithm.at(values, [t]), []  # the algorithm's own, from its memory moved by each dose
     for dose in doses.sizes:
         moved = values[memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
         after = algorithm.step(state, inputs, {memory: moved})[1]
-        answers.append(_of(algorithm.distribution(after)[:, 0], read))
+        answers.append(algorithm.distribution(after)[rows, 0, read])
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": exact}
     return SteeringResult(
         doses=tuple(float(dose) for dose in doses.sizes),
@@ -272,9 +274,3 @@ def _outcomes(outcome: int | ArrayLike, model: Machine, episodes: Episodes) -> N
         f"episodes, got {shown(outcome)}",
     )
     return np.broadcast_to(numbers.astype(np.int64), (len(episodes),))
-
-
-def _of(probabilities: Float[np.ndarray, "*any episode outcome"], outcome: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The probability of each episode's outcome."""
-    index = np.broadcast_to(outcome, probabilities.shape[:-1])[..., None]
-    return np.take_along_axis(probabilities, index, -1)[..., 0]

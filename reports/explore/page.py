@@ -46,9 +46,9 @@ def _state_number(answer: Answer) -> tuple[str, int, str] | None:
         rows, moved = (x.reshape(len(x), -1) for x in (first, after[key] - first))
         spread = max(float(rows.std()), 1e-9)
         far = np.abs(moved).max(0) / spread if np.abs(moved).max() > 1e-6 * spread else rows.std(0) / spread * 1e-3
-        label = answer.bench.algorithm.variable(key).labels(answer.bench.values[key])[int(far.argmax())]
         if best is None or far.max() > best[0]:
-            best = (float(far.max()), (key, int(far.argmax()), label))
+            at = int(far.argmax())
+            best = (float(far.max()), (key, at, answer.bench.numbers(key)[at]))
     return best[1] if best else None
 
 
@@ -93,7 +93,7 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
             axes[2].plot(rounds, sides[1], color=LIGHT["blue"])
             held = np.asarray(answer.values_after[key][0], dtype=np.float64)
             axes[2].plot(rounds, held.reshape(len(rounds), -1)[:, number], **algorithm)
-            axes[2].set_ylabel(f"{key}: {label}" if label != key else key)
+            axes[2].set_ylabel(label)
         for one in axes:
             one.axvline(answer.view.round, color=INK, linewidth=0.7)
             one.margins(x=0.01)
@@ -166,14 +166,11 @@ def _state(answer: Answer) -> list[dict[str, Any]]:
     """A row for each number of the carried state that the chosen round reads."""
     t, rows = answer.view.round, []
     for key, first in answer.decoded[0].items():
-        variable = answer.bench.algorithm.variable(key)
-        labels = variable.labels(answer.bench.values[key])
         columns = [first[t], answer.decoded[1][key][t]]
         columns += [np.asarray(v[key][0, t], dtype=np.float64) for v in (answer.values_before, answer.values_after)]
         names = ("without", "with", "algorithm without", "algorithm with")
-        for label, *numbers in zip(labels, *(np.ravel(x) for x in columns), strict=True):
-            said = {name: float(number) for name, number in zip(names, numbers, strict=True)}
-            rows.append({"number": f"{key}: {label}" if label != key else key, **said})
+        for label, *numbers in zip(answer.bench.numbers(key), *map(np.ravel, columns), strict=True):
+            rows.append({"number": label, **dict(zip(names, map(float, numbers), strict=True))})
     return rows
 
 
@@ -190,9 +187,8 @@ def _choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
         numbered += [(f"{record.key} {p.name}=", f"{p.name} ({record.name})") for p in taken]
     numbers = []
     for key, shape in {} if bench.unreadable else bench.writer.shapes.items():
-        labels = bench.algorithm.variable(key).labels(bench.values[key])
-        for index, label in zip(np.ndindex(*shape), labels, strict=True):
-            numbers.append((".".join([key, *map(str, index)]), f"{key}: {label}" if label != key else key))
+        for index, label in zip(np.ndindex(*shape), bench.numbers(key), strict=True):
+            numbers.append((".".join([key, *map(str, index)]), label))
     several = [key for key in bench.model.points if key != "latent"]
     places = [str(site) for site in sites(bench.model, bench.layout, several, None)] if several else []
     rows = [str(site) for site in sites(bench.model, bench.layout, ["latent"])]

@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 from interp import catalog
 from interp.checks import checked, checked_fields
 from interp.errors import InputError, require, require_known
+from interp.evaluation.plan import room
 from interp.foreign import csv, one_line, svg
 from interp.library import load
 from interp.machine import Machine
@@ -81,8 +82,7 @@ class Explorer:
         task = catalog.of(self.model)
         if regime:
             require_known(f"regime of {task.key!r}", regime, task.data.regimes(), limit=40)
-        rooms = [channel.shape[0] // channel.grows for channel in self.model.channels if channel.grows]
-        n_rounds = rounds or min([task.at_most(_ROUNDS), *rooms])
+        n_rounds = rounds or room(self.model, task.at_most(_ROUNDS))
         episodes = task.sample_for(self.model, N_EPISODES, n_rounds, seed, regime)
         first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
         other = None if self.reference is None else Bench(self.reference.eval(), "", episodes, regime, seed)
@@ -169,10 +169,7 @@ def app(explorer: Explorer, token: str) -> Any:
             query = str(request.url.query)
             if not hmac.compare_digest(str(request.path_params["token"]).encode(), token.encode()):
                 return refused("this address has no token, or that of another run", 403, query[:LONGEST])
-            try:
-                return give(request)
-            except InputError as error:
-                return refused(str(error), 400)
+            return give(request)
 
         return respond
 
@@ -230,15 +227,14 @@ def app(explorer: Explorer, token: str) -> Any:
     }
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
 
-    def fault(request: Request, error: Exception) -> Response:
-        return refused(f"a fault of ours, not of the view: {type(error).__name__}: {one_line(error)}", 500)
-
+    fault = "a fault of ours, not of the view"
+    handlers: dict[Any, Any] = {
+        404: lambda request, error: refused("there is no such page", 404),
+        InputError: lambda request, error: refused(str(error), 400),
+        Exception: lambda request, error: refused(f"{fault}: {type(error).__name__}: {one_line(error)}", 500),
+    }
     listed = [Route(f"/{{token}}{path}", guarded(give)) for path, give in routes.items()]
-    return Starlette(
-        routes=listed,
-        middleware=[hosts],
-        exception_handlers={404: lambda *_: refused("there is no such page", 404), Exception: fault},
-    )
+    return Starlette(routes=listed, middleware=[hosts], exception_handlers=handlers)
 
 
 @dataclass(eq=False)

@@ -113,6 +113,11 @@ class Bench:
         """Reads the algorithm's carried state in what the machine carries, and moves it; an error where none fits."""
         return Writer.of_state(self.model, self.known_run, self.algorithm, self.known, ridge=self.ridge)
 
+    def numbers(self, key: str) -> list[str]:
+        """The names of a variable's numbers."""
+        labels = self.algorithm.variable(key).labels(self.values[key])
+        return [f"{key}: {label}" if label != key else key for label in labels]
+
     @cached_property
     def unreadable(self) -> str:
         """Why no state is decoded; empty where one is."""

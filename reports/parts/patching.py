@@ -107,7 +107,6 @@ def _maps(what: str, caption: str, result: PatchingResult, heads: Heads) -> Figu
     grids, shown, idle = {}, {}, 0
     for component, saying in _SAYING.items():
         grid = result.grid(component)
-        grid = grid[[label for label in result.labels if label in grid.columns]]
         grids[saying] = grid = grid.loc[[row for row in names if row in grid.index]].rename(index=names)
         enough = grid.abs().max(axis=1) >= _LISTED
         shown[f"restored {saying}"] = grid[enough] if enough.any() else grid.head(1)

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_lens import patching as tl_patching
 
-from interp.interventions import pairs, patching, round_patcher, sites
+from interp.interventions import patching, round_patcher, sites
 from interp.interventions.pairs import Pair, prepare
 from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
@@ -85,7 +85,6 @@ def measure(device: str = "cpu") -> pd.DataFrame:
     bound = bind(pair.model, pair.clean, pair.corrupted, rounds=ROUND)
     clean, corrupted = bound.tokens
     _, cache = bound.run_with_cache(clean)
-    metric = pairs.metric("probability")
     rises = pair.clean.predictions[:, ROUND] > pair.corrupted.predictions[:, ROUND]
 
     def theirs_by(logits: torch.Tensor) -> torch.Tensor:
@@ -97,7 +96,7 @@ def measure(device: str = "cpu") -> pd.DataFrame:
         cells = sites.sites(pair.model, pair.layout, component)
 
         def ours(cells: list[sites.Site] = cells) -> torch.Tensor:
-            return patching.run_cells(pair, cells, metric, "denoising", True)
+            return patching.of_pair(pair, sites=cells, metric="probability").values
 
         def theirs(tool: Callable[..., torch.Tensor] = tool) -> torch.Tensor:
             with torch.no_grad():

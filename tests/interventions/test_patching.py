@@ -39,10 +39,11 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read,
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     cells = sites(untrained, components=EVERY, positions=["<z>", "p_1", "p?", "w?"])
     cells = [*cells[::7], Site("latent"), Site("latent", position="<z>")]
-    pair, measure = pairs.prepare(untrained, clean, corrupted, 3, read), pairs.metric("regret")
+    pair = pairs.prepare(untrained, clean, corrupted, 3, read)
     truth = torch.from_numpy(clean.labels)
     monkeypatch.setattr(round_patcher, "_CHUNK_CPU", 30)
-    for site, values in zip(cells, patching.run_cells(pair, cells, measure, direction, True), strict=True):
+    swept = patching.of_pair(pair, sites=cells, metric="regret", direction=direction)
+    for site, values in zip(cells, swept.values, strict=True):
         run = _one_at_a_time(untrained, base, source, site, 3, propagate=True)
         expected = (run.predictions - truth)[:, 3 : read + 1].abs().sum(1)
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-13)

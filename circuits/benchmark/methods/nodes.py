@@ -21,7 +21,7 @@ from circuits.benchmark.material import Case, Material
 from circuits.benchmark.method import FAINT, METHODS, READINGS, Method, register, strongest
 from circuits.benchmark.question import Answer
 from interp.interventions.mediation import Split, mediate
-from interp.interventions.patching import run_cells
+from interp.interventions.patching import of_pair
 from interp.interventions.sites import Site
 
 _CAUSE = "embed"
@@ -45,9 +45,7 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
 
     def effects(case: Case) -> np.ndarray:
         def moved() -> Tensor:
-            base = case.pair.clean_readout if direction == "noising" else case.pair.corrupted_readout
-            patched = run_cells(case.pair, list(sites.values()), case.metric, direction, True)
-            return patched - case.metric.measure(base, case.pair)
+            return of_pair(case.pair, sites=list(sites.values()), metric=case.metric, direction=direction).effects
 
         effect = material.once(("node patching", case.corruption, case.exit, case.round, direction), moved)
         return (effect.mean(-1).abs() / case.scale).numpy(force=True)

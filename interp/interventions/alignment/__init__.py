@@ -43,7 +43,6 @@ from transformer_lens.tools.analysis.interchange import (
 
 from interp.algorithm import Algorithm, Episodes
 from interp.checks import checked
-from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.interventions.alignment.subspace import (
     Fit,
@@ -57,11 +56,12 @@ from interp.interventions.alignment.subspace import (
     rounds_with,
     split,
 )
-from interp.interventions.experiment import intervals
+from interp.interventions.experiment import named
 from interp.interventions.interchange import of_rounds
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site, resolve
 from interp.machine import Machine, runs_from
+from interp.measure import Found
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import untrained
@@ -86,7 +86,7 @@ class AlignmentError(InputError):
 
 
 @dataclass(frozen=True)
-class AlignmentResult(Tabled):
+class AlignmentResult(Found):
     """Interchange accuracy of a learned basis and of its controls, on episodes that did not train it.
 
     Attributes:
@@ -122,17 +122,17 @@ class AlignmentResult(Tabled):
         return self.interval(condition, informative).estimate
 
     @property
-    def finding(self) -> str:
+    def sentence(self) -> str:
         """How often the learned basis gives the algorithm's choice, beside its strongest control."""
         others = {name: self.accuracy(name) for name in self.hits if name not in ("learned", _ARBITRARY)}
         best = max(others, key=lambda name: others[name])
         learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
         return f"A basis of {self.rank} at {self.site} for {self.variable} {learned}; {best}: {others[best]:.0%}."
 
-    def plot(self) -> Any:
+    def draw(self, figures: Any) -> Any:
         """The accuracy of every condition with its interval."""
         rows = {name: self.interval(name, informative=name != _ARBITRARY) for name in self.hits}
-        return intervals(rows, xlabel=f"interchange accuracy of {self.variable} at {self.site}")
+        return figures.intervals(named(rows), xlabel=f"interchange accuracy of {self.variable} at {self.site}")
 
     def to_frame(self) -> pd.DataFrame:
         """One row per condition: accuracy over all pairs and over informative ones, each with its interval."""
