@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from circuits.compare.variants import renamed
 from interp.algorithm import Algorithm, Variable
 from interp.machine import Channel, Machine
 from interp.model.adapted import adapt
 from interp.model.layout import RoundLayout
+from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.algorithms import weighted_majority
 from lab.known.by_algorithm import STATE, Computed
 
@@ -52,6 +55,22 @@ CODES: dict[str, tuple[Code, Code]] = {
     "bent": (lambda x: torch.tanh(x @ _TURN / 6), lambda x: 6 * torch.atanh(x) @ _TURN.T),
 }
 """Coordinates of four log-weights, and the way back."""
+
+
+def relabelled(model: HookedLatentTransformer, order: tuple[int, ...], mirrored: bool) -> HookedLatentTransformer:
+    """The model, told the votes of the experts in another order, or every vote and label as its opposite."""
+    other, layout = copy.deepcopy(model), model.layout
+    votes, zero = list(layout.positions([f"p_{i + 1}" for i in range(len(order))])), layout.token_ids["q0"]
+
+    def exchange(module, given):
+        tokens = given[0].clone()
+        tokens[..., votes] = given[0][..., [votes[i] for i in order]]
+        said = (tokens == zero) | (tokens == zero + 1)
+        return torch.where(said & mirrored, 2 * zero + 1 - tokens, tokens), *given[1:]
+
+    other.register_forward_pre_hook(exchange)
+    other.config = renamed(model.config, "relabelled", f"experts {order}, mirrored {mirrored}")
+    return other
 
 
 def waiting(gain: float = 0.5) -> Algorithm:

@@ -98,6 +98,7 @@ def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pa
     again = Participant(wired.model, wired.samples, "again")
     exact = stitch(wired, again, [], SMALL)
     assert all(s.score.low == 1.0 for s in exact.stitchings if not s.control)
+    assert all(s.score.high < 0.5 for s in exact.stitchings if s.control == "shuffled")  # other episodes' latents
     own, cut = _own(wired, SMALL), _cut(wired, SMALL, slice(None))
     assert _penalty(learned, wired, own, cut, SMALL) == RIDGE  # without one a map is hardly better
     one, other = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)

@@ -24,7 +24,7 @@ from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.qlearning.families import acting
 from lab import known
 from lab.known import by_algorithm
-from tests.compare.planted import CODES, coded, waiting
+from tests.compare.planted import CODES, coded, relabelled, waiting
 
 SMALL = Effort(known=16, test=12, rounds=12, starts=3, horizon=2, battery=4, edits=120, untrained=1)
 MAJORITY, UNASKED = weighted_majority(0.5), ResponsePart()
@@ -59,13 +59,16 @@ def test_state_and_update_do_not_ask_in_which_coordinates_a_state_is_held(wired,
 
 
 @pytest.mark.usefixtures("no_rules")
-def test_a_learned_machine_updates_alike_in_another_basis():
-    """Every weight turned: its four step R2 are the same to a hundredth of what they leave."""
+def test_a_learned_machine_updates_alike_in_another_basis_and_with_experts_and_outcomes_relabelled():
+    """Every weight turned: its four step R2 are the same to .003; other labels are other episodes: to .01."""
     learned = interp.load("wma-learned").double()
     samples = Samples.draw(learned, SMALL, {"n_experts": 4})
-    one, other = (updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL) for m in (learned, rotated(learned, 1)))
-    for plain, turned in zip(one.updates, other.updates, strict=True):
-        assert plain.r2.low > 0.95 and turned.r2.estimate == pytest.approx(plain.r2.estimate, abs=0.003)
+    others = {rotated(learned, 1): 0.003, relabelled(learned, (2, 0, 3, 1), False): 0.01}
+    others[relabelled(learned, (0, 1, 2, 3), True)] = 0.01
+    one, *several = (updates(Participant(m, samples), {"wm": MAJORITY}, [], SMALL).updates for m in (learned, *others))
+    for other, apart in zip(several, others.values(), strict=True):
+        for plain, turned in zip(one, other, strict=True):
+            assert plain.r2.low > 0.95 and turned.r2.estimate == pytest.approx(plain.r2.estimate, abs=apart)
 
 
 @pytest.mark.usefixtures("no_rules")

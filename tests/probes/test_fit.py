@@ -255,6 +255,18 @@ def test_logistic_equals_sklearn_by_episode():
     np.testing.assert_allclose(ours.probabilities.reshape(-1, 3), theirs, atol=1e-9)
 
 
+def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
+    """Of each fold by the others alone, as a fit to these chooses it: not the same one for all."""
+    rng, folds = np.random.default_rng(1), np.arange(10) % 5
+    x = rng.normal(size=(10, 4, 2))
+    y = (x[..., 0] + 1.5 * rng.normal(size=(10, 4)) > 0).astype(int)
+    chosen = estimators.cross_validate(x, y, folds, 2).chosen
+    rows = [folds != k for k in range(5)]
+    left = [np.unique(folds[of], return_inverse=True)[1] for of in rows]
+    alone = [estimators.cross_validate(x[of], y[of], k, 2).refit[2][-1] for of, k in zip(rows, left, strict=True)]
+    assert list(chosen) == alone and len(set(chosen)) > 1
+
+
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_constant_column_changes_no_logistic_probe(n_classes):
     """Most columns of a handwired machine are constant: they get no weight, and the others keep theirs."""

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from interp.refit import totals
 from probes.controls import _assign_folds, fitted
-from probes.linear import ALPHAS, cross_validate
+from probes.linear import ALPHAS, _best, cross_validate
 from probes.values import TargetValues
 
 
@@ -51,6 +51,11 @@ def test_equals_sklearn_nested_cross_validation(seed):
     theirs, alphas = _sklearn(x, y, folds)
     assert ours.alphas[:, 0].tolist() == alphas
     np.testing.assert_allclose(ours.predictions, theirs, atol=1e-6, rtol=0)
+
+
+def test_of_penalties_that_tie_the_largest_is_taken():
+    errors = np.array([[1.0, 2.0, 0.0], [1.0, 1.0, 0.0], [2.0, 1.0, 1.0]])
+    assert _best(errors, np.array([0, 1, 2]), (0.1, 1.0, 10.0)).tolist() == [1.0, 10.0, 1.0]
 
 
 def test_each_target_chooses_its_own_penalty():

@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -168,6 +169,7 @@ def test_estimators_of_scikit_learn(data):
     given = LinearRegression()
     result = probes.fit(x, y, **controls(data), method=given)
     assert not hasattr(given, "coef_") and result.method == "LinearRegression"
+    assert probes.fit(x, data["noise"], method=KNeighborsRegressor(1)).r2 < 0  # it would know what it had seen
     assert result.word == "yes" and result.r2 == pytest.approx(probes.fit(x, y).r2, abs=0.01)
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round"}
     by_hand = LinearRegression().fit(x.reshape(-1, 4), y.reshape(-1))
