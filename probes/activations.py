@@ -36,7 +36,7 @@ _ROUNDING = 8.0
 
 
 @dataclass(frozen=True)
-class Place:
+class ProbedSite:
     """A site of a machine, found: what reads a run without asking the machine again.
 
     Attributes:
@@ -56,19 +56,19 @@ class Place:
         return self.name
 
 
-def place(site: str | Site | Place, model: Machine | None = None) -> Place:
+def place(site: str | Site | ProbedSite, model: Machine | None = None) -> ProbedSite:
     """The place that a site names, in a machine, or in any transformer."""
-    if isinstance(site, Place):
+    if isinstance(site, ProbedSite):
         return site
     if isinstance(site, Site):
-        return Place(str(site), site.hook, site)
+        return ProbedSite(str(site), site.hook, site)
     word, at, part = site.partition("@")
     own = model is not None and word.partition("[")[0] in model.points
     if word in OF_LATENTS and not own:
         return _of_what_is_carried(site, word, part if at else None, model)
     if site == UPDATE and not own:
         if model is None:
-            return Place(site, "hook_update")
+            return ProbedSite(site, "hook_update")
         try:
             model.hook_names("hook_update")
         except InputError:
@@ -77,13 +77,13 @@ def place(site: str | Site | Place, model: Machine | None = None) -> Place:
                 f"{model.name!r} writes no update vector, so it has no site {UPDATE!r}; read what it carries, "
                 f"{', '.join(carried)}, or one of its points, {', '.join(model.points)}"
             ) from None
-        return Place(site, "hook_update")
+        return ProbedSite(site, "hook_update")
     try:
         parsed = Site.parse(site, model)
     except InputError as error:
         hint = "" if model is not None else "; a machine of your own has points of its own: give model="
         raise InputError(f"{error}; or one of: {', '.join((*OF_LATENTS, UPDATE))}{hint}") from None
-    return Place(site, parsed.hook, parsed)
+    return ProbedSite(site, parsed.hook, parsed)
 
 
 _WRITES_ALL = (
@@ -92,15 +92,15 @@ _WRITES_ALL = (
 )
 
 
-def _of_what_is_carried(site: str, word: str, part: str | None, model: Machine | None) -> Place:
+def _of_what_is_carried(site: str, word: str, part: str | None, model: Machine | None) -> ProbedSite:
     if word != "latents":
         require(part is None, f"site {word!r} takes no @, got {site!r}; for a channel read latents@CHANNEL")
         if model is not None:
             carried = ", ".join(channel.name for channel in model.channels)
             require(len(model.channels) == 1, _WRITES_ALL.format(word=word, name=model.name, carried=carried))
-        return Place(site)
+        return ProbedSite(site)
     if part is None:
-        return Place(site)
+        return ProbedSite(site)
     if model is None:
         raise InputError(f"{site!r} is a channel of a machine, which nobody named; give model=")
     known: dict[str, tuple[slice, int]] = {}
@@ -113,12 +113,12 @@ def _of_what_is_carried(site: str, word: str, part: str | None, model: Machine |
         start += channel.rows
     if part not in known:
         raise unknown_name(f"channel of {model.name!r}:", part, known, limit=20)
-    return Place(site, rows=known[part][0], width=known[part][1])
+    return ProbedSite(site, rows=known[part][0], width=known[part][1])
 
 
 @checked
 def read(
-    run: Rollout, site: str | Site | Place, when: When = "after", model: Machine | None = None
+    run: Rollout, site: str | Site | ProbedSite, when: When = "after", model: Machine | None = None
 ) -> Float[Tensor, "episode round *rest"]:
     """The activations at a site, one entry per round.
 
@@ -145,7 +145,7 @@ def read(
     return activation if found.site is None else activation[(slice(None), *found.site.index(run.layout))]
 
 
-def _of_latents(run: Rollout, found: Place, when: When) -> Tensor:
+def _of_latents(run: Rollout, found: ProbedSite, when: When) -> Tensor:
     before, after = run.latents[:, :-1], run.latents[:, 1:]
     if found.name in ("written", "change"):
         if run.latents.shape[2] == 1:
@@ -174,7 +174,7 @@ def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarra
     return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 
 
-def places(model: Machine, episodes: Episodes, sites: Sequence[str | Place]) -> list[Place]:
+def places(model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]) -> list[ProbedSite]:
     """The places that sites name in a machine, for these episodes; those that it does not have are refused."""
     layout = model.layout.fit(episodes)
     found = [place(site, model) for site in sites]

@@ -35,7 +35,7 @@ from interp.provenance import provenance
 from interp.refit import PLATEAU
 from interp.session import session
 from probes import estimators
-from probes.activations import Place, place, places, read, without_rounding
+from probes.activations import ProbedSite, place, places, read, without_rounding
 from probes.controls import Kind, Problem, Sample
 from probes.estimators import LOGISTIC
 from probes.linear import RIDGE
@@ -187,7 +187,7 @@ def probe(
 def _fit_run(
     run: Rollout,
     targets: Sequence[TargetValues],
-    where: Place,
+    where: ProbedSite,
     n_untrained: int,
     given: Sequence[tuple[Any, None]] = (),
     seed: int = 0,
@@ -208,7 +208,7 @@ def _fit_run(
 
 
 def untrained_runs(
-    run: Rollout, targets: Sequence[TargetValues], sites: Sequence[str | Place], n: int, seed: int
+    run: Rollout, targets: Sequence[TargetValues], sites: Sequence[str | ProbedSite], n: int, seed: int
 ) -> tuple[list[Rollout], list[TargetValues] | None]:
     """Runs of ``n`` untrained copies of a rollout's model, and the targets of their episodes where these are more.
 
@@ -276,7 +276,7 @@ def fit_targets(
     *,
     groups: Any = "episode",
     copies: Sequence[tuple[Any, Sequence[TargetValues] | None]] = (),
-    site: str | Place | None = None,
+    site: str | ProbedSite | None = None,
     method: str | Any | None = None,
     seed: int = 0,
     **settings: Any,
@@ -318,8 +318,8 @@ def fit_targets(
             "rounds, so there is nothing to decode; sample more episodes or rounds",
         )
     results = dict[int, ProbeResult]()
-    where = site if isinstance(site, Place) else None
-    name = site.name if isinstance(site, Place) else site
+    where = site if isinstance(site, ProbedSite) else None
+    name = site.name if isinstance(site, ProbedSite) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
     sizes |= {"n_untrained": len(usable), "untrained_episodes": max((len(blank) for blank, _ in usable), default=0)}
     about = provenance(seed=seed, **sizes, **settings)

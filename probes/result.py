@@ -21,7 +21,7 @@ from interp.measure import FEW, NOT_RUN, Measure, Measured, Word
 from interp.measure import Control as Bound
 from interp.model.run import Rollout
 from interp.statistics import Interval
-from probes.activations import Place, read
+from probes.activations import ProbedSite, read
 from probes.controls import DESCRIPTIONS, Control, ProbeScore
 from probes.estimators import predict
 from probes.targets import parse
@@ -126,7 +126,7 @@ class ProbeResult(Measured):
     settings: dict[str, Any] = field(default_factory=dict)
     warning: str | None = None
     estimators: tuple[Any, ...] = ()
-    place: Place | None = None
+    place: ProbedSite | None = None
 
     @property
     def measures(self) -> tuple[Measure, ...]:  # type: ignore[override]

@@ -223,7 +223,7 @@ class Block(nn.Module):
         past.append(*self.attn.keys_values(normalized, normalized))
 
 
-class Affine(_Drawn):
+class Projection(_Drawn):
     """``x W_name + b_name``: the unembedding ("U", as in TransformerLens), or what writes updates ("write")."""
 
     def __init__(self, name: str, d_out: int, config: LatentTransformerConfig) -> None:
@@ -247,7 +247,7 @@ class Affine(_Drawn):
         return x @ self.weight + self.bias
 
 
-_KINDS = {Block, Attention, MLP, _LayerNormPre, Embedding, Affine, HookPoint, nn.ModuleList, nn.Identity}
+_KINDS = {Block, Attention, MLP, _LayerNormPre, Embedding, Projection, HookPoint, nn.ModuleList, nn.Identity}
 _SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")
 """Hook points that run beside plain blocks."""
 _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")

@@ -14,7 +14,7 @@ from transformer_lens import ActivationCache, FactoredMatrix
 from interp.checks import array_of, checked, fit
 from interp.errors import InputError, require, unknown_name
 from interp.kinds import shown
-from interp.model.components import Affine, Block, Embedding
+from interp.model.components import Block, Embedding, Projection
 from interp.model.config import LatentTransformerConfig, RuntimeConfig
 from interp.model.hooked import HookedMachine, NamesFilter
 
@@ -58,7 +58,7 @@ class LensSurface(HookedMachine):
     blocks: Sequence[Block]
     embed: Embedding
     pos_embed: Embedding
-    unembed: Affine
+    unembed: Projection
 
     def _flag(self, name: str) -> str | None:
         if self.runtime.attn_only and name.endswith(_OF_AN_MLP):

@@ -35,7 +35,7 @@ from interp.errors import InputError, require
 from interp.files import read_rows
 from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
-from interp.model.components import Affine, Block, Embedding, PlainBlock, normalization, unobserved
+from interp.model.components import Block, Embedding, PlainBlock, Projection, normalization, unobserved
 from interp.model.config import LatentTransformerConfig, RuntimeConfig
 from interp.model.hooked import AS_REAL
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -115,8 +115,8 @@ class HookedLatentTransformer(LensSurface):
         layers = range(config.n_layers)
         self.blocks: Sequence[Block] = nn.ModuleList(Block(config, self.runtime, i) for i in layers)  # type: ignore
         self.ln_final = normalization(config, self.runtime.eps)
-        self.unembed = Affine("U", config.d_vocab_out, config)
-        self.write_map = Affine("write", config.d_model, config) if config.write_map else nn.Identity()
+        self.unembed = Projection("U", config.d_vocab_out, config)
+        self.write_map = Projection("write", config.d_model, config) if config.write_map else nn.Identity()
         self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
         self.layout_of_length = {layout.n_positions: layout for layout in (*config.layout.family, config.layout)}
         # Row n: the codes of the positions of a round of n positions.
