@@ -140,42 +140,6 @@ def test_the_estimate_of_every_condition_is_named_whole_and_costs_only_where_the
     assert "cost" not in free and "cost" in paid
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run"], "name who plays: --agent with one of counter, last-step, full-history, random"),
-        (["run", "m"], "a model on a server needs --base-url"),
-        (["run", "m", "--agent", "counter"], "--agent plays without a model"),
-        (["run", "--agent", "countr"], "unknown scripted agent 'countr'; did you mean 'counter'?"),
-        (["run", "m", "--backend", "vllm"], "unknown backend 'vllm'"),
-        (["run", "m", "--backend", "transformers", "--base-url", "http://x/v1"], "leave --base-url out"),
-        (["run", "m", "--base-url", "http://x/v1"], "no key was given for x; put its key into an environment variable"),
-        (["run", "m", "--base-url", "ftp://x"], "base_url must be an address"),
-        (["run", "m", "--base-url", "http://x/v1", "--conditions", "online"], "unknown condition 'online'"),
-        (
-            ["run", "m", "--base-url", "http://x/v1", "--regime", "flatt"],
-            "unknown regime 'flatt'; did you mean 'flat'",
-        ),
-        (["run", "m", "--base-url", "http://x/v1", "--temperature", "3"], "temperature must be in [0, 2], got 3.0"),
-        (["run", "m", "--base-url", "http://x/v1", "--response-format", "xml"], "unknown response format 'xml'"),
-        (["run", "m", "--base-url", "http://x/v1", "--extra-body", "[1]"], "--extra-body must be a JSON object"),
-        (["run", "m", "--base-url", "http://x/v1", "--prices", "1", "2"], "--prices takes three numbers"),
-        (["run", "m", "--base-url", "http://x/v1", "--prompts", "nowhere"], "no prompt folder 'nowhere'"),
-        (
-            ["run", "m", "--base-url", "http://x/v1", "--key-env", "NO_KEY_X"],
-            "environment variable NO_KEY_X is not set",
-        ),
-        (["run", "--agent", "counter", "--max-tokens", "many"], "--max-tokens takes a number, or none to leave it out"),
-        (["run", "--agent", "counter", "--budget", "0"], "a budget must be above 0, got 0"),
-        (["score", "nowhere"], "no such file or folder 'nowhere'"),
-    ],
-)
-def test_bad_input_exits_with_2_and_a_sentence(arguments: list[str], message: str, tmp_path: Path) -> None:
-    small = [*SMALL[:4], "--out", str(tmp_path)] if arguments[0] == "run" else []
-    code, said = interp(*arguments, *small)
-    assert code == 2 and message in " ".join(said.split()) and "Traceback" not in said
-
-
 def test_a_notebooks_cell_which_runs_within_a_loop_can_play(tmp_path: Path) -> None:
     async def cell() -> int:
         return len(play_demo(tmp_path, n_instances=1, n_rounds=2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,31 +61,15 @@ def test_precision_and_recall_of_every_format(split: str) -> None:
         assert both >= 0.85 * (labels == name).sum() > 0 and both >= 0.85 * (found == name).sum() > 0
 
 
-@pytest.mark.parametrize(
-    ("note", "name"),
-    [
-        ("A:1,0,1 B:0,0,1 C:1,1,1 D:0,1,0 label:1,0,1", "round list"),
-        ("A:0 B:1 C:1 D:0 label:1", "last-step"),
-        ("A ✓ B ✗ C ✓ D ✗", "last-step"),
-        ("A ✓✗ B ✓✓ C ✗✗ D ✓✗", "round list"),
-        ("A accurate, B inaccurate", "last-step"),
-        ("A 3, B 8, C 5, D 6 out of 9", "counter"),
-        ("A sunny correct. B sunny correct. C sunny correct.", "last-step"),
-        ("A rainy wrong; B sunny correct; C sunny correct; D rainy wrong", "last-step"),
-        ("A: rainy(40) sunny(39)", "conditional counter"),
-        (
-            "A: rainy(4) sunny(3), B: rainy(3) sunny(2), C: rainy(4) sunny(0), D: rainy(1) sunny(1)",
-            "conditional counter",
-        ),
-        ("R1: A,B right; R2: B right; R3: C right. A 1/3, B 2/3, C 1/3, D 0/3", "round list"),
-        ("1) A,B right 2) B wrong 3) C right. Totals A 1/3, B 2/3, C 1/3, D 0/3", "round list"),
-        ("A 2/3 (wrong R2), B 3/3, C 1/3 (wrong R1, R3), D 2/3 (wrong R3)", "counter"),
-    ],
-)
-def test_the_classes_that_were_missed_are_not(note: str, name: str) -> None:
+FORMS = json.loads(Path(__file__).with_name("forms.json").read_text("utf-8"))
+"""Notes, with the format or the counts that are read in them."""
+
+
+@pytest.mark.parametrize("row", [row for row in FORMS if "format" in row], ids=lambda row: row["note"])
+def test_the_classes_that_were_missed_are_not(row: dict[str, str]) -> None:
     """Histories by expert, single records, check marks, accurate, counts without a slash, round numbers beside
     tallies: one example of each, so that the claim can be read."""
-    assert classify(note).format == name
+    assert classify(row["note"]).format == row["format"]
 
 
 def test_features_come_with_the_verdict() -> None:
@@ -120,30 +105,9 @@ def test_what_the_counter_writes_is_read_back(correct: list[int]) -> None:
     assert classify(note).format == "counter"
 
 
-@pytest.mark.parametrize(
-    ("note", "counts"),
-    [
-        ("A 1/4; B 3/4", {"A": (1, 4), "B": (3, 4)}),
-        ("Expert_A: 3 of 5, Expert B: 5 out of 5", {"A": (3, 5), "B": (5, 5)}),
-        ("B,C and D correct 2/2; A wrong 2/2", {"A": (0, 2), "B": (2, 2), "C": (2, 2), "D": (2, 2)}),
-        ("A: sunny 22/39, rainy 18/61; B: sunny 1/2, rainy 0/1", {"A": (40, 100), "B": (1, 3)}),
-        ("accuracy A 50% (5/10)", {"A": (5, 10)}),
-        ("A 3/2, B 0/0, C on 12/05/2024", {}),
-        ("A correct; B wrong", {}),
-        ("Z 1/2", {}),
-        ("A 3, B 8, C 5 out of 9 rounds", {"A": (3, 9), "B": (8, 9), "C": (5, 9)}),
-        ("R20: A11 B18", {"A": (11, 20), "B": (18, 20)}),
-        ("A 3, B 8", {}),
-        ("A: 3 right 2 wrong, B 5-0", {"A": (3, 5), "B": (5, 5)}),
-        ("mistakes: A=5, B=1; rounds=9", {"A": (4, 9), "B": (8, 9)}),
-        ("A wrong twice, B wrong once; 8 rounds", {"A": (6, 8), "B": (7, 8)}),
-        ("A 2/3 (missed R2), B 3/3", {"A": (2, 3), "B": (3, 3)}),
-        ("A's record is 3/6", {"A": (3, 6)}),
-        ("", {}),
-    ],
-)
-def test_counts_in_other_forms(note: str, counts: dict[str, tuple[int, int]]) -> None:
-    assert read_counts(note) == counts
+@pytest.mark.parametrize("row", [row for row in FORMS if "counts" in row], ids=lambda row: row["note"])
+def test_counts_in_other_forms(row: dict[str, Any]) -> None:
+    assert read_counts(row["note"]) == {letter: tuple(counted) for letter, counted in row["counts"].items()}
 
 
 def test_counts_are_checked_against_the_truth() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,42 +173,15 @@ def test_the_same_replies_make_the_same_requests() -> None:
         assert all(0 <= seed < 2**31 for _, seed in digests[0])
 
 
-ONLINE, WEATHER = Condition("online", "note"), Condition("weather", "note")
-HARMONY, FINAL = '<|channel|>analysis<|message|>so {"prediction": 1}', "<|channel|>final<|message|>"
+ONLINE = Condition("online", "note")
 
 
-@pytest.mark.parametrize(
-    ("condition", "turn", "text", "value", "strict"),
-    [
-        (ONLINE, "prediction", '{"prediction": 1}', 1, True),
-        (ONLINE, "prediction", ' {"prediction":0}\n', 0, True),
-        (ONLINE, "prediction", '```json\n{"prediction": 1}\n```', 1, False),
-        (ONLINE, "prediction", '<think>\n\n</think>\n\n{"prediction": 1}', 1, False),
-        (ONLINE, "prediction", 'A is best, so 1.</think>\n{"prediction": 1}', 1, False),
-        (ONLINE, "prediction", '<think>a</think><think>b</think>{"prediction": 0}', 0, False),
-        (ONLINE, "prediction", 'a</think> <Think>b</THINK >```json\n{"prediction": 0}\n```', 0, False),
-        (ONLINE, "prediction", '{"prediction": 1}<think>was that right?</think>', 1, False),
-        (ONLINE, "prediction", '<thinking>{"prediction": 0}</thinking>{"prediction": 1}', 1, False),
-        (ONLINE, "note", '{"note": "</think> A 1/2"}', "</think> A 1/2", True),
-        (ONLINE, "prediction", '{"prediction": "1"}', 1, False),
-        (ONLINE, "prediction", '{"prediction": 1, "why": "A"}', 1, False),
-        (WEATHER, "prediction", '{"prediction": "sunny"}', 1, True),
-        (WEATHER, "prediction", '{"prediction": "Rainy"}', 0, False),
-        (WEATHER, "note", '{"note": ""}', "", True),
-        (ONLINE, "note", '{"note": "A 1/2"}', "A 1/2", True),
-        (ONLINE, "note", '{"note": "\\ud800"}', "?", True),
-        (ONLINE, "prediction", '\ufeff{"prediction": 1}', 1, False),
-        (ONLINE, "prediction", '\u200b{"prediction": 1}\u2060', 1, False),
-        (ONLINE, "prediction", '{"prediction": 1}<|im_end|>', 1, False),
-        (ONLINE, "note", '{"note": "A </s> 1/2"}</s>\n', "A </s> 1/2", False),
-        (ONLINE, "prediction", '[THINK]maybe {"prediction": 1}[/THINK]{"prediction": 0}', 0, False),
-        (ONLINE, "prediction", '<reasoning>{"prediction": 1}</reasoning>{"prediction": 0}', 0, False),
-        (ONLINE, "prediction", '◁think▷{"prediction": 1}◁/think▷{"prediction": 0}', 0, False),
-        (ONLINE, "prediction", f'{HARMONY}<|end|><|start|>assistant{FINAL}{{"prediction": 0}}<|return|>', 0, False),
-    ],
-)
-def test_usable_answers(condition: Condition, turn: Any, text: str, value: object, strict: bool) -> None:
-    answer = read_answer(condition, turn, text)
+ANSWERS = json.loads(Path(__file__).with_name("answers.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("scheme", "turn", "text", "value", "strict"), ANSWERS["usable"])
+def test_usable_answers(scheme: Any, turn: Any, text: str, value: object, strict: bool) -> None:
+    answer = read_answer(Condition(scheme, "note"), turn, text)
     assert (answer.value, answer.strict, answer.problem, answer.embedded) == (value, strict, "", False)
 
 
@@ -240,35 +214,7 @@ def test_a_recorded_problem_is_fed_again() -> None:
 
 @pytest.mark.parametrize(
     ("turn", "text", "finish", "problem"),
-    [
-        ("prediction", '{"prediction": 1}', "length", "cut off"),
-        ("prediction", None, "stop", "empty"),
-        ("prediction", "  ", "stop", "empty"),
-        ("prediction", "1", "stop", "not a JSON object"),
-        ("prediction", '{"prediction": 1} {"prediction": 0}', "stop", "not one JSON object"),
-        ("prediction", '{"prediction": 1, "prediction": 0}', "stop", "not one JSON object"),
-        ("prediction", "<think>so 1", "stop", "not one JSON object"),
-        ("prediction", '<think>{"prediction": 1}</think>', "stop", "not one JSON object"),
-        ("prediction", '<think>no, {"prediction": 1}', "stop", "not one JSON object"),
-        ("prediction", '[THINK]maybe {"prediction": 1} but', "stop", "not one JSON object"),
-        ("prediction", '<reasoning>maybe {"prediction": 1}', "stop", "not one JSON object"),
-        ("prediction", '◁think▷so {"prediction": 1}', "stop", "not one JSON object"),
-        ("prediction", HARMONY, "stop", "not one JSON object"),
-        ("prediction", '<musing>{"prediction": 1}', "stop", "not one JSON object"),
-        ("prediction", '{"prediction": 1} [THINK]or not', "stop", "not one JSON object"),
-        ("prediction", 'Either {"prediction": 1} or {"prediction": 0}', "stop", "not one JSON object"),
-        ("prediction", 'As {"prediction": 0 or 1}: {"prediction": 1}', "stop", "not one JSON object"),
-        ("prediction", "So } and {", "stop", "not one JSON object"),
-        ("prediction", 'It is [1] {"answer": 1}', "stop", 'no key "prediction"'),
-        ("prediction", '{"prediction": true}', "stop", "0 or 1"),
-        ("prediction", '{"prediction": 1.0}', "stop", "0 or 1"),
-        ("prediction", '{"prediction": null}', "stop", "0 or 1"),
-        ("prediction", '{"prediction": "sunny"}', "stop", "0 or 1"),
-        ("prediction", '{"answer": 1}', "stop", 'no key "prediction"'),
-        ("note", '{"prediction": 1}', "stop", 'no key "note"'),
-        ("note", '{"note": {"A": "1/2"}}', "stop", "not a text"),
-        ("note", "[" * 100000, "stop", "not one JSON object"),
-    ],
+    [*ANSWERS["malformed"], ("note", "[" * 100000, "stop", "not one JSON object")],
 )
 def test_malformed_answers(turn: Any, text: str | None, finish: str, problem: str) -> None:
     """Each way to be malformed is told apart, and none has a value."""
