@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from interp.cli import app
@@ -26,6 +30,17 @@ SHORT = {condition.scheme: Prompt("Predict.", "short") for condition in CONDITIO
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_chat(tmp_path_factory.mktemp("hf") / "tiny"))
+
+
+def changed(tiny: str, change: Any) -> str:
+    """A copy of the folder whose weights a function changes; none of them are left where it is None."""
+    folder = Path(tempfile.mkdtemp()) / "other"
+    if change is None:
+        (folder / "x").mkdir(parents=True)
+        return str(folder)
+    shutil.copytree(tiny, folder)
+    save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors", {"format": "pt"})
+    return str(folder)
 
 
 def go(tiny: str, folder: Path, concurrency: int = 4, conditions: Any = CONDITIONS, **settings: Any) -> Any:
@@ -80,6 +95,15 @@ def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
     [
         (lambda tiny: load_model("no/such/folder/here"), "cannot load the model 'no/such/folder/here'"),
         (lambda tiny: load_model("nobody/such-a-name"), "nor such a name in Hugging Face's cache, and nothing is down"),
+        (lambda tiny: load_model(changed(tiny, None)), "the folder has no config.json .one of traces is read by"),
+        (
+            lambda tiny: load_model(changed(tiny, lambda held: {**held, "score.weight": torch.ones(2)})),
+            "the weights of .* do not fit its configuration at score.weight",
+        ),
+        (
+            lambda tiny: load_model(changed(tiny, lambda held: dict(list(held.items())[:-1]))),
+            "do not fit its configuration at model",
+        ),
         (lambda tiny: load_model(tiny, "no-such-device"), "cannot load the model .*no-such-device"),
         (
             lambda tiny: LocalBackend(Settings(tiny, response_format="json_schema")),

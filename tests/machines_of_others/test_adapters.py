@@ -240,6 +240,9 @@ def test_a_checkpoint_of_coconut_is_read(tmp_path):
     held["base_causallm.transformer.h.0.attn.bias"] = torch.ones(1, 1, 156, 156)  # a mask that older versions stored
     torch.save(held, tmp_path / "old")
     assert machines.read_coconut(tmp_path / "old").config.n_head == 1  # of fewer than 64 dimensions
+    torch.save({**held, "embedding.weight": model.transformer.wte.weight + 1}, tmp_path / "apart")
+    with pytest.raises(InputError, match=r"other numbers in embedding\.weight than where"):
+        machines.read_coconut(tmp_path / "apart")
     torch.save({**held, "lora.weight": torch.zeros(1)}, tmp_path / "more")
     with pytest.raises(InputError, match=r"is no checkpoint of Coconut: .* got lora.weight$"):
         machines.read_coconut(tmp_path / "more")
