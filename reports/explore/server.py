@@ -249,8 +249,16 @@ class Served:
     def __post_init__(self) -> None:
         try:
             import uvicorn
+            from uvicorn.protocols.http.auto import AutoHTTPProtocol
         except ImportError as error:
             raise InputError(_MISSING) from error
+
+        class Patient(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
+            """It answers a client that has closed its own half of the connection after the request."""
+
+            def eof_received(self) -> bool:
+                return bool(self.cycle and not self.cycle.response_complete)
+
         self.token = secrets.token_urlsafe(24)
         require(0 <= self.port < 65536, f"a port is 0 for any free one, or up to 65535, got {self.port}")
         try:  # whoever opens the address at once waits until it is served; nothing beyond this computer reaches it
@@ -259,7 +267,7 @@ class Served:
             why = os.strerror(error.errno or 0)
             raise InputError(f"port {self.port} cannot be used: {why}; leave it out for a free one") from error
         self.port = self._socket.getsockname()[1]
-        settings: dict[str, Any] = {"log_level": "error", "lifespan": "off", "access_log": False}
+        settings: dict[str, Any] = {"log_level": "error", "lifespan": "off", "access_log": False, "http": Patient}
         self._server = uvicorn.Server(uvicorn.Config(app(self.explorer, self.token), **settings))
 
     def __repr__(self) -> str:

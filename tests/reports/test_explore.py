@@ -241,6 +241,7 @@ def test_layers_and_carriers_come_row_by_row_beside_an_untrained_copy(client: Te
 
 
 def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
+    import socket
     import urllib.error
     import urllib.request
 
@@ -248,6 +249,10 @@ def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         text = opener.open(served.address).read().decode()
+        with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:  # it has said all that it will
+            client.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(4) == b"HTTP"
     finally:
         served.close()
     assert "The edit moves the prediction" in text and "the machine that was given" in text
