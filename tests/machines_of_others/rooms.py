@@ -44,7 +44,7 @@ def _rollout(machine: Any, folder: Path) -> str:
 
 def _probes(machine: Any, folder: Path) -> str:
     key = catalog.of(machine).analysis.probed[0]
-    (found,) = probes.probe(machine, pair(machine, 16)[0], [key])
+    (found,) = probes.probe(machine, pair(machine, 16)[0], [key], n_untrained=1)
     assert "untrained" in found.controls
     return RAN
 
