@@ -273,7 +273,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 @checked_fields
-class Report:
+class Reporting:
     """How a report on a task differs from that on any other.
 
     ``parts`` lists the whole report in page order; the parts that every report has when None. ``looks`` gives the hue
@@ -301,7 +301,7 @@ class Task:
     analysis: Analysis = Analysis()
     training: Callable[[], Any] | None = None
     evaluation: Callable[[], Any] | None = None
-    report: Report = Report()
+    report: Reporting = Reporting()
 
     def __post_init__(self) -> None:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")

@@ -15,7 +15,7 @@ Interventions are in ``interp.interventions``, and what the algorithms compute i
 from interp.model.transformer import untrained
 from probes import targets
 from probes.activations import read
-from probes.controls import Control, ProbeScore
+from probes.controls import ControlScore, ProbeScore
 from probes.estimators import to_sklearn
 from probes.fit import fit, probe
 from probes.result import Decoded, ProbeResult
@@ -23,7 +23,7 @@ from probes.sweep import SweepResult, sweep
 from probes.targets import Target, TargetValues
 
 __all__ = [
-    "Control",
+    "ControlScore",
     "Decoded",
     "ProbeResult",
     "ProbeScore",

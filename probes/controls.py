@@ -186,7 +186,7 @@ def fitted(
 
 
 @dataclass(frozen=True, eq=False)
-class Control:
+class ControlScore:
     """The score of a control, how much higher the probe's score is, and whether a "yes" must be clear of it.
 
     A control that holds the target by construction (the inputs, for a target that is one of them) does not count.
@@ -246,7 +246,7 @@ class Kind:
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class GroupedTargets:
     """Targets of the same episodes, and a group for each of these, whose members share a fold."""
 
     targets: Sequence[TargetValues]
@@ -264,13 +264,13 @@ class Sample:
 class Problem:
     """A sample with what its controls need: each target shuffled, and the control task of those that have kinds."""
 
-    sample: Sample
+    sample: GroupedTargets
     kind: Kind
     drawn: Mapping[tuple[int, str], TargetValues]
     baselines: Mapping[tuple[int, str], ProbeScore] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sample: Sample, kind: Kind) -> Problem:
+    def of(cls, sample: GroupedTargets, kind: Kind) -> Problem:
         """The problem of a sample, without the scores of its baselines."""
         seed, groups, drawn = sample.seed, sample.groups, {}
         numbers = [target if kind.of_classes else target.indicators() for target in sample.targets]
@@ -294,8 +294,8 @@ class Problem:
         return replace(self, baselines=scores)
 
     def fit(
-        self, x: Float[Array, "episode round d"], copies: Iterable[tuple[Array, Sample]] = ()
-    ) -> list[tuple[Fitted, dict[str, Control]]]:
+        self, x: Float[Array, "episode round d"], copies: Iterable[tuple[Array, GroupedTargets]] = ()
+    ) -> list[tuple[Fitted, dict[str, ControlScore]]]:
         """Each target's probe and controls; of several untrained copies the one with the highest score counts.
 
         Args:
@@ -310,7 +310,7 @@ class Problem:
             (
                 own,
                 {
-                    name: Control(
+                    name: ControlScore(
                         name, scores[i, name], own.score.minus(scores[i, name]), name not in target.implied_by
                     )
                     for name in DESCRIPTIONS

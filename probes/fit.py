@@ -36,7 +36,7 @@ from interp.refit import PLATEAU
 from interp.session import session
 from probes import estimators
 from probes.activations import ProbedSite, place, places, read, without_rounding
-from probes.controls import Kind, Problem, Sample
+from probes.controls import GroupedTargets, Kind, Problem
 from probes.estimators import LOGISTIC
 from probes.linear import RIDGE
 from probes.result import ProbeResult, measure_of
@@ -325,12 +325,12 @@ def fit_targets(
     about = provenance(seed=seed, **sizes, **settings)
     for kind in {kind.name: kind for kind in kinds}.values():
         alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
-        sample = Sample([targets[i] for i in alike], together, seed)
-        drawn: list[tuple[np.ndarray, Sample]] = []
+        sample = GroupedTargets([targets[i] for i in alike], together, seed)
+        drawn: list[tuple[np.ndarray, GroupedTargets]] = []
         for blank, there in usable:
             more = n_groups + np.arange(len(blank) - len(x))  # further episodes are independent of each other
             own = sample.targets if there is None else [there[i].as_numbers() for i in alike]
-            drawn.append((without_rounding(blank), Sample(own, np.concatenate([together, more]), seed)))
+            drawn.append((without_rounding(blank), GroupedTargets(own, np.concatenate([together, more]), seed)))
         fitted = Problem.of(sample, kind).with_baselines().fit(x, drawn)
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()

@@ -17,12 +17,11 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.display import drawn
 from interp.errors import InputError, require, unknown_name
-from interp.measure import FEW, NOT_RUN, Measure, Measured, Word
-from interp.measure import Control as Bound
+from interp.measure import FEW, NOT_RUN, Control, Measure, Measured, Word
 from interp.model.run import Rollout
 from interp.statistics import Interval
 from probes.activations import ProbedSite, read
-from probes.controls import DESCRIPTIONS, Control, ProbeScore
+from probes.controls import DESCRIPTIONS, ControlScore, ProbeScore
 from probes.estimators import predict
 from probes.targets import parse
 from probes.values import TargetValues, as_array, as_inputs
@@ -47,7 +46,7 @@ def measure_of(
     target: TargetValues,
     site: str | None,
     score: ProbeScore,
-    controls: Mapping[str, Control],
+    controls: Mapping[str, ControlScore],
     *,
     untrained: str = "",
     n_features: int = 0,
@@ -79,7 +78,7 @@ def measure_of(
         number=score.skill,
         threshold=_SMALLEST_EFFECT,
         unit="R2" if score.kind == "skill" else "skill",
-        controls={DESCRIPTIONS[key]: Bound(one.score.skill.estimate, one.counts) for key, one in controls.items()},
+        controls={DESCRIPTIONS[key]: Control(one.score.skill.estimate, one.counts) for key, one in controls.items()},
         yes=f"holds {name}{place}",
         no=f"does not hold {name}{place}",
         unless=unless,
@@ -115,7 +114,7 @@ class ProbeResult(Measured):
     score: ProbeScore
     by_output: dict[str, ProbeScore]
     metrics: Mapping[str, Interval]
-    controls: dict[str, Control]
+    controls: dict[str, ControlScore]
     predictions: Float[Array, "episode round k"]
     weights: Float[Array, "d m"]
     intercept: Float[Array, " m"]

@@ -38,7 +38,7 @@ from interp.provenance import provenance
 from interp.session import session
 from interp.workers import each, one_thread, share
 from probes.activations import without_rounding
-from probes.controls import DESCRIPTIONS, Problem, Sample
+from probes.controls import DESCRIPTIONS, GroupedTargets, Problem
 from probes.fit import untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
@@ -67,7 +67,7 @@ class _Shared:
     window: _Window
     problem: Problem
     digest: str
-    blank: Sample
+    blank: GroupedTargets
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +224,7 @@ def _of_windows(
         there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
         parts = [(value.key, value.implied_by, value.values, value.mask) for value in cut]
         digest = str(joblib.hash((about, start, stop, parts, len(there[0].values))))
-        sample, blank = (Sample(each, np.arange(len(each[0].values)), seed) for each in (cut, there))
+        sample, blank = (GroupedTargets(each, np.arange(len(each[0].values)), seed) for each in (cut, there))
         shared.append(_Shared((start, stop), Problem.of(sample, RIDGE), digest, blank))
     return shared
 

@@ -9,7 +9,7 @@ from interp.task import Algorithms as Algorithms
 from interp.task import Analysis as Analysis
 from interp.task import Corruption as Corruption
 from interp.task import Data as Data
-from interp.task import Report as Report
+from interp.task import Reporting as Reporting
 from interp.task import RoundInputs as RoundInputs
 from interp.task import Size as Size
 from interp.task import Steering as Steering

@@ -13,12 +13,12 @@ import pytest
 
 from probes.controls import (
     DESCRIPTIONS,
-    Control,
+    ControlScore,
     Fitted,
+    GroupedTargets,
     Kind,
     ProbeScore,
     Problem,
-    Sample,
     _control_task,
     _shuffled,
 )
@@ -48,7 +48,7 @@ def problem(targets, levels, seed=5):
         asked.append((x, targets, folds, groups))
         return [Fitted(score(next(levels), n=len(x)), dict) for _ in targets]
 
-    sample = Sample(targets, np.arange(len(targets[0].values)), seed)
+    sample = GroupedTargets(targets, np.arange(len(targets[0].values)), seed)
     return Problem.of(sample, Kind("recorder", False, fit)), asked
 
 
@@ -81,7 +81,7 @@ def test_each_control_is_fitted_to_what_it_says():
     levels += [0.9, 0.8, 0.15, 0.25, 0.35, 0.65, 0.45, 0.55, 0.75]  # both, both shuffled, a control task; two copies
     made, asked = problem([one, two], levels)
     made = made.with_baselines()
-    more = Sample([one, two], np.arange(N), seed=7)
+    more = GroupedTargets([one, two], np.arange(N), seed=7)
     (own, first), (other, second) = made.fit(x, [(blanks[0], made.sample), (blanks[1], more)])
     assert (own.score.estimate, other.score.estimate) == pytest.approx((0.9, 0.8))
     scores = [{name: round(control.score.estimate, 6) for name, control in of.items()} for of in (first, second)]
@@ -134,7 +134,7 @@ def judged(level, spread=0.0, implied_by=(), key="count", site="latents", withou
     """The measure of a probe of ``level`` beside the controls of EVERY, but for those changed or left out."""
     own = score(level, spread)
     levels = {name: score(of) for name, of in {**EVERY, **changes}.items() if name not in without}
-    controls = {name: Control(name, of, own.minus(of), name not in implied_by) for name, of in levels.items()}
+    controls = {name: ControlScore(name, of, own.minus(of), name not in implied_by) for name, of in levels.items()}
     return measure_of(target(implied_by=implied_by, key=key), site, own, controls, n_features=n_features)
 
 

@@ -209,7 +209,7 @@ def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Pat
 def test_a_task_that_lists_its_parts_gets_those(own_task: Any) -> None:
     """A record's own list is the whole report."""
     own = (part("mine"),)
-    assert parts_for(replace(own_task.BANDIT, report=tasks.Report(lambda: own))) == own
+    assert parts_for(replace(own_task.BANDIT, report=tasks.Reporting(lambda: own))) == own
 
 
 def test_a_task_says_only_what_differs() -> None:

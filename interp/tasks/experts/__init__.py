@@ -9,7 +9,7 @@ No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.lazy import above, lazies, lazy
-from interp.task import Algorithms, Analysis, Data, Report, Size, Task
+from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 
@@ -39,7 +39,7 @@ TASK = Task(
     ),
     training=above("goals", "experts:goal"),
     evaluation=above("evaluation", "experts.plan:plan"),
-    report=Report(
+    report=Reporting(
         looks={
             "weighted_majority": "vermilion dashed",
             "weighted_majority_best": "vermilion dashed",

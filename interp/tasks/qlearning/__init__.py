@@ -9,7 +9,7 @@ No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.lazy import above, lazies, lazy
-from interp.task import Algorithms, Analysis, Data, Report, Size, Task
+from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.regimes import REGIMES
 from interp.tasks.qlearning.sampling import Interaction, sample
@@ -46,7 +46,7 @@ TASK = Task(
     ),
     training=above("goals", "qlearning:goal"),
     evaluation=above("evaluation", "qlearning.plan:plan"),
-    report=Report(
+    report=Reporting(
         looks={
             "greedy": "vermilion dashed",
             "optimal": "green short",

@@ -9,7 +9,7 @@ No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.lazy import above, lazies, lazy
-from interp.task import Algorithms, Analysis, Data, Report, Size, Task
+from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES
 from interp.tasks.reachability.sampling import sample
@@ -45,7 +45,7 @@ TASK = Task(
     ),
     training=above("goals", "reachability:goal"),
     evaluation=above("evaluation", "reachability:plan"),
-    report=Report(
+    report=Reporting(
         looks={
             "breadth_first": "vermilion dashed",
             "depth_limited_2": "purple dashed",
