@@ -12,7 +12,7 @@ import torch
 
 import interp
 from interp.audit import FULL, QUICK, audit, dynamics, shortcuts, timing, used
-from interp.audit.trial import Trial
+from interp.audit.trial import ALL, Trial
 from interp.measure import UNTRAINED, Control
 from interp.statistics import Interval
 from tests.audit.planted import SMALL, cached
@@ -84,6 +84,8 @@ def test_a_machine_without_its_state_is_run_round_by_round():
     table = used.without(trial).set_index(["channel", "change"])
     assert whole.estimate == table["worth"].groupby("channel").max()["all that is carried"]
     assert len(trial.copies) == SMALL.copies
+    for measure in (used.used(trial, ALL), used.content(trial), used.lasts(trial)):
+        assert set(measure.controls) == {UNTRAINED, "the truths of other episodes"}
 
 
 @pytest.mark.parametrize(
