@@ -53,7 +53,7 @@ _SOFTNESS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Temperatures of the soft maximum, in units of reward."""
 _KEPT = (0.9, 0.99, 1.0)
 """What a table that fades keeps of every entry, a round."""
-_TRACES = (0.0, 0.3, 0.6, 0.9)
+_TRACES = (0.0, 0.075, 0.15, 0.3, 0.6, 0.9)
 """What of a pair's eligibility is left after a round, beside the discount."""
 _COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
 """Temperatures of a policy by counts, in visits."""
