@@ -172,6 +172,14 @@ def sweep(
     """
     warn_of_few(len(episodes))
     integer("n_jobs", n_jobs, most=1024)
+    n_rounds = episodes.n_rounds
+    spans = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
+    require(bool(spans), "no windows were given; give (first round, round after the last), or None for all rounds")
+    for start, stop in spans:
+        require(
+            0 <= start < stop <= n_rounds,
+            f"window ({start}, {stop}) is not within the rounds; give 0 <= start < stop <= {n_rounds}",
+        )
     layout = model.layout.fit(episodes)
     if components is None:
         stream = [key for key in _COMPONENTS if key in model.points]
@@ -181,7 +189,7 @@ def sweep(
     with session():
         run = replace(rollout(model, episodes), model=model, episodes=episodes)
         blanks, elsewhere = untrained_runs(run, values, ["latents"], n_untrained, seed)
-    in_windows = _of_windows(model, episodes, values, windows, seed, elsewhere)
+    in_windows = _of_windows(model, episodes, values, spans, seed, elsewhere)
     folder = None if cache is None else writable(cache)
     finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
     cells = share([(shared, site) for shared in in_windows for site in places], shard)
@@ -203,21 +211,14 @@ def _of_windows(
     model: Machine,
     episodes: Episodes,
     values: Sequence[TargetValues],
-    windows: Sequence[_Window] | None,
+    windows: Sequence[_Window],
     seed: int,
     elsewhere: Sequence[TargetValues] | None = None,
 ) -> list[_Shared]:
     """What the cells of each window share; ``elsewhere``: targets of the untrained copies' episodes, if others."""
-    n_rounds = episodes.n_rounds
-    windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
-    require(bool(windows), "no windows were given; give (first round, round after the last), or None for all rounds")
     fed = [part.numpy() for part in model.layout.fit(episodes).encode(episodes).tensors().values()]
     about, shared = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed), []
     for start, stop in windows:
-        require(
-            0 <= start < stop <= n_rounds,
-            f"window ({start}, {stop}) is not within the rounds; give 0 <= start < stop <= {n_rounds}",
-        )
         cut = [value.rounds(start, stop) for value in values]
         for value in cut:
             check(np.zeros((*value.values.shape[:2], 1)), value)

@@ -25,7 +25,7 @@ from circuits.benchmark.method import METHODS, Method
 from circuits.benchmark.methods import select
 from circuits.benchmark.question import Answer, Truth
 from circuits.benchmark.questions import QUESTIONS
-from interp.checks import checked, refuse_endless
+from interp.checks import checked, integer, refuse_endless
 from interp.display import Tabled, lacks
 from interp.errors import InputError, require, require_known
 from interp.files import json_values, writable, write_csv, write_json
@@ -293,6 +293,8 @@ def run(
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))
+    for seed in seeds:
+        integer("seeds", seed, 0)
     chosen, started = _subjects(subjects, quick), time.time()
     keys = [method for method in methods if isinstance(method, str)]
     custom = [method for method in methods if isinstance(method, Method)]
@@ -347,7 +349,12 @@ def _part(shared: tuple[Sequence[Method], Workload, Path | None], one: tuple[str
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()
-        failed = _grade(build(), seed, missing, effort, part)
+        try:
+            subject = build()
+        except Exception as error:
+            raise InputError(f"the builder of {name!r} raised {type(error).__name__}: {error}") from error
+        require(isinstance(subject, KnownMachine), f"the builder of {name!r} must give a KnownMachine, got {subject!r}")
+        failed = _grade(subject, seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
         finished.save(key, dict[str, Any], part)
         part["refusals"] += failed  # not kept: a method that is mended is asked again
