@@ -330,4 +330,5 @@ def agent(actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **option
         hear: ``(actor, fed)`` to the observation ``[batch, input]``, as the environment gave it.
     """
     given: Any = {"read": lambda actor, h, fed: actor.scores(h), "hears": "before"}
-    return cell(actor, task, hear=hear, **given, **with_points(options, {"policy": "policy"}))
+    options["points"] = {"policy": "policy", **(options.get("points") or {})}
+    return cell(actor, task, hear=hear, **given, **options)

@@ -204,7 +204,7 @@ def _runs_otherwise(part):
 def _predicts_as(shape):
     def change(machine):
         step = machine.step
-        machine.step = lambda carried, fed: step(carried, fed)._replace(prediction=torch.ones(shape))
+        machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(prediction=torch.ones(shape))
 
     return change
 
@@ -220,8 +220,8 @@ def _looking_changes(part):
     def change(machine):
         step = machine.step
 
-        def seen(carried, fed):
-            done, looked_at = step(carried, fed), bool(machine.hook_latents.fwd_hooks)
+        def seen(carried, fed, **how):
+            done, looked_at = step(carried, fed, **how), bool(machine.hook_latents.fwd_hooks)
             return done._replace(**{part: getattr(done, part) + 1e-3 * looked_at})
 
         machine.step = seen
@@ -240,7 +240,7 @@ class _Rounds(EncodedRounds):
 def _sees_what_comes_later(machine):
     step, prepare = machine.step, machine.prepare
     machine.prepare = lambda fed: _Rounds(**prepare(fed).tensors(), truth=fed.tokens[..., -2].float())
-    machine.step = lambda carried, fed: step(carried, fed)._replace(prediction=fed.truth.sigmoid())
+    machine.step = lambda carried, fed, **how: step(carried, fed, **how)._replace(prediction=fed.truth.sigmoid())
 
 
 def cell(step):
