@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.census import PACKAGES, Count, whole
 
-CAP = Count(code=34900, functions=2880, names=1270, modules=250)
+CAP = Count(code=34450, functions=2845, names=1270, modules=248)
 """The most that the packages may hold together. No reason beside a number raises it."""
 
 
