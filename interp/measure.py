@@ -368,7 +368,7 @@ class Found(Tabled):
         @property
         def sentence(self) -> str: ...
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """The picture, by the functions of :mod:`interp.figures`."""
         raise NotImplementedError
 
@@ -376,7 +376,7 @@ class Found(Tabled):
         """The picture."""
         from interp import figures  # matplotlib is heavy
 
-        return self.draw(figures)
+        return self._draw(figures)
 
     def __repr__(self) -> str:
         return self.sentence
@@ -411,7 +411,7 @@ class Measured(Found):
         """A row a measure."""
         return to_frame(self.measures)
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """The measures as intervals on one axis, each beside its threshold and its strongest control."""
         return figures.measured(self.measures)
 

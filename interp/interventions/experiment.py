@@ -85,7 +85,7 @@ class Effects(Found):
         frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
         return by_size(frame.assign(effect=mean, effect_low=low, effect_high=high))
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """A heat map of the mean size of the effect, by edit and by how many rounds after it the effect is read."""
         sizes = self.effects.abs().sum(-1).mean(1).numpy(force=True)
         lags = [read - edited for edited, read in self.rounds]
@@ -115,7 +115,7 @@ class Tabulated(Found):
         """The table."""
         return self.table
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """The picture."""
         return self.picture(figures)
 

@@ -117,7 +117,7 @@ class InterchangeResult(Found):
             f"of the pairs in which that differs ({chance:.0%} without)."
         )
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """Accuracy over informative pairs, and how much of the wanted move is made, with their intervals."""
         rows = {"accuracy": self.interval(), "score": self.score(), "slope": self.slope()}
         return figures.intervals(named(rows), xlabel=f"{self.variable}: share that is the algorithm's")

@@ -274,7 +274,7 @@ class MediationResult(Found):
         cause, share = " + ".join(self.cause), f"{self.carried().estimate:.0%}"
         return f"{share} of the effect of {cause} on the {self.outcome} passes through the mediators{told}."
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """The shares blocked and carried by every mediator, with their intervals."""
         rows = {f"{share}: {name}": getattr(self, share)(name) for name in self.mediators for share in _SHARES}
         return figures.intervals(named(rows), xlabel=f"share of the effect on the {self.outcome}")
@@ -325,7 +325,7 @@ class EffectMap(Found):
         rows = pd.RangeIndex(len(self.points), name="layer") if is_layer else pd.Index(self.points, name="point")
         return pd.DataFrame(self.shares, index=rows, columns=[position or "share" for position in self.positions])
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """The shares as a heat map."""
         table, title = self.to_frame(), f"effect of {' + '.join(self.cause)} on the {self.outcome}"
         axes = {"xlabel": "position", "ylabel": str(table.index.name)}

@@ -144,7 +144,7 @@ class SteeringResult(Found):
         exactly = "exactly as the algorithm" if self.max_error < 1e-6 else f"within {mine:.2g} of the algorithm"
         return f"Steering moves it {exactly}; random directions miss by {theirs:.2g}."
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """The dose-response: model, algorithm and random directions."""
         lines = {"model": self.model.mean(1), "algorithm": self.algorithm.mean(1), "random": self.random.mean((1, 2))}
         return figures.curves(over({"dose": self.doses}, lines), x="dose", ylabel=f"probability of {self.outcome}")

@@ -129,7 +129,7 @@ class AlignmentResult(Found):
         learned = f"gives the algorithm's choice in {self.accuracy():.0%} of informative pairs"
         return f"A basis of {self.rank} at {self.site} for {self.variable} {learned}; {best}: {others[best]:.0%}."
 
-    def draw(self, figures: Any) -> Any:
+    def _draw(self, figures: Any) -> Any:
         """The accuracy of every condition with its interval."""
         rows = {name: self.interval(name, informative=name != _ARBITRARY) for name in self.hits}
         return figures.intervals(named(rows), xlabel=f"interchange accuracy of {self.variable} at {self.site}")

@@ -46,7 +46,7 @@ from transformer_lens.tools.analysis.interchange import (
 )
 
 from interp.algorithm import Algorithm, Values
-from interp.checks import integer, refuse_endless
+from interp.checks import checked_fields, integer, refuse_endless
 from interp.errors import require
 from interp.interventions.experiment import CHUNK, Rows, passed
 from interp.interventions.sites import Site, carried_mask, frozen
@@ -347,6 +347,7 @@ def rounds_with(model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int]
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Search:
     """How a subspace is searched for: at most ``steps`` of Adam at the rate ``lr``, from at most ``restarts`` starts.
 
