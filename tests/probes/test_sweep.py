@@ -134,11 +134,11 @@ def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     from probes.sweep import _of_windows
     from probes.targets import compute
 
-    other = interp.load("wma-handwired", n_experts=2, log_gamma=0.7)
+    other, whole = interp.load("wma-handwired", n_experts=2, log_gamma=0.7), [(0, episodes.n_rounds)]
     labels, votes = (compute([key], episodes, model) for key in ("label", "votes"))
     cases = [(model, labels, 0), (model, labels, 1), (other, labels, 0), (model, votes, 0)]
-    digests = [_of_windows(m, episodes, values, None, seed)[0].digest for m, values, seed in cases]
-    again = _of_windows(model, episodes, labels, None, 0)[0].digest
+    digests = [_of_windows(m, episodes, values, whole, seed)[0].digest for m, values, seed in cases]
+    again = _of_windows(model, episodes, labels, whole, 0)[0].digest
     assert len(set(digests)) == 4 and again == digests[0]
 
 
