@@ -7,10 +7,11 @@ page's theme (``interp.style`` writes the hues as CSS variables). Ink, the page'
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from interp.files import read_tables
 
 INK = "#000000"
 """Becomes the page's text colour."""
@@ -19,7 +20,7 @@ PAPER = "#fefefe"
 LIGHT_TEXT = "#fdfdfd"
 """Stays light, for text on a strong colour."""
 
-_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLES = read_tables(Path(__file__).with_suffix(".toml"))
 HUES: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _TABLES["hues"].items()}
 """Hue name -> (colour on a light page, colour on a dark page)."""
 

@@ -242,12 +242,13 @@ def untrained_runs(
     which = [joblib.hash([part.numpy() for part in parts]) for parts in fed]
     for i in range(seed, seed + n):
         fresh, runs = model.fresh(i), []
+        digest = fresh.digest()
         for sample, key in zip(samples, which, strict=True):
-            kept = _RUNS.pop((fresh.digest(), *about, key), None)
+            kept = _RUNS.pop((digest, *about, key), None)
             if kept is None:
                 kept = rollout(fresh, sample, names_filter=hooks or None, n_rounds=n_rounds, commit=run.commit)
             runs.append(kept)
-            _RUNS[fresh.digest(), *about, key] = kept
+            _RUNS[digest, *about, key] = kept
         blanks.append(replace(Rollout.joined(runs), model=fresh))
     while sum(x.nbytes for one in _RUNS.values() for x in (one.latents, *one.cache.values())) > _MOST_KEPT:
         del _RUNS[next(iter(_RUNS))]

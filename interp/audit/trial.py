@@ -28,12 +28,11 @@ from interp import catalog
 from interp.algorithm import Algorithm
 from interp.checks import check_fields, integer
 from interp.errors import InputError, require
-from interp.evaluation.plan import room
 from interp.interventions.experiment import Again, run_on
 from interp.machine import Machine
 from interp.measure import UNTRAINED, Control, Measure, Side, best_of
 from interp.model.rollout import rollout
-from interp.model.run import Rollout
+from interp.model.run import Rollout, room
 from interp.statistics import NO_NUMBER, Interval
 
 _P = ParamSpec("_P")

@@ -29,7 +29,7 @@ from interp.display import Scores, lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.model.run import Rounds
+from interp.model.run import Rounds, room
 from interp.statistics import Interval
 
 Row = dict[str, Any]
@@ -117,11 +117,6 @@ def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     {'note': ['not applicable: gru has no attention heads']}
     """
     return pd.DataFrame({_NOTE: [said]}) if said else table()
-
-
-def room(model: Machine, n_rounds: int) -> int:
-    """So many rounds, or as many as there is room for in the channels that grow, where these are fewer."""
-    return min([n_rounds, *(channel.shape[0] // channel.grows for channel in model.channels if channel.grows)])
 
 
 def lacks_room(model: Machine, n_rounds: int) -> str:

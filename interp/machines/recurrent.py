@@ -78,12 +78,12 @@ class Said:
         return torch.cat([numbers, fed.values[:, at]], 1) if self.layout.payload else numbers
 
 
-def with_points(options: Mapping[str, Any], points: Mapping[str, str | Point]) -> dict[str, Any]:
-    """Options for ``interp.adapt`` with an adapter's own ``points`` before those of the user."""
+def with_points(options: Mapping[str, Any], points: Mapping[str, str | Point], *own: str) -> dict[str, Any]:
+    """Options for ``interp.adapt``, or an adapter's ``own``, with its ``points`` before those of the user."""
     for name in options:
-        require_known("option of an adapter, beside its own", name, _OPTIONS)
-    own = options.get("points") or {}
-    return {**options, "points": {**points, **own} if isinstance(own, Mapping) else own}
+        require_known("option of an adapter, beside its own", name, [*_OPTIONS, *own])
+    given = options.get("points") or {}
+    return {**options, "points": {**points, **given} if isinstance(given, Mapping) else given}
 
 
 @checked
@@ -330,5 +330,4 @@ def agent(actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **option
         hear: ``(actor, fed)`` to the observation ``[batch, input]``, as the environment gave it.
     """
     given: Any = {"read": lambda actor, h, fed: actor.scores(h), "hears": "before"}
-    options["points"] = {"policy": "policy", **(options.get("points") or {})}
-    return cell(actor, task, hear=hear, **given, **options)
+    return cell(actor, task, hear=hear, **given, **with_points(options, {"policy": "policy"}, "core", "first"))

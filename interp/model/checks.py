@@ -33,7 +33,7 @@ from interp.model.hooked import plainly, written
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
 from interp.model.rollout import sequential
-from interp.model.run import Rollout
+from interp.model.run import Rollout, room
 from interp.task import Task
 
 N_EPISODES, N_ROUNDS, SEED = 4, 3, 0
@@ -359,9 +359,8 @@ def check_machine(
             raise unknown_name("check of a machine", key, MACHINE_CHECKS, limit=20)
     if episodes is None:
         task = catalog.of(machine)
-        room = min((c.shape[0] // c.grows for c in machine.channels if c.grows), default=_N_RUN)
         try:
-            episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(min(_N_RUN, room))), SEED)
+            episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(room(machine, _N_RUN))), SEED)
         except InputError:  # recorded episodes may be shorter
             episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
     require(len(episodes) >= 2 and episodes.n_rounds >= 2, "give at least 2 episodes of at least 2 rounds")

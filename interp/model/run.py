@@ -14,6 +14,7 @@ from torch import Tensor
 from interp.checks import checked, fit
 from interp.display import Cache, table_html
 from interp.errors import require
+from interp.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
 
 Commit = Literal["own", "target"]
@@ -122,3 +123,8 @@ def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
     for t in selected:
         require(-n_rounds <= t < n_rounds, f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}")
     return [t % n_rounds for t in selected]
+
+
+def room(machine: Machine, n_rounds: int) -> int:
+    """So many rounds, or as many as there is room for in the channels that grow, where these are fewer."""
+    return min([n_rounds, *(channel.shape[0] // channel.grows for channel in machine.channels if channel.grows)])

@@ -22,10 +22,10 @@ from urllib.parse import urlencode
 from interp import catalog
 from interp.checks import checked, checked_fields
 from interp.errors import InputError, require, require_known
-from interp.evaluation.plan import room
 from interp.foreign import csv, one_line, svg
 from interp.library import load
 from interp.machine import Machine
+from interp.model.run import room
 from interp.style import house_style
 from reports.attention import library_script
 from reports.blocks import TEMPLATES, environment, stylesheet

@@ -39,8 +39,6 @@ from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.algorithms import VARIABLES, no_bootstrap, pair, q_learning
 
 _Array = NDArray[Any]
-_After = Callable[[Values], _Array]
-"""The table after a round, of the values of the round."""
 
 _ALPHAS, _GAMMAS = (0.03, 0.1, 0.3, 1.0), (0.2, 0.5, 0.7, 0.9, 0.97)
 _TEMPERATURES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
