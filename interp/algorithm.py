@@ -73,6 +73,23 @@ class Episodes(Protocol):
         """The chosen episodes: a slice, indices or a mask over episodes."""
 
 
+def missing_rounds(episodes: Any) -> NDArray[np.bool_] | None:
+    """Bool[episode, round], True where a round of episodes did not take place; None where all did."""
+    return getattr(episodes, "missing", None)
+
+
+def refuse_missing(analysis: str, *batches: Any) -> None:
+    """Refuse episodes with missing rounds, for an analysis that counts every round."""
+    for episodes in batches:
+        missing = missing_rounds(episodes)
+        if missing is not None:
+            raise InputError(
+                f"{analysis} counts every round, and {int(missing.sum())} rounds of these episodes did not take place; "
+                f"give it complete ones, of which there are {int((~missing.any(1)).sum())}: "
+                "episodes.select(episodes.counted.all(1))"
+            )
+
+
 @dataclass(frozen=True)
 @checked_fields
 class Variable:
@@ -249,14 +266,21 @@ class Algorithm:
     def run(self, episodes: Any, do: Values | None = None) -> Values:
         """Every variable at every round, ``[episode, round, ...]``.
 
-        State variables stand under their key before the round and under ``next_<key>`` after it.
+        State variables stand under their key before the round and under ``next_<key>`` after it. A missing round
+        leaves them as they are; what else stands there is computed from what fills it, and is not to be read.
 
         Args:
             do: variables that are set, at every round, ``[episode, round, ...]``.
         """
         if do is None:
-            return once("values", self, episodes, make=lambda: self.step(*self.carried(episodes))[1])
-        return self.step(*self.carried(episodes, do), do)[1]
+            return once("values", self, episodes, make=lambda: self._every_round(episodes))
+        return self._every_round(episodes, do)
+
+    def _every_round(self, episodes: Any, do: Values | None = None) -> Values:
+        values, missing = dict(self.step(*self.carried(episodes, do), do)[1]), missing_rounds(episodes)
+        if missing is not None:
+            values |= {NEXT + k: _where(missing, values[k], values[NEXT + k]) for k in self.of_the_state}
+        return values
 
     @checked
     def carried(self, episodes: Any, do: Values | None = None) -> tuple[Values, Values]:
@@ -265,11 +289,18 @@ class Algorithm:
         ``do`` is as for :meth:`run`.
         """
         inputs = self.read(episodes)
-        return self.unrolled(self.start(episodes), inputs, len(episodes), episodes.n_rounds, do), inputs
+        sizes = len(episodes), episodes.n_rounds
+        return self.unrolled(self.start(episodes), inputs, *sizes, do, missing_rounds(episodes)), inputs
 
     @checked
     def unrolled(
-        self, state: Values, inputs: Values, n_episodes: int, n_rounds: int, do: Values | None = None
+        self,
+        state: Values,
+        inputs: Values,
+        n_episodes: int,
+        n_rounds: int,
+        do: Values | None = None,
+        missing: NDArray[Any] | None = None,
     ) -> Values:
         """The state before every round, ``[episode, round, ...]``.
 
@@ -277,6 +308,7 @@ class Algorithm:
             state: the state before the first round, ``[episode, ...]``; see :meth:`start`.
             inputs: the inputs of every round, ``[episode, round, ...]``; see :meth:`read`.
             do: variables that are set, as for :meth:`run`.
+            missing: rounds that leave the state as it is, Bool[episode, round].
         """
         both, do = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1)), {} if do is None else do
         state = self._given("the state", state, self.state, both[:1])
@@ -294,6 +326,8 @@ class Algorithm:
             for key in self.state:
                 same = np.shape(after[key]) == np.shape(state[key])
                 require(same, f"{key!r} of {self.key!r} grows from {np.shape(state[key])} to {np.shape(after[key])}")
+                if missing is not None:
+                    after[key] = _where(missing[:, t], state[key], after[key])
             state = after
         return {key: np.stack(steps, 1) for key, steps in before.items()}
 
@@ -414,6 +448,11 @@ class Algorithm:
         """The state after one round, or these ``keys`` of it; only what they depend on is computed."""
         values = _computed(self._needed if keys is None else self.needed(keys), state, inputs, do or {})
         return {key: values[NEXT + key] for key in (self.state if keys is None else keys)}
+
+
+def _where(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    """The state before a round where it is missing, else that after it; ``missing`` has the first axes of both."""
+    return np.where(missing.reshape(*missing.shape, *[1] * (np.ndim(before) - missing.ndim)), before, after)
 
 
 def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:

@@ -101,19 +101,6 @@ def _few(names: Any) -> str:
     return " ".join(some) if not any(" " in name for name in some) else ", ".join(some)
 
 
-class Sampled:
-    """Episodes, at a prompt: how many of how many rounds, their sizes, and what they were drawn from."""
-
-    def __repr__(self) -> str:
-        told: list[str] = [f"{len(self)} episodes of {self.n_rounds} rounds"]  # type: ignore[arg-type, attr-defined]
-        sizes = ("n_experts", "n_states", "n_actions", "n_nodes", "n_edges")
-        told += [f"{getattr(self, size)} {size[2:]}" for size in sizes if hasattr(self, size)]
-        told.append(f"{self.regime} regime")  # type: ignore[attr-defined]
-        if self.seed is not None:  # type: ignore[attr-defined]
-            told.append(f"seed {self.seed}")  # type: ignore[attr-defined]
-        return f"{type(self).__name__}({', '.join(told)})"
-
-
 class Cache(dict[str, Any]):
     """Activations by name; at a prompt their names and shapes, not their numbers."""
 

@@ -13,17 +13,18 @@ above this one, is named (:func:`interp.lazy.lazy`) instead of imported.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted
 from interp.checks import array_of, checked, checked_fields, integer, unique
 from interp.errors import InputError, require, require_known, unknown_name
+from interp.kinds import shown
 from interp.machine import Machine
 from interp.session import once
 
@@ -106,7 +107,9 @@ def episode_array(
     if wrong.any():
         bounds = f" from {low} to {high}" if high < np.inf else f" >= {low}" if low > -np.inf else ""
         what = f"{'whole' if whole else 'finite'} numbers{bounds}"
-        raise InputError(f"{name} must be {what}, got {array[wrong][0]} at {np.argwhere(wrong)[0].tolist()}")
+        told = f"{name} must be {what}, got {array[wrong][0]} at {np.argwhere(wrong)[0].tolist()}"
+        absent = np.isnan(array[wrong]).all()
+        raise InputError(told + "; rounds that did not take place are made by .of(...)" * bool(absent))
     return array.astype(np.int64 if whole else np.float64, copy=False)
 
 
@@ -125,6 +128,125 @@ def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
         raise InputError(f"cannot select {index!r} from {size} episodes: {error}") from None
     require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
     return chosen
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class BaseEpisodes:
+    """What the episodes of every task share: which of their rounds took place, and whose they are.
+
+    A subclass holds arrays that begin with an axis of episodes, and calls ``super().__post_init__()`` once they are
+    checked; the names of those ``[episode, round, ...]`` that must be given stand in ``round_arrays``.
+
+    Attributes:
+        missing: True where a round did not take place (a missed trial, or after the episode's end), ``[episode,
+            round]``; None where all did. What the arrays hold there is valid, and changes no result.
+        participants: whose each episode is, a name or a number for each: the groups of every interval and fold. None
+            where every episode stands for itself.
+    """
+
+    round_arrays: ClassVar[tuple[str, ...]] = ()
+
+    missing: NDArray[Any] | None = None
+    participants: Any = None
+
+    def __post_init__(self) -> None:
+        shape = self._shape
+        if self.missing is not None:
+            missing = array_of("missing", self.missing)
+            fits = missing.shape == shape and missing.dtype == bool
+            got = f"{missing.dtype} of shape {missing.shape}"
+            require(fits, f"missing must be truth values [episode, round] = {shape}, got {got}")
+            empty = np.flatnonzero(missing.all(1))
+            none = f"no round took place in {len(empty)} of {len(self)} episodes, such as {empty[:1].tolist()}"
+            require(not len(empty), f"{none}; leave these out")
+            freeze(self, missing=missing if missing.any() else None)
+        if self.participants is not None:
+            names = np.asarray(list(self.participants))
+            fits = names.shape == shape[:1] and names.dtype.kind in "iuU"
+            what = f"participants must be a name or a whole number for each of {len(self)} episodes"
+            require(fits, f"{what}, got {shown(self.participants)}")
+            freeze(self, participants=names)
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return len(self), self.n_rounds  # type: ignore[attr-defined]  # a field of one subclass, a property of others
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Bool[episode, round]: which rounds took place."""
+        return np.ones(self._shape, bool) if self.missing is None else ~self.missing
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Int[episode]: rounds up to and with the last one that took place."""
+        return self._shape[1] - self.counted[:, ::-1].argmax(1)
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Episodes of unequal length, from lists with an entry for each episode; other fields are passed on.
+
+        A round for which a value is NaN or None did not take place.
+
+        >>> from interp.tasks.experts import ExpertEpisodes
+        >>> played = ExpertEpisodes.of(advice=[[[0, 1], [1, 1], [0, 0]], [[1, 0]]], labels=[[1, None, 0], [1]])
+        >>> played, played.lengths.tolist()
+        (ExpertEpisodes(2 episodes of 1 to 3 rounds, 3 of which count, 2 experts, custom regime), [3, 1])
+        """
+        return cls(**padded(cls.round_arrays, given))
+
+    def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> Self:
+        """The episodes at ``indices`` (a slice, integers with repeats, or one boolean per episode), in that order."""
+        chosen, picked = chosen_indices(indices, len(self)), dict[str, Any]()
+        for name in (one.name for one in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray) or hasattr(value, "select"):
+                picked[name] = value[chosen] if isinstance(value, np.ndarray) else value.select(chosen)
+        return replace(self, **picked)
+
+    def __repr__(self) -> str:
+        least, most = self.lengths.min(), self._shape[1]
+        told = [f"{len(self)} episodes of {'' if least == most else f'{least} to '}{most} rounds"]
+        if self.missing is not None:
+            told.append(f"{self.counted.sum():,} of which count")
+        if self.participants is not None:
+            told.append(f"{len(np.unique(self.participants))} participants")
+        sizes = ("n_experts", "n_states", "n_actions", "n_arms", "n_nodes", "n_edges")
+        told += [f"{getattr(self, size)} {size[2:]}" for size in sizes if hasattr(self, size)]
+        told += [f"{self.regime} regime"] if hasattr(self, "regime") else []
+        seed = getattr(self, "seed", None)
+        return f"{type(self).__name__}({', '.join(told + [f'seed {seed}'] * (seed is not None))})"
+
+
+def padded(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` with the lists ``names`` padded to one number of rounds, and the mask of rounds that are missing.
+
+    >>> padded(["labels"], {"labels": [[1, 0], [1]]})["missing"].tolist()
+    [[False, False], [False, True]]
+    """
+    absent = [name for name in names if name not in given]
+    require(not absent, f"give {', '.join(names)}, a list of episodes each; {', '.join(absent)} is not there")
+    rows = {name: [array_of(name, one) for one in given[name]] for name in names}
+    lengths = {name: [len(one) for one in episodes] for name, episodes in rows.items()}
+    for name, found in lengths.items():
+        own = lengths[names[0]]
+        require(found == own, f"{name} has {found} rounds by episode but {names[0]} has {own}; give one for each round")
+    n_rounds = max(own, default=0)
+    missing = np.arange(n_rounds) >= np.array(own, int)[:, None]
+    arrays: dict[str, Any] = {}
+    for name, episodes in rows.items():
+        shapes = {one.shape[1:] for one in episodes if len(one)}
+        require(len(shapes) == 1, f"{name} must be of one size in every round, got sizes {sorted(shapes)}")
+        arrays[name] = np.full((*missing.shape, *shapes.pop()), np.nan)
+        for row, one in zip(arrays[name], episodes, strict=True):
+            if len(one):
+                row[: len(one)] = one
+        missing |= np.isnan(arrays[name]).reshape(*missing.shape, -1).any(-1)
+    filled = np.where(missing, missing.argmin(1)[:, None], np.arange(n_rounds))  # by the first round that took place
+    arrays = {name: np.nan_to_num(array[np.arange(len(own))[:, None], filled]) for name, array in arrays.items()}
+    return {**given, **arrays, "missing": missing}
 
 
 @checked

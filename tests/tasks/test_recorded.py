@@ -1,16 +1,20 @@
 """Recorded data, whose accuracies or MDPs nobody knows, go wherever these are not needed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import interp
 import probes
+from interp.algorithm import refuse_missing
 from interp.errors import InputError
 from interp.evaluation.qlearning import returns
 from interp.interventions import interchange, patching
 from interp.tasks import experts, mdp
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.qlearning import MDPEpisodes
+from interp.tasks.reachability import ReachabilityEpisodes
 from tests.refusals import refused
 
 WHOLE = {"experts": experts.sample(10, 5, 3, seed=2), "qlearning": mdp.sample(10, 5, 3, 2, seed=2)}
@@ -53,6 +57,83 @@ test_what_needs_them_says_so = refused(
         "the MDPs of these recorded episodes are not known",
     ),
     (lambda: recorded("qlearning").select([0]).known_mdps, "the MDPs of these recorded episodes are not known"),
+)
+
+
+GRAPHS = {"edges": [[[0, 1], [1, 2]]] * 3, "roots": [0] * 3, "candidates": [[1, 2]] * 3, "n_nodes": 3}
+RAGGED = {
+    "experts": ExpertEpisodes.of(
+        advice=[[[0, 1], [1, 1], [0, 0]], [[1, 0]], [[1, 1]] * 4],
+        labels=[[1, None, 0], [1], [0] * 4],
+        participants=["ann", "bob", "ann"],
+    ),
+    "qlearning": MDPEpisodes.of(
+        states=[[0, 1, 0], [1], [1] * 4],
+        actions=[[0, 1, 1], [0], [1] * 4],
+        rewards=[[1, np.nan, 0], [1], [0.5] * 4],
+        next_states=[[1, 0, 1], [1], [0] * 4],
+        participants=["ann", "bob", "ann"],
+    ),
+    "reachability": ReachabilityEpisodes.of(**GRAPHS, n_rounds=[3, 1, 4], participants=["ann", "bob", "ann"]),
+}
+
+
+@pytest.mark.parametrize("task", RAGGED)
+def test_lists_of_unequal_length_are_padded_and_masked_and_selection_keeps_what_they_say(task):
+    ragged = RAGGED[task]
+    assert ragged.lengths.tolist() == [3, 1, 4] and ragged.participants.tolist() == ["ann", "bob", "ann"]
+    missed = [1, 1] if task == "reachability" else [0, 1]  # a NaN or None is a missed trial
+    assert ragged.counted.tolist() == [[1, missed[0], 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    assert f"of 1 to 4 rounds, {ragged.counted.sum()} of which count, 2 participants" in repr(ragged)
+    some = ragged.select([2, 1])
+    assert some.lengths.tolist() == [4, 1] and some.participants.tolist() == ["ann", "bob"]
+    assert ragged.select([2]).missing is None and ragged.select([2]).lengths.tolist() == [4]
+    again = replace(ragged, regime="recorded")
+    assert (again.missing == ragged.missing).all() and again.participants is not None
+
+
+@pytest.mark.parametrize("task", RAGGED)
+def test_a_missing_round_leaves_an_algorithms_state_as_it_is_and_what_fills_it_changes_nothing(task):
+    ragged, algorithm = RAGGED[task], interp.tasks.get(task).algorithm_records()
+    for record in algorithm.values():
+        made = record.make()
+        values, alone = made.run(ragged), made.run(ragged.select([2]))
+        for key in made.state:
+            assert np.array_equal(values[f"next_{key}"][:, :-1], values[key][:, 1:])
+            assert np.array_equal(values[f"next_{key}"][ragged.missing], values[key][ragged.missing])
+            assert np.array_equal(values[key][2:], alone[key])
+    if task == "qlearning":
+        assert np.array_equal(ragged.q_tables[0, 1], ragged.q_tables[0, 2])
+        filled = ragged.relearned(transitions={"rewards": np.where(ragged.missing, 0.3, ragged.rewards)})
+        assert np.array_equal(filled.q_tables, ragged.q_tables)
+
+
+def test_a_history_that_is_exchanged_brings_its_missing_rounds_along():
+    for task, ragged in RAGGED.items():
+        _, corrupted = interp.tasks.get(task).corruption("exchange-history").build(ragged, 2)
+        assert corrupted.counted[:, :2].tolist() == ragged.counted[[1, 2, 0], :2].tolist()
+        assert corrupted.counted[:, 2:].tolist() == ragged.counted[:, 2:].tolist()
+
+
+ADVICE, LABELS = RAGGED["experts"].advice, RAGGED["experts"].labels
+test_what_cannot_be_is_refused = refused(
+    (
+        lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.zeros((3, 3), bool)),
+        r"\[episode, round\] = \(3, 4\), got bool",
+    ),
+    (lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.zeros((3, 4))), "missing must be truth values"),
+    (lambda: ExpertEpisodes(ADVICE, LABELS, missing=np.ones((3, 4), bool)), "no round took place in 3 of 3 episodes"),
+    (lambda: ExpertEpisodes(ADVICE, LABELS, participants=["ann"]), "a whole number for each of 3 episodes"),
+    (lambda: ExpertEpisodes(ADVICE, LABELS, participants=[0.5, 1, 2]), "participants must be a name"),
+    (lambda: ExpertEpisodes(ADVICE, np.where(LABELS, np.nan, 1)), r"rounds that did not take place are made by .of\("),
+    (lambda: ExpertEpisodes.of(advice=[[[0, 1]]]), "give advice, labels, a list of episodes each; labels is not there"),
+    (lambda: ExpertEpisodes.of(advice=[[[0, 1]]], labels=[[1, 0]]), r"labels has \[2\] rounds by episode but advice"),
+    (
+        lambda: ExpertEpisodes.of(advice=[[[0, 1]], [[0]]], labels=[[1], [1]]),
+        "advice must be of one size in every round",
+    ),
+    (lambda: ExpertEpisodes.of(advice=[[[0, 1]], []], labels=[[1], []]), "no round took place in 1 of 2 episodes"),
+    (lambda: refuse_missing("a test", RAGGED["experts"]), r"a test counts every round, and 5 rounds .* there are 1: "),
 )
 
 

@@ -10,17 +10,16 @@ An episode of one regime is evidence about that regime only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked, integer, refuse_beyond_machine
-from interp.display import Sampled
 from interp.errors import InputError, require
-from interp.task import chosen_indices, episode_array, freeze
+from interp.task import BaseEpisodes, episode_array, freeze
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
 
 # One random stream per stage: what one stage draws never moves another.
@@ -28,7 +27,7 @@ _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ExpertEpisodes(Sampled):
+class ExpertEpisodes(BaseEpisodes):
     """A batch of episodes of prediction with expert advice.
 
     Arrays of any kind that hold valid values are taken; they are kept as int64 and float64.
@@ -43,6 +42,7 @@ class ExpertEpisodes(Sampled):
     """
 
     task: ClassVar[str] = "experts"
+    round_arrays: ClassVar[tuple[str, ...]] = ("advice", "labels")
 
     advice: NDArray[Any]
     labels: NDArray[Any]
@@ -70,13 +70,14 @@ class ExpertEpisodes(Sampled):
             f"[episode, expert] = {(b, n)} or [episode, round, expert] = {(b, t, n)}",
         )
         freeze(self, advice=advice, labels=labels, accuracies=accuracies)
+        super().__post_init__()
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def n_rounds(self) -> int:
-        """Rounds of every episode."""
+        """Rounds of the longest episode."""
         return self.advice.shape[1]
 
     @property
@@ -104,12 +105,6 @@ class ExpertEpisodes(Sampled):
                 "ExpertEpisodes(advice, labels, accuracies)"
             )
         return self.accuracies
-
-    def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ExpertEpisodes:
-        """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order."""
-        chosen = chosen_indices(indices, len(self))
-        accuracies = None if self.accuracies is None else self.accuracies[chosen]
-        return replace(self, advice=self.advice[chosen], labels=self.labels[chosen], accuracies=accuracies)
 
 
 @checked

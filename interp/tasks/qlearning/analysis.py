@@ -114,9 +114,8 @@ def steering() -> Steering:
 def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     t = corrupted_round(episodes, round, history=True)
-    return episodes, episodes.relearned(
-        transitions={name: exchanged(getattr(episodes, name), t) for name in TRANSITIONS}
-    )
+    taken = {name: getattr(episodes, name) for name in TRANSITIONS} | {"missing": ~episodes.counted}
+    return episodes, episodes.relearned(transitions={name: exchanged(values, t) for name, values in taken.items()})
 
 
 def change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> _Pair:

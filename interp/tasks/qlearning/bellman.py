@@ -70,14 +70,20 @@ def replay_tables(
     initial: _Table,
     alpha: float,
     gamma: float,
+    missing: Bool[np.ndarray, "episode round"] | None = None,
 ) -> Float[np.ndarray, "episode step state action"]:
-    """The tables ``[episode, round + 1, state, action]`` that Q-learning makes of recorded transitions."""
+    """The tables ``[episode, round + 1, state, action]`` that Q-learning makes of recorded transitions.
+
+    A missing round leaves the table as it is.
+    """
     n_episodes, n_rounds = states.shape
     tables = np.empty((n_episodes, n_rounds + 1, *initial.shape[1:]))
     tables[:, 0] = initial
     for t in range(n_rounds):
         step = states[:, t], actions[:, t], rewards[:, t], next_states[:, t]
         tables[:, t + 1] = q_update(tables[:, t], *step, alpha, gamma)
+        if missing is not None:
+            tables[missing[:, t], t + 1] = tables[missing[:, t], t]
     return tables
 
 

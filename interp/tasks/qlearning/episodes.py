@@ -5,8 +5,8 @@ every round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table
 F.2). The handwired circuit chooses before it updates, hence by ``Q_t``: :attr:`MDPEpisodes.greedy_before`; the two
 differ only where ``s_{t+1} = s_t``.
 
-Every episode of a batch has the same number of states, actions and rounds. An episode never ends early: a state that
-ends a task is written as a loop onto itself.
+Every episode of a batch has the same number of states and actions. An episode that ends early has missing rounds
+(:class:`interp.task.BaseEpisodes`); a state that ends a task can also be written as a loop onto itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, check_fields, checked, integer
-from interp.display import Sampled
 from interp.errors import InputError, require, require_known
 from interp.provenance import provenance
-from interp.task import chosen_indices, episode_array, freeze
+from interp.task import BaseEpisodes, episode_array, freeze, padded
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, inverse_labels
 
@@ -36,7 +35,7 @@ TRANSITIONS = ("states", "actions", "rewards", "next_states")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MDPEpisodes(Sampled):
+class MDPEpisodes(BaseEpisodes):
     """Recorded episodes of tabular Q-learning (or of any agent, with the tables that Q-learning makes of them).
 
     Attributes:
@@ -88,13 +87,14 @@ class MDPEpisodes(Sampled):
         epsilon = check_epsilon(self.epsilon)
         require(epsilon.shape == (n,), f"epsilon must have one entry per episode ({n}), got {epsilon.shape}")
         freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
+        super().__post_init__()
         self._check_tables()
 
     def _check_tables(self) -> None:
         before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
         at = (*np.indices(self.states.shape), self.states, self.actions)
         target = self.rewards + self.gamma * self.next_values_before.max(-1)
-        change = self.alpha * (target - before[at])
+        change = self.alpha * (target - before[at]) * self.counted
         residual = after - before
         residual[at] -= change
         scale = 1 + np.abs(self.q_tables).max(initial=0)
@@ -107,7 +107,7 @@ class MDPEpisodes(Sampled):
         values = self.next_values_after
         chosen = bellman.entries_at(values, self.greedy)
         require(
-            bool((chosen >= values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale).all()),
+            bool((chosen >= values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale)[self.counted].all()),
             "greedy holds an action that is not greedy at the next state by the table after the update; "
             "build the episodes with MDPEpisodes.from_transitions",
         )
@@ -131,6 +131,8 @@ class MDPEpisodes(Sampled):
         noise: ArrayLike | None = None,
         n_states: int | None = None,
         n_actions: int | None = None,
+        missing: ArrayLike | None = None,
+        participants: Any = None,
     ) -> MDPEpisodes:
         """Episodes from transitions alone: the tables are learned from them, starting at ``initial`` (0 when None).
 
@@ -139,6 +141,7 @@ class MDPEpisodes(Sampled):
             states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
             noise: as above, where it is known.
             n_states, n_actions: for recorded data, how many there are; one more than the largest label when None.
+            missing, participants: as in :class:`interp.task.BaseEpisodes`; a missing round leaves the table as it is.
 
         >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
         (1, 3, 3, 2)
@@ -153,11 +156,17 @@ class MDPEpisodes(Sampled):
         given = dict(zip(TRANSITIONS, (states, actions, rewards, next_states), strict=True))
         made = _by_round(given, n, n_states, n_actions)
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
-        tables = bellman.replay_tables(**made, initial=start, alpha=alpha, gamma=gamma)
+        gone = None if missing is None else array_of("missing", missing).astype(bool)
+        tables = bellman.replay_tables(**made, initial=start, alpha=alpha, gamma=gamma, missing=gone)
         greedy = bellman.rows_at(tables[:, 1:], made["next_states"]).argmax(-1)
         learner, draws = (alpha, gamma, np.full(n, 1.0) * epsilon), None if noise is None else np.asarray(noise)
         what: Any = (*made.values(), greedy, tables, mdps, *learner, regime, seed, draws)
-        return cls(*what)
+        return cls(*what, missing=gone, participants=participants)
+
+    @classmethod
+    def of(cls, **given: Any) -> MDPEpisodes:
+        """Episodes of unequal length, as of :class:`interp.task.BaseEpisodes`, by :meth:`from_transitions`."""
+        return cls.from_transitions(**{"mdps": None, **padded(TRANSITIONS, given)})
 
     @checked
     def relearned(
@@ -172,9 +181,10 @@ class MDPEpisodes(Sampled):
         """
         changed = transitions or {}
         for name in changed:
-            require_known("array of transitions", name, TRANSITIONS)
-        kept = (*TRANSITIONS, "epsilon", "regime", "seed", "noise", *(("n_states", "n_actions") * (self.mdps is None)))
-        given: dict[str, Any] = {name: changed.get(name, getattr(self, name)) for name in kept}
+            require_known("array of transitions", name, (*TRANSITIONS, "missing"))
+        kept = [*TRANSITIONS, "epsilon", "regime", "seed", "noise", "missing", "participants"]
+        kept += ["n_states", "n_actions"] if self.mdps is None else []
+        given: dict[str, Any] = {**{name: getattr(self, name) for name in kept}, **changed}
         given["alpha"], given["gamma"] = self.alpha if alpha is None else alpha, self.gamma if gamma is None else gamma
         return MDPEpisodes.from_transitions(self.mdps, **given, initial=self.q_tables[:, 0])
 
@@ -183,7 +193,7 @@ class MDPEpisodes(Sampled):
 
     @property
     def n_rounds(self) -> int:
-        """Rounds of every episode."""
+        """Rounds of the longest episode."""
         return self.states.shape[1]
 
     @property
@@ -225,14 +235,6 @@ class MDPEpisodes(Sampled):
     def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
         """Every greedy action of the table after the update, ties included."""
         return bellman.greedy_sets(self.next_values_after)
-
-    @checked
-    def select(self, index: slice | ArrayLike) -> MDPEpisodes:
-        """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask."""
-        chosen = chosen_indices(index, len(self))
-        per_episode = (*TRANSITIONS, "greedy", "q_tables", "epsilon", *(["noise"] * (self.noise is not None)))
-        picked = {name: getattr(self, name)[chosen] for name in per_episode}
-        return replace(self, mdps=None if self.mdps is None else self.mdps.select(chosen), **picked)
 
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]

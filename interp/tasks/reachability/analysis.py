@@ -103,6 +103,7 @@ def _exchange_history(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its set of nodes reached."""
     t = corrupted_round(episodes, round, history=True)
     arrays: dict[str, Any] = {name: exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates")}
+    arrays["missing"] = exchanged(~episodes.counted, t)
     return episodes, replace(episodes, **arrays)
 
 

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer, non_empty
-from interp.display import Sampled
 from interp.errors import require, unknown_name
-from interp.task import chosen_indices, episode_array, freeze
+from interp.task import BaseEpisodes, episode_array, freeze
 from interp.tasks.reachability import graphs
 
 _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}
@@ -29,7 +28,7 @@ _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates":
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ReachabilityEpisodes(Sampled):
+class ReachabilityEpisodes(BaseEpisodes):
     """A batch of episodes of reachability.
 
     >>> chain = np.array([[[0, 1], [1, 2], [3, 2]]])
@@ -71,6 +70,7 @@ class ReachabilityEpisodes(Sampled):
         require(not same, "the candidates of an episode must differ; at least one episode has the same node twice")
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
         require(len(lengths) == 1, f"edges, roots and candidates must be of equally many episodes, got {lengths}")
+        super().__post_init__()
         if self.regime == "custom" and all(getattr(self, name).ndim == len(axes) for name, axes in _AXES.items()):
             first, second = self.candidate_distances.T
             even = np.flatnonzero(first == second)
@@ -82,6 +82,13 @@ class ReachabilityEpisodes(Sampled):
 
     def __len__(self) -> int:
         return len(self.edges)
+
+    @classmethod
+    def of(cls, **given: Any) -> ReachabilityEpisodes:
+        """Episodes of unequal length: ``n_rounds`` is a list with the number of each."""
+        lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
+        most = int(lengths.max(initial=1))
+        return cls(**{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]})
 
     @property
     def n_edges(self) -> int:
@@ -138,13 +145,6 @@ class ReachabilityEpisodes(Sampled):
         """Int[episode], the other candidate."""
         return np.take_along_axis(self.by_round("candidates")[:, 0], 1 - self.answers[:, None], -1)[:, 0]
 
-    @checked
-    def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ReachabilityEpisodes:
-        """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order."""
-        chosen = chosen_indices(indices, len(self))
-        arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _AXES}
-        return replace(self, **arrays)
-
     def with_rounds(self, n_rounds: int) -> ReachabilityEpisodes:
         """The same graphs, read ``n_rounds`` times."""
         constant = all(getattr(self, name).ndim == len(axes) for name, axes in _AXES.items())
@@ -192,5 +192,8 @@ def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEp
     first, *_ = non_empty("parts", parts, "batches of episodes")
     sizes = {(part.n_nodes, part.n_rounds, part.n_edges) for part in parts}
     require(len(sizes) == 1, f"batches of one size can be one, got (nodes, rounds, edges) {sorted(sizes)}")
+    whose = [part.participants for part in parts]
     arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _AXES}
+    arrays["missing"] = np.concatenate([~part.counted for part in parts])
+    arrays["participants"] = None if any(names is None for names in whose) else np.concatenate(whose)
     return replace(first, regime=regime, **arrays)
