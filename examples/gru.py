@@ -1,7 +1,7 @@
 """A GRU, an LSTM and a block that loops, from training to a report, by the calls of every other model.
 
 Each is a plain ``torch.nn`` module that reads a round's tokens; ``interp.adapt`` makes a machine of it. They learn
-prediction with expert advice, and the GRU the bandit of ``own_task.py``, too.
+prediction with expert advice, and the GRU the pulls of ``own_task.py``, too.
 Run it with ``python examples/gru.py [FOLDER]``.
 """
 
@@ -98,18 +98,18 @@ def look(name: str, folder: Path, steps: int, n_episodes: int) -> Path:
 
 
 def main(folder: Path, steps: int = 600, n_episodes: int = 32) -> list[Path]:
-    from own_task import BANDIT, exchange_history, sample
+    from own_task import PULLS, exchange_history, sample
 
-    interp.tasks.register(BANDIT)
+    interp.tasks.register(PULLS)
     for kind in ("gru", "lstm", "loop"):
         interp.register_machine(kind, partial(machine, kind), description=f"examples/gru.py: {kind}", task="experts")
     pages = [look(kind, folder, steps, n_episodes) for kind in ("gru", "lstm", "loop")]
-    interp.register_machine("gru-bandit", partial(machine, "gru", "bandit"), description="a GRU", task="bandit")
-    config = TrainingConfig("bandit", (Stage(20, steps),), lr=3e-3)
-    run = train(config, folder / "bandit", name="bandit-gru", machine="gru-bandit")
-    bandit = interp.load(str(run))
-    print(*probes.probe(bandit, sample(n_episodes, 12, seed=5), ["wins"]), sep="\n")
-    print(sweep(bandit, *exchange_history(sample(n_episodes, 12, seed=5), 5), 5, sites=["latent@h"]).to_frame())
+    interp.register_machine("gru-pulls", partial(machine, "gru", "pulls"), description="a GRU", task="pulls")
+    config = TrainingConfig("pulls", (Stage(20, steps),), lr=3e-3)
+    run = train(config, folder / "pulls", name="pulls-gru", machine="gru-pulls")
+    pulls = interp.load(str(run))
+    print(*probes.probe(pulls, sample(n_episodes, 12, seed=5), ["wins"]), sep="\n")
+    print(sweep(pulls, *exchange_history(sample(n_episodes, 12, seed=5), 5), 5, sites=["latent@h"]).to_frame())
     return pages
 
 

@@ -28,14 +28,14 @@ from reports.build import write
 
 
 @dataclass(frozen=True, eq=False)
-class BanditEpisodes:
+class PullEpisodes:
     """Pulls and what they paid, Int[episode, round] each."""
 
     arms: np.ndarray
     rewards: np.ndarray
     regime: str = "uniform"
     seed: int | None = None
-    task: ClassVar[str] = "bandit"
+    task: ClassVar[str] = "pulls"
 
     @property
     def n_rounds(self) -> int:
@@ -44,33 +44,33 @@ class BanditEpisodes:
     def __len__(self) -> int:
         return len(self.arms)
 
-    def select(self, rows: Any) -> BanditEpisodes:
+    def select(self, rows: Any) -> PullEpisodes:
         return replace(self, arms=self.arms[rows], rewards=self.rewards[rows])
 
 
-def sample(n_episodes: int, n_rounds: int, *, regime: str = "uniform", seed: int = 0) -> BanditEpisodes:
+def sample(n_episodes: int, n_rounds: int, *, regime: str = "uniform", seed: int = 0) -> PullEpisodes:
     """Arms pulled at random; in every episode each pays with a probability of its own, drawn from U[0, 1]."""
     rng = np.random.default_rng(seed)
     chances, arms = rng.random((n_episodes, 2)), rng.integers(2, size=(n_episodes, n_rounds))
     rewards = (rng.random(arms.shape) < np.take_along_axis(chances, arms, 1)).astype(np.int64)
-    return BanditEpisodes(arms, rewards, regime, seed)
+    return PullEpisodes(arms, rewards, regime, seed)
 
 
 @dataclass(frozen=True)
-class BanditRound(RoundLayout):
+class PullRound(RoundLayout):
     """Which tokens a round has, and what is predicted."""
 
-    task: ClassVar[str] = "bandit"
+    task: ClassVar[str] = "pulls"
     predict_label: ClassVar[str] = "win?"
     labels = ("<w>", "<z>", "arm", "win?", "reward", "w?")
     vocabulary = ("<w>", "win?", "w?", "lose", "win", "arm_1", "arm_2")
     outcomes = ("lose", "win")
     n_latents = 1
 
-    def fit(self, episodes: BanditEpisodes) -> BanditRound:
+    def fit(self, episodes: PullEpisodes) -> PullRound:
         return self
 
-    def encode(self, episodes: BanditEpisodes) -> EncodedRounds:
+    def encode(self, episodes: PullEpisodes) -> EncodedRounds:
         ids = self.token_ids
         tokens = torch.tensor([0, 0, 0, ids["win?"], 0, ids["w?"]]).repeat(*episodes.arms.shape, 1)
         tokens[..., 2] = torch.from_numpy(episodes.arms) + ids["arm_1"]
@@ -101,7 +101,7 @@ def laplace() -> Algorithm:
         count("next_pulls", "pulls after it", parents=("pulls", "arm"), equation=lambda v: v["pulls"] + pulled(v)),
     )  # fmt: skip
     return Algorithm(
-        key="laplace", name="Laplace's rule", task="bandit", parameters={}, variables=variables,
+        key="laplace", name="Laplace's rule", task="pulls", parameters={}, variables=variables,
         inputs=lambda episodes: {"arm": episodes.arms, "reward": episodes.rewards},
         initial=lambda episodes: {key: np.zeros((len(episodes), 2)) for key in ("wins", "pulls")},
         distribution=lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
@@ -109,22 +109,22 @@ def laplace() -> Algorithm:
     )  # fmt: skip
 
 
-def exchange_history(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
+def exchange_history(episodes: PullEpisodes, round: int) -> tuple[PullEpisodes, PullEpisodes]:
     t = corrupted_round(episodes, round, history=True)
     return episodes, replace(episodes, arms=exchanged(episodes.arms, t), rewards=exchanged(episodes.rewards, t))
 
 
-def losses(predictions: torch.Tensor, episodes: BanditEpisodes, rounds: slice) -> torch.Tensor:
-    return BanditRound().loss(predictions, torch.from_numpy(episodes.rewards[:, rounds]))
+def losses(predictions: torch.Tensor, episodes: PullEpisodes, rounds: slice) -> torch.Tensor:
+    return PullRound().loss(predictions, torch.from_numpy(episodes.rewards[:, rounds]))
 
 
-def said(seen: BanditEpisodes) -> RoundInputs:
+def said(seen: PullEpisodes) -> RoundInputs:
     return RoundInputs((np.eye(4)[2 * seen.arms + seen.rewards],), np.stack([seen.arms, seen.rewards], -1))
 
 
-BANDIT = Task(
-    key="bandit", name="a bandit", what="predict whether the arm that was pulled pays",
-    data=Data(layout=BanditRound, sample=sample, losses=losses),
+PULLS = Task(
+    key="pulls", name="pulls of an arm", what="predict whether the arm that was pulled pays",
+    data=Data(layout=PullRound, sample=sample, losses=losses),
     algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "Laplace's rule", "Laplace", laplace),)),
     analysis=Analysis(
         round_inputs=said, probed=("wins", "chances"), default_corruption="exchange-history",
@@ -134,10 +134,10 @@ BANDIT = Task(
 
 
 def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
-    interp.tasks.register(BANDIT)
+    interp.tasks.register(PULLS)
     stages = (Stage(n_rounds=20, steps=steps),)
-    config = TrainingConfig(task="bandit", stages=stages, d_model=32, n_layers=2, lr=3e-3, eval_episodes=32)
-    model = interp.load(str(train(config, folder / "run", name="bandit-learned")))
+    config = TrainingConfig(task="pulls", stages=stages, d_model=32, n_layers=2, lr=3e-3, eval_episodes=32)
+    model = interp.load(str(train(config, folder / "run", name="pulls-learned")))
     base, source = (sample(n_episodes, 12, seed=seed) for seed in (0, 1))
     print(interp.rollout(model, base).predictions.shape)  # [episode, round, outcome]
     print(*probes.probe(model, base, ["wins", "chances"]), sep="\n")

@@ -29,7 +29,7 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
     assert all(f">{title}<" in page for title in ("Probes", "Patching", "What the heads do"))
     assert "latent@<z>" in ran.stdout
     about = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
-    assert about["config"]["layout"]["task"] == "bandit"
+    assert about["config"]["layout"]["task"] == "pulls"
 
 
 def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(monkeypatch):

@@ -1,12 +1,13 @@
 """The tasks: what a model is given to learn online. One folder holds all that is particular to a task.
 
-``experts`` (prediction with expert advice), ``qlearning`` (tabular Q-learning) and ``reachability`` (search in a graph)
-come with the package; ``mdp`` is the data side of Q-learning. :func:`get` looks a task up by key, :func:`of` by its
-episodes, layout or model, :func:`register` adds your own, :func:`every` lists them.
+``experts`` (prediction with expert advice), ``qlearning`` (tabular Q-learning), ``reachability`` (search in a graph)
+and ``bandit`` (choices among arms) come with the package; ``mdp`` is the data side of Q-learning.
+:func:`get` looks a task up by key, :func:`of` by its episodes, layout or model, :func:`register` adds your own,
+:func:`every` lists them.
 
     >>> import interp.tasks
     >>> [task.key for task in interp.tasks.every()]
-    ['experts', 'qlearning', 'reachability']
+    ['bandit', 'experts', 'qlearning', 'reachability']
     >>> [size.name for size in interp.tasks.get("qlearning").sizes]
     ['n_states', 'n_actions']
     >>> interp.tasks.of(interp.tasks.get("experts").sample(n_episodes=1, n_rounds=2, n_experts=3)).key

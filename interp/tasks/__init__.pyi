@@ -16,6 +16,7 @@ from interp.task import Steering as Steering
 from interp.task import Task as Task
 from interp.task import corrupted_round as corrupted_round
 from interp.task import exchanged as exchanged
+from interp.tasks import bandit as bandit
 from interp.tasks import experts as experts
 from interp.tasks import mdp as mdp
 from interp.tasks import qlearning as qlearning

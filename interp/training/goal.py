@@ -101,7 +101,7 @@ def preset(task: str, name: str) -> TrainingConfig:
 def presets() -> str:
     """Every task that can be trained with the names of its presets, a line each.
 
-    >>> print(presets().splitlines()[0])
+    >>> print(presets().splitlines()[1])
     experts: laptop, laptop-wide, paper
     """
     trained = [task for task in every() if task.training is not None]

@@ -26,8 +26,9 @@ def test_two_records_of_one_name_are_refused() -> None:
 
 def test_tasks_and_machines_name_each_other() -> None:
     keys = [task.key for task in interp.tasks.every()]
-    assert [library.handwired_models(key) for key in keys] == [(known.name,) for known in circuits.models()]
-    assert [known.task for known in circuits.models()] == keys
+    wired = {known.task: (known.name,) for known in circuits.models()}
+    assert {key: library.handwired_models(key) for key in keys} == {"bandit": (), **wired}
+    assert ["bandit", *wired] == keys
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -23,22 +23,22 @@ from interp.model.transformer import HookedLatentTransformer
 
 
 @pytest.fixture
-def bandit(monkeypatch):
-    """The example's bandit, registered for one test."""
+def pulls(monkeypatch):
+    """The example's pulls, registered for one test."""
     path = Path(__file__).parents[2] / "examples" / "own_task.py"
     spec = importlib.util.spec_from_file_location("own_task", path)
     assert spec is not None and spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(__import__("sys").modules, "own_task", example)
     spec.loader.exec_module(example)
-    monkeypatch.setitem(catalog._REGISTERED, "bandit", example.BANDIT)
+    monkeypatch.setitem(catalog._REGISTERED, "pulls", example.PULLS)
     return example
 
 
 @pytest.fixture
-def model(bandit) -> HookedLatentTransformer:
+def model(pulls) -> HookedLatentTransformer:
     torch.manual_seed(0)
-    config = LatentTransformerConfig(bandit.BanditRound(), d_model=16, n_layers=2, n_heads=2, d_head=8, init_std=0.5)
+    config = LatentTransformerConfig(pulls.PullRound(), d_model=16, n_layers=2, n_heads=2, d_head=8, init_std=0.5)
     return HookedLatentTransformer(config).double().eval()
 
 
@@ -49,18 +49,18 @@ def test_it_is_patched_by_its_own_corruption(model):
     assert result.corruption == "exchange-history" and result.rounds is not None
     latent = [site.position for site in result.sweeps[0].sites].index("<z>")
     assert result.sweeps[0].fractions()[latent] == pytest.approx(1)
-    assert "bandit: exchange-history" in causal_tables.corruption_names()
+    assert "pulls: exchange-history" in causal_tables.corruption_names()
 
 
-def test_its_loss_is_the_metric(bandit, model):
-    pair = prepare(model, *bandit.exchange_history(bandit.sample(4, 6, seed=0), 3), 3, 4)
+def test_its_loss_is_the_metric(pulls, model):
+    pair = prepare(model, *pulls.exchange_history(pulls.sample(4, 6, seed=0), 3), 3, 4)
     rewards = torch.from_numpy(pair.clean_episodes.rewards[:, 3:5, None])
     expected = 1 - pair.clean_readout.predictions.gather(-1, rewards).squeeze(-1)
     torch.testing.assert_close(pair.losses(pair.clean_readout.predictions), expected)
 
 
-def test_its_variables_are_interchanged_and_steered(bandit, model):
-    base, source = (bandit.sample(12, 8, seed=seed) for seed in (0, 1))
+def test_its_variables_are_interchanged_and_steered(pulls, model):
+    base, source = (pulls.sample(12, 8, seed=seed) for seed in (0, 1))
     algorithm, run = tasks.of(model).explains(model), rollout(model, base)
     decode = Decoder.fit(run.latents[:, :-1], algorithm.run(base)["chances"], ridge=1e-3)
     written = interchange(model, base, source, algorithm, "wins", "latent", outcome=Outcome("state", decode))
@@ -72,11 +72,11 @@ def test_its_variables_are_interchanged_and_steered(bandit, model):
     np.testing.assert_allclose(steered.algorithm[1] - steered.algorithm[0], np.where(first, 0.1, 0), atol=1e-12)
 
 
-def test_claims_can_be_given_where_its_record_has_none(bandit, model):
-    base, source = (bandit.sample(6, 6, seed=seed) for seed in (0, 1))
+def test_claims_can_be_given_where_its_record_has_none(pulls, model):
+    base, source = (pulls.sample(6, 6, seed=seed) for seed in (0, 1))
     frame = causal_tables.interchange_table(model, base, source, 3, 0, [Claim.at("arm", ["embed@arm"])])
     assert frame.iia.between(0, 1).all()
     with pytest.raises(
-        InputError, match=r"task 'bandit' names no claims, which this needs; give its record analysis=Analysis\(claims"
+        InputError, match=r"task 'pulls' names no claims, which this needs; give its record analysis=Analysis\(claims"
     ):
         causal_tables.interchange_table(model, base, source, 3, 0)

@@ -185,8 +185,8 @@ def own_task(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that says nothing of reports gets every part that its record allows, from the shell, too."""
     fewer(monkeypatch)
-    tasks.register(own_task.BANDIT)
-    save_checkpoint(tiny(own_task.BanditRound()), tmp_path / "tiny")
+    tasks.register(own_task.PULLS)
+    save_checkpoint(tiny(own_task.PullRound()), tmp_path / "tiny")
     ran = report(tmp_path / "tiny", tmp_path)
     assert ran.exit_code == 0, ran.output
     html = next(tmp_path.glob("tiny-*.html")).read_text("utf-8")
@@ -194,14 +194,14 @@ def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, m
     expected += ["Circuits of edges", "Attention", "What the heads do", "How to reproduce"]
     assert titles(html)[:-1] == expected
     assert "8 episodes of 12 rounds, uniform regime, seed 0" in html
-    assert "a learned model of a bandit" in html and "tasks.of(model).sample_for(model, 8, 12, seed=0)" in html
+    assert "a learned model of pulls of an arm" in html and "tasks.of(model).sample_for(model, 8, 12, seed=0)" in html
 
 
 def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Path) -> None:
     """A key, sizes, a layout, a sampler and a loss are enough for a report."""
-    full = own_task.BANDIT
+    full = own_task.PULLS
     tasks.register(Task(full.key, full.name, full.what, full.data))
-    html = write(tiny(own_task.BanditRound()), tmp_path, **SMALL).path.read_text("utf-8")
+    html = write(tiny(own_task.PullRound()), tmp_path, **SMALL).path.read_text("utf-8")
     assert titles(html)[:-1] == ["What was found", "Attention", "What the heads do", "How to reproduce"]
     assert "interp report" not in section(html, "How to reproduce")
 
@@ -209,7 +209,7 @@ def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Pat
 def test_a_task_that_lists_its_parts_gets_those(own_task: Any) -> None:
     """A record's own list is the whole report."""
     own = (part("mine"),)
-    assert parts_for(replace(own_task.BANDIT, report=tasks.Reporting(lambda: own))) == own
+    assert parts_for(replace(own_task.PULLS, report=tasks.Reporting(lambda: own))) == own
 
 
 def test_a_task_says_only_what_differs() -> None:

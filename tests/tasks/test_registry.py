@@ -31,13 +31,13 @@ def registry(monkeypatch):
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
 
 
-def own(key="bandit", **parts):
+def own(key="pulls", **parts):
     sizes = (Size("n_arms", "arms", "number of arms"),)
     return Task(key, f"the {key}", "", Data(ExpertRound, lambda *a, **k: None, lambda *a: None, sizes), **parts)
 
 
 @pytest.fixture
-def bandit(registry):
+def pulls(registry):
     """examples/own_task.py, whose record keeps what it says."""
     return importlib.import_module("own_task")
 
@@ -52,20 +52,20 @@ def test_a_task_is_found_by_its_key_its_episodes_its_layout_and_its_model():
 def test_what_belongs_to_no_task_is_refused():
     @dataclass
     class Foreign:
-        task: ClassVar[str] = "bandit"
+        task: ClassVar[str] = "pulls"
 
     with pytest.raises(InputError, match="unknown task 'expert'; did you mean 'experts'"):
         tasks.get("expert")
-    with pytest.raises(InputError, match="unknown task 'bandit'"):
+    with pytest.raises(InputError, match="unknown task 'pulls'"):
         tasks.of(Foreign())
     with pytest.raises(InputError, match="expected episodes, a layout or a model of a registered task, got list"):
         tasks.of([1, 2])
 
 
-def test_a_task_of_ones_own_is_registered_once(bandit):
-    record = tasks.register(bandit.BANDIT)
-    assert tasks.get("bandit") is record and tasks.every()[-1] is record
-    for taken in ("bandit", "experts"):
+def test_a_task_of_ones_own_is_registered_once(pulls):
+    record = tasks.register(pulls.PULLS)
+    assert tasks.get("pulls") is record and tasks.every()[-1] is record
+    for taken in ("pulls", "experts"):
         with pytest.raises(InputError, match=f"a task '{taken}' is registered already"):
             tasks.register(own(taken))
     assert tasks.get("experts").name == "expert advice"
@@ -79,7 +79,7 @@ def test_a_record_refuses_what_could_not_be_told_apart():
     first = AlgorithmRecord("a", "first", "1st", lambda: None)
     for changes, field in (({"name": "first"}, "name"), ({"short_name": "1st"}, "short_name"), ({"key": "a"}, "key")):
         second = replace(AlgorithmRecord("b", "second", "2nd", lambda: None), **changes)
-        with pytest.raises(InputError, match=f"algorithm of 'bandit' '[ab]' reuses the {field}"):
+        with pytest.raises(InputError, match=f"algorithm of 'pulls' '[ab]' reuses the {field}"):
             own(algorithms=Algorithms(lambda second=second: (first, second))).algorithm_records()
 
 
@@ -117,13 +117,13 @@ def test_unknown_parts_are_refused_with_the_nearest():
     task = tasks.get("experts")
     with pytest.raises(InputError, match="unknown algorithm of 'experts' 'bays'; did you mean 'bayes'"):
         task.algorithm("bays")
-    with pytest.raises(InputError, match="task 'bandit' registers no algorithm; give its record algorithms="):
+    with pytest.raises(InputError, match="task 'pulls' registers no algorithm; give its record algorithms="):
         own().explains(interp.load("wma-handwired", n_experts=2))
 
 
 def test_two_corruptions_of_one_name_are_refused():
     one, other = (Corruption("flip", name, 0, lambda e, t: (e, e)) for name in ("a flip", "another flip"))
-    with pytest.raises(InputError, match="corruption of 'bandit' 'flip' reuses the key 'flip'"):
+    with pytest.raises(InputError, match="corruption of 'pulls' 'flip' reuses the key 'flip'"):
         own(analysis=Analysis(corruptions=lambda: (one, other))).corruption("flip")
 
 
@@ -143,36 +143,36 @@ def test_the_tasks_that_come_with_the_package_keep_what_they_say():
         interp.check_task(task)
 
 
-def sampled(bandit, change):
-    """The bandit with episodes that ``change`` spoils: (episodes, a generator that no seed fixes) -> episodes."""
+def sampled(pulls, change):
+    """The pulls with episodes that ``change`` spoils: (episodes, a generator that no seed fixes) -> episodes."""
     free = np.random.default_rng()
-    draw = bandit.sample
+    draw = pulls.sample
     sample = lambda n, rounds, **how: change(draw(n, rounds, **how), free)  # noqa: E731
-    return replace(bandit.BANDIT, data=replace(bandit.BANDIT.data, sample=sample))
+    return replace(pulls.PULLS, data=replace(pulls.PULLS.data, sample=sample))
 
 
-def laid(bandit, **members):
-    """The bandit with a layout that differs in ``members``."""
+def laid(pulls, **members):
+    """The pulls with a layout that differs in ``members``."""
     members.setdefault("__annotations__", {})
-    layout = dataclass(frozen=True)(type("Spoiled", (bandit.BanditRound,), members))
-    return replace(bandit.BANDIT, data=replace(bandit.BANDIT.data, layout=layout))
+    layout = dataclass(frozen=True)(type("Spoiled", (pulls.PullRound,), members))
+    return replace(pulls.PULLS, data=replace(pulls.PULLS.data, layout=layout))
 
 
-def encoded(bandit, change):
-    """The bandit with rounds that ``change`` spoils."""
-    return laid(bandit, encode=lambda self, episodes: change(bandit.BanditRound.encode(self, episodes)))
+def encoded(pulls, change):
+    """The pulls with rounds that ``change`` spoils."""
+    return laid(pulls, encode=lambda self, episodes: change(pulls.PullRound.encode(self, episodes)))
 
 
-def learning(bandit, change):
+def learning(pulls, change):
     goal = TrainingGoal(targets=lambda episodes: change(np.eye(2)[episodes.rewards]))
-    return replace(bandit.BANDIT, training=lambda: goal)
+    return replace(pulls.PULLS, training=lambda: goal)
 
 
-def computing(bandit, **changes):
-    """The bandit with an algorithm that differs in fields, or ``varied``: key -> (parents, equation)."""
+def computing(pulls, **changes):
+    """The pulls with an algorithm that differs in fields, or ``varied``: key -> (parents, equation)."""
     varied = changes.pop("varied", {})
-    make = lambda: replace(bandit.laplace().varied("laplace", "L", {}, varied), **changes)  # noqa: E731
-    return replace(bandit.BANDIT, algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "L", "L", make),)))
+    make = lambda: replace(pulls.laplace().varied("laplace", "L", {}, varied), **changes)  # noqa: E731
+    return replace(pulls.PULLS, algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "L", "L", make),)))
 
 
 def put(rounds, name, index, value):
@@ -198,7 +198,7 @@ LIES: dict[str, Any] = {
     "one outcome": lambda b: laid(b, outcomes=("win",)),
     "duplicate outcomes": lambda b: laid(b, outcomes=("win", "win")),
     "another task's layout": lambda b: laid(b, task="experts"),
-    "no layout": lambda b: replace(b.BANDIT, data=replace(b.BANDIT.data, layout=lambda: 3)),
+    "no layout": lambda b: replace(b.PULLS, data=replace(b.PULLS.data, layout=lambda: 3)),
     "fit gives nothing": lambda b: laid(b, fit=lambda self, episodes: None),
     "tokens beyond": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 2), 7)),
     "negative tokens": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 2), -1)),
@@ -215,11 +215,11 @@ LIES: dict[str, Any] = {
     "ragged targets": lambda b: learning(b, lambda t: [[1.0], [0.5, 0.5]]),
     "targets of one outcome": lambda b: learning(b, lambda t: t[..., :1]),
     "targets of other rounds": lambda b: learning(b, lambda t: t[:, 1:]),
-    "losses of a shape": lambda b: replace(b.BANDIT, data=replace(b.BANDIT.data, losses=lambda p, e, r: p)),
+    "losses of a shape": lambda b: replace(b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: p)),
     "NaN losses": lambda b: replace(
-        b.BANDIT, data=replace(b.BANDIT.data, losses=lambda p, e, r: p[..., 0] * float("nan"))
+        b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: p[..., 0] * float("nan"))
     ),
-    "losses raise": lambda b: replace(b.BANDIT, data=replace(b.BANDIT.data, losses=lambda p, e, r: {}[0])),
+    "losses raise": lambda b: replace(b.PULLS, data=replace(b.PULLS.data, losses=lambda p, e, r: {}[0])),
     "an undeclared parent": lambda b: computing(b, varied={"chances": (("wins",), lambda v: v["wins"] / v["pulls"])}),
     "growing state": lambda b: computing(
         b, varied={"next_wins": (("wins",), lambda v: np.concatenate([v["wins"], v["wins"]], -1))}
@@ -229,18 +229,18 @@ LIES: dict[str, Any] = {
         b, inputs=lambda episodes: {"arm": episodes.arms.T, "reward": episodes.rewards.T}
     ),
     "a missing state": lambda b: computing(b, initial=lambda episodes: {}),
-    "an unknown corruption": lambda b: replace(b.BANDIT, analysis=replace(b.BANDIT.analysis, default_corruption="x")),
-    "an unknown variable": lambda b: replace(b.BANDIT, analysis=replace(b.BANDIT.analysis, probed=("x",))),
+    "an unknown corruption": lambda b: replace(b.PULLS, analysis=replace(b.PULLS.analysis, default_corruption="x")),
+    "an unknown variable": lambda b: replace(b.PULLS, analysis=replace(b.PULLS.analysis, probed=("x",))),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_record_that_lies_is_not_registered(lie, bandit):
+def test_a_record_that_lies_is_not_registered(lie, pulls):
     """Each of these was registered, and trained or compared without a word, or raised deep in torch."""
     before = dict(catalog._REGISTERED)
     with pytest.raises(InputError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tasks.register(LIES[lie](bandit))
+        tasks.register(LIES[lie](pulls))
     assert before == catalog._REGISTERED
 
 

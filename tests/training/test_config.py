@@ -94,7 +94,7 @@ test_each_bad_field_is_refused = refused(
 
 
 def test_unknown_presets_and_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"'expert'; did you mean 'experts'\? Valid: experts, qlearning"):
+    with pytest.raises(InputError, match=r"'expert'; did you mean 'experts'\? Valid: bandit, experts, qlearning"):
         preset("expert", "laptop")
     with pytest.raises(InputError, match="unknown preset of 'experts' 'latop'; did you mean 'laptop'"):
         preset("experts", "latop")

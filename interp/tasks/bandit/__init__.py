@@ -1,0 +1,49 @@
+"""Choosing among arms: all that is particular to this task, whose material is recorded choices and simulated players.
+
+    >>> from interp.tasks import bandit
+    >>> episodes = bandit.sample(n_episodes=2, n_rounds=5, n_arms=2, regime="reversal", seed=0)
+    >>> episodes.choices.shape, episodes.rewards.shape
+    ((2, 5), (2, 5))
+
+:func:`read` takes the long table of the field, a row a trial. No picture (``reports``) lives here.
+"""
+
+from interp.lazy import above, lazies, lazy
+from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
+from interp.tasks.bandit.episodes import REGIMES, BanditEpisodes, read, sample
+
+__all__ = ["REGIMES", "TASK", "BanditEpisodes", "read", "sample"]
+
+TASK = Task(
+    key="bandit",
+    name="a bandit",
+    what="predict which arm a player chooses, from its choices and what they paid",
+    data=Data(
+        **lazies("interp.tasks.bandit.layout", "losses"),
+        layout=lazy("interp.tasks.bandit.layout:BanditRound"),
+        sample=sample,
+        sizes=(Size("n_arms", "arms", "number of arms", minimum=2, default=2),),
+        regimes=lambda: REGIMES,
+    ),
+    algorithms=Algorithms(
+        **lazies("interp.tasks.bandit.algorithms", "records", "families"),
+        battery=lazy("interp.tasks.bandit.episodes:battery"),
+    ),
+    analysis=Analysis(
+        **lazies("interp.tasks.bandit.episodes", "round_inputs", "corruptions"),
+        probed=("arm_values", "logits", "choice_trace", "arm_wins", "pulled", "payoff"),
+        default_corruption="exchange-history",
+        aligned=lambda model: (("arm_values", "latent"), ("payoff", "latent")),
+        claims=lambda model: (("arm_values", None), ("arm_values", None, "state")),
+    ),
+    training=above("goals", "bandit:goal"),
+    report=Reporting(
+        looks={
+            "rescorla_wagner": "vermilion dashed",
+            "choice_kernel": "purple dashed",
+            "win_stay": "amber short",
+            "bayes_thompson": "green short",
+            "fixed_bias": "grey dashdot",
+        }
+    ),
+)

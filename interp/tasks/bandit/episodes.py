@@ -1,0 +1,244 @@
+"""Choices among arms: the episodes, their sampler, the long table that the field uses, and corruptions.
+
+Each round the player chooses an arm and is told what it paid. A model predicts the *choice*: what was recorded of
+people, animals or machines is the material, and a simulated player, an algorithm at its parameters, draws more of it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.algorithm import Algorithm
+from interp.checks import checked, file_path, integer, refuse_beyond_machine
+from interp.errors import InputError, require, require_known
+from interp.files import reading
+from interp.task import BaseEpisodes, Corruption, RoundInputs, corrupted_round, episode_array, exchanged, freeze
+from interp.tasks.bandit.algorithms import rescorla_wagner
+
+_Array = NDArray[Any]
+
+REGIMES: Mapping[str, str] = {
+    "stationary": "each arm pays 1 with a chance from U[.1, .9] that stays",
+    "reversal": "one arm pays 1 with chance .8, the others with .2; every 20 rounds it is another one",
+    "restless": "the chance of each arm begins in U[.1, .9] and takes a normal step of .1 a round, within [.05, .95]",
+}
+"""Name -> how the arms pay."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BanditEpisodes(BaseEpisodes):
+    """What players chose and what it paid.
+
+    Attributes:
+        choices: the arm chosen, counted from 0, ``[episode, round]``.
+        rewards: what it paid, ``[episode, round]``.
+        n_arms: how many arms there are; where it is 0, as many as were chosen, and 2 at least.
+        arms: what each arm is called in the data that it was read from.
+    """
+
+    task: ClassVar[str] = "bandit"
+    by_round: ClassVar[tuple[str, ...]] = ("choices", "rewards")
+
+    choices: _Array
+    rewards: _Array
+    n_arms: int = 0
+    regime: str = "recorded"
+    seed: int | None = None
+    arms: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        choices = episode_array("choices", self.choices, "episode, round", 0, whole=True)
+        rewards = episode_array("rewards", self.rewards, "episode, round")
+        require(choices.size > 0, f"choices must be a non-empty array, got shape {choices.shape}")
+        wanted = f"rewards have shape {rewards.shape} but choices {choices.shape}; give one for each choice"
+        require(rewards.shape == choices.shape, wanted)
+        n_arms = self.n_arms or max(2, int(choices.max()) + 1)
+        fits = 2 <= n_arms > choices.max()
+        require(fits, f"choices must be arms 0 to n_arms - 1 of 2 or more, got {choices.max()} with n_arms={n_arms}")
+        freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
+        super().__post_init__()
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds of the longest episode."""
+        return self.choices.shape[1]
+
+
+@checked
+def sample(
+    n_episodes: int,
+    n_rounds: int,
+    n_arms: int = 2,
+    regime: str = "stationary",
+    seed: int = 0,
+    player: Algorithm | None = None,
+) -> BanditEpisodes:
+    """Draw episodes in which ``player`` chooses: an algorithm, Rescorla-Wagner by default.
+
+    What the arms would pay has a random stream of its own: two players with one seed play the same arms.
+
+    >>> sample(n_episodes=2, n_rounds=5, n_arms=3, regime="reversal", seed=0)
+    BanditEpisodes(2 episodes of 5 rounds, 3 arms, reversal regime, seed 0)
+    """
+    for name, size, least in (("n_episodes", n_episodes, 1), ("n_rounds", n_rounds, 1), ("n_arms", n_arms, 2)):
+        integer(name, size, least)
+    what = f"{n_episodes} episodes of {n_rounds} rounds with {n_arms} arms"
+    refuse_beyond_machine(what, 24.0 * n_episodes * n_rounds * n_arms)
+    require_known("regime", regime, REGIMES)
+    arms, luck = (np.random.default_rng([seed, stream]) for stream in (0, 1))
+    chances = _chances(regime, n_episodes, n_rounds, n_arms, arms)
+    pays = (arms.random(chances.shape) < chances).astype(np.int64)
+    drawn = luck.random((n_rounds, n_episodes, 1))
+    algorithm = rescorla_wagner() if player is None else player
+    choices, rewards = np.zeros((2, n_episodes, n_rounds), np.int64)
+
+    def told(t: int) -> dict[str, _Array]:
+        one = BanditEpisodes(choices[:, t : t + 1], rewards[:, t : t + 1], n_arms)
+        return {key: value[:, 0] for key, value in algorithm.read(one).items()}
+
+    state: Mapping[str, _Array] = algorithm.start(BanditEpisodes(choices, rewards, n_arms))
+    for t in range(n_rounds):
+        likely = algorithm.distribution(algorithm.step(state, told(t))[1])
+        choices[:, t] = (drawn[t] > likely.cumsum(-1)[:, :-1]).sum(-1)
+        rewards[:, t] = pays[np.arange(n_episodes), t, choices[:, t]]
+        state = algorithm.advance(state, told(t))
+    return BanditEpisodes(choices, rewards, n_arms, regime, seed)
+
+
+def _chances(regime: str, n_episodes: int, n_rounds: int, n_arms: int, rng: np.random.Generator) -> _Array:
+    """The chance that each arm pays, ``[episode, round, arm]``."""
+    start = rng.uniform(0.1, 0.9, (n_episodes, 1, n_arms))
+    if regime == "stationary":
+        return np.repeat(start, n_rounds, 1)
+    if regime == "restless":
+        path = [start[:, 0]]
+        for step in rng.normal(0, 0.1, (n_rounds - 1, n_episodes, n_arms)):
+            path.append(np.clip(path[-1] + step, 0.05, 0.95))
+        return np.stack(path, 1)
+    block = np.arange(n_rounds) // 20
+    moves = rng.integers(1, n_arms, (n_episodes, block[-1] + 1))
+    moves[:, 0] = rng.integers(n_arms, size=n_episodes)
+    best = moves.cumsum(1)[:, block] % n_arms
+    return np.where(np.arange(n_arms) == best[..., None], 0.8, 0.2)
+
+
+def battery(n_episodes: int, n_rounds: int, *, n_arms: int, seed: int) -> dict[str, BanditEpisodes]:
+    """Episodes of every regime, by its name: on them algorithms predict differently."""
+    return {regime: sample(n_episodes, n_rounds, n_arms, regime, seed) for regime in REGIMES}
+
+
+_GUESSED = {
+    "participant": ("subjid", "subject", "participant", "id", "sub", "subj"),
+    "choice": ("choice", "action", "response", "key"),
+    "reward": ("reward", "outcome", "payoff", "feedback"),
+    "block": ("block", "session"),
+    "trial": ("trial", "round"),
+}
+"""What a column is called where the user does not say, in small letters."""
+
+
+@checked
+def read(
+    path: str | Path,
+    participant: str | None = None,
+    choice: str | None = None,
+    reward: str | None = None,
+    block: str | None = None,
+    trial: str | None = None,
+) -> BanditEpisodes:
+    """Recorded choices from a table with a row a trial (commas, tabs or semicolons between its columns).
+
+    A row without a choice or a reward is a missed trial. Labels of choices become arms 0, 1, ... in sorted order, and
+    stand in ``arms`` of the result. Trials are in the order of ``trial``, or of the rows where no column says it.
+
+    Args:
+        participant, choice, reward, block, trial: names of columns; common ones are found by themselves. Without a
+            ``block`` a participant has one episode.
+    """
+    import pandas as pd
+
+    path = Path(file_path(path))
+    with reading(path, "give a table with a header and a row a trial"):
+        table = pd.read_csv(path, sep=None, engine="python", encoding="utf-8-sig")
+    given = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
+    columns, listed = dict[str, str](), ", ".join(map(str, table.columns))
+    for role, name in given.items():
+        found = [one for guess in _GUESSED[role] for one in table.columns if str(one).lower() == guess]
+        require(name is None or name in table, f"{str(path)!r} has no column {name!r} ({role}); it has {listed}")
+        if name or found:
+            columns[role] = name or found[0]
+        elif role in ("participant", "choice", "reward"):
+            raise InputError(f"which column of {str(path)!r} is the {role}? Give {role}=NAME, one of {listed}")
+    table = table.rename(columns={name: role for role, name in columns.items()})[list(columns)]
+    table = table.replace(r"^\s*$", np.nan, regex=True)
+    groups = [role for role in ("participant", "block") if role in table]
+    for role in [*groups, *(["trial"] * ("trial" in table))]:
+        empty = np.flatnonzero(table[role].isna())
+        require(not len(empty), f"{columns[role]!r} of {str(path)!r} is empty in row {empty[:1].tolist()}; fill it")
+    if "trial" in table:
+        twice = table[table.duplicated([*groups, "trial"])].head(1).to_dict("records")
+        hint = "name the column of blocks, or leave the column of trials out"
+        require(not twice, f"{str(path)!r} has two rows of one trial, {twice}; {hint}")
+        table = table.sort_values("trial", kind="stable")
+    rewards = pd.to_numeric(table["reward"], errors="coerce")
+    wrong = table["reward"][rewards.isna() & table["reward"].notna()].head(1).tolist()
+    require(not wrong, f"{columns['reward']!r} of {str(path)!r} must hold numbers, got {wrong}")
+    labels = sorted(table["choice"].dropna().unique().tolist(), key=lambda label: (isinstance(label, str), label))
+    require(len(labels) > 1, f"{columns['choice']!r} of {str(path)!r} must hold two choices or more, got {labels}")
+    table = table.assign(choice=table["choice"].map({label: i for i, label in enumerate(labels)}), reward=rewards)
+    every = [(key[0], one) for key, one in table.groupby(groups, sort=False)]
+    played = [(who, one) for who, one in every if one[["choice", "reward"]].notna().all(axis=1).any()]
+    if absent := len(every) - len(played):
+        told = f"{absent} of {len(every)} episodes of {str(path)!r} have no trial with a choice and a reward"
+        warnings.warn(f"{told}; they are left out", stacklevel=3)
+    return BanditEpisodes.of(
+        choices=[one["choice"].to_numpy() for _, one in played],
+        rewards=[one["reward"].to_numpy() for _, one in played],
+        participants=[who if isinstance(who, str) else f"{who:g}" for who, _ in played],
+        n_arms=len(labels),
+        arms=tuple(label if isinstance(label, str) else f"{label:g}" for label in labels),
+    )
+
+
+def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
+    """Choice and reward of each round, then also which arm paid: what one round says by itself."""
+    pulled = np.eye(episodes.n_arms)[episodes.choices]
+    plain = np.concatenate([pulled, episodes.rewards[..., None]], -1)
+    _, kinds = np.unique(episodes.rewards, return_inverse=True)
+    kinds = kinds.reshape(episodes.rewards.shape)
+    products = np.concatenate([plain, pulled * episodes.rewards[..., None]], -1)
+    return RoundInputs((plain, products), np.stack([episodes.choices, kinds], -1))
+
+
+@checked
+def exchange_history(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
+    """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
+    t = corrupted_round(episodes, round, history=True)
+    choices, rewards = (exchanged(values, t) for values in (episodes.choices, episodes.rewards))
+    return episodes, replace(episodes, choices=choices, rewards=rewards)
+
+
+@checked
+def flip_reward(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
+    """The least reward of these episodes in place of the largest in one round, and the other way round."""
+    t, rewards = corrupted_round(episodes, round), episodes.rewards.copy()
+    rewards[:, t] = rewards.min() + rewards.max() - rewards[:, t]
+    return episodes, replace(episodes, rewards=rewards)
+
+
+def corruptions() -> tuple[Corruption, ...]:
+    """What patching changes in episodes of this task."""
+    return (
+        Corruption("flip-reward", "flip the reward", 1, flip_reward),
+        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
+    )

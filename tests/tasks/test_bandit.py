@@ -1,0 +1,173 @@
+"""Choosing among arms: episodes, simulated players, the algorithms against plain loops, and the reader."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import interp
+from interp import tasks
+from interp.errors import InputError
+from interp.tasks import bandit
+from interp.tasks.bandit import algorithms
+from interp.tasks.bandit.episodes import exchange_history, flip_reward
+from tests.refusals import refused
+
+
+def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
+    """Chances of each arm by a plain loop over one episode at a time, written apart from the equations."""
+    found = np.zeros((len(episodes), episodes.n_rounds, episodes.n_arms))
+    for e in range(len(episodes)):
+        values, last = [0.0] * episodes.n_arms, None
+        for t in range(episodes.n_rounds):
+            scores = [beta * value + (stays if arm == last else 0.0) for arm, value in enumerate(values)]
+            found[e, t] = np.exp(scores) / np.exp(scores).sum()
+            last = int(episodes.choices[e, t])
+            error = episodes.rewards[e, t] - values[last]
+            values = [value * (1 - (forgets if arm != last else 0)) for arm, value in enumerate(values)]
+            values[last] += (gain if error > 0 else loss) * error
+    return found
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "by"),
+    [
+        (algorithms.rescorla_wagner(0.4, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0}),
+        (algorithms.two_rates(0.7, 0.1, 3.0), {"gain": 0.7, "loss": 0.1, "beta": 3.0}),
+        (algorithms.forgetting(0.4, 0.3, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0, "forgets": 0.3}),
+        (algorithms.perseveration(0.4, 1.5, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0, "stays": 1.5}),
+    ],
+    ids=lambda one: getattr(one, "key", ""),
+)
+def test_learners_are_those_of_a_plain_loop(algorithm, by):
+    episodes = bandit.sample(3, 30, 3, "reversal", seed=1)
+    found = algorithm.distribution(algorithm.run(episodes))
+    np.testing.assert_allclose(found, by_hand(episodes, **by), atol=1e-12)
+
+
+def test_rivals_do_what_their_names_say():
+    episodes = bandit.BanditEpisodes([[0, 0, 1, 1]], [[1, 0, 0, 1]], n_arms=3)
+
+    def chances(make, *of):
+        algorithm = make(*of)
+        return algorithm.distribution(algorithm.run(episodes))[0]
+
+    shifts = [[1 / 3] * 3, [0.9, 0.05, 0.05], [0.2, 0.4, 0.4], [0.4, 0.2, 0.4]]
+    np.testing.assert_allclose(chances(algorithms.win_stay, 0.9, 0.8), shifts)
+    habit = np.array([[0, 0, 0], [0.5, 0, 0], [0.75, 0, 0], [0.375, 0.5, 0]])
+    np.testing.assert_allclose(
+        np.log(chances(algorithms.choice_kernel, 0.5, 1.0)), habit - np.log(np.exp(habit).sum(-1, keepdims=True))
+    )
+    np.testing.assert_allclose(chances(algorithms.fixed_bias, 0.5), [[0.5, 0.25, 0.25]] * 4)
+    # Beta(1, 1), then Beta(2, 1): means 1/2 and 2/3, standard deviations sqrt(1/12) and sqrt(1/18).
+    ucb = chances(algorithms.bayes_ucb, 1.0, 1.0)[1]
+    assert np.log(ucb[0] / ucb[1]) == pytest.approx(2 / 3 - 1 / 2 + np.sqrt(1 / 18) - np.sqrt(1 / 12))
+    rng = np.random.default_rng(0)
+    draws = rng.normal([2 / 3, 1 / 2, 1 / 2], np.sqrt([1 / 18, 1 / 12, 1 / 12]), (200_000, 3)).argmax(1)
+    np.testing.assert_allclose(chances(algorithms.bayes_thompson)[1], np.bincount(draws) / len(draws), atol=0.004)
+
+
+@pytest.mark.parametrize("regime", bandit.REGIMES)
+def test_a_simulated_player_chooses_as_its_algorithm_says(regime):
+    player = algorithms.rescorla_wagner(0.5, 3.0)
+    episodes = bandit.sample(200, 40, 2, regime, 0, player)
+    likely = player.distribution(player.run(episodes))
+    chosen = np.take_along_axis(likely, episodes.choices[..., None], -1)[..., 0]
+    assert (likely**2).sum(-1).mean() == pytest.approx(chosen.mean(), abs=0.01)  # as often as it is likely
+    again = bandit.sample(200, 40, 2, regime, 0, player)
+    assert (again.choices == episodes.choices).all() and (again.rewards == episodes.rewards).all()
+    # Rewards follow what arms pay, not the player: one that chooses at random earns less.
+    random = bandit.sample(200, 40, 2, regime, 0, algorithms.fixed_bias())
+    assert random.rewards.mean() + 0.02 < episodes.rewards.mean()
+
+
+def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
+    episodes = bandit.BanditEpisodes([[0, 2]], [[-1.5, 2.0]])
+    layout = tasks.get("bandit").layout(n_arms=3)
+    told = layout.encode(episodes)
+    words = [[layout.vocabulary[token] for token in row] for row in told.tokens[0].tolist()]
+    assert words[1][2:] == ["cue", "choice?", "arm_3", "reward", "w?"] and words[0][4] == "arm_1"
+    assert told.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0] and told.values.count_nonzero() == 2
+    assert layout.outcomes == ("arm_1", "arm_2", "arm_3") and layout.position("choice") > layout.predict_position
+    with pytest.raises(InputError, match="3 arms but this model's layout serves 2 arms"):
+        tasks.get("bandit").layout(n_arms=2).encode(episodes)
+
+
+def test_corruptions_change_what_they_say():
+    episodes = bandit.sample(4, 6, seed=0)
+    clean, flipped = flip_reward(episodes, -2)
+    assert clean is episodes and (flipped.rewards[:, 4] == 1 - episodes.rewards[:, 4]).all()
+    assert (np.delete(flipped.rewards, 4, 1) == np.delete(episodes.rewards, 4, 1)).all()
+    _, other = exchange_history(episodes, 3)
+    assert (other.choices[0, :3] == episodes.choices[1, :3]).all() and (
+        other.choices[:, 3:] == episodes.choices[:, 3:]
+    ).all()
+
+
+test_what_are_no_choices_is_refused = refused(
+    ({"choices": [[0, 1]], "rewards": [[1]]}, r"rewards have shape \(1, 1\) but choices \(1, 2\)"),
+    (
+        {"choices": [[0, 2]], "rewards": [[1, 0]], "n_arms": 2},
+        "choices must be arms 0 to n_arms - 1 of 2 or more, got 2",
+    ),
+    ({"choices": [[0, 0]], "rewards": [[1, 0]], "n_arms": 1}, "of 2 or more, got 0 with n_arms=1"),
+    ({"choices": [[0, -1]], "rewards": [[1, 0]]}, "choices must be whole numbers >= 0, got -1"),
+    by=lambda fields: bandit.BanditEpisodes(**fields),
+)
+
+
+def test_a_gru_of_two_units_is_a_machine_of_this_task():
+    from interp.machines.learners import learner
+
+    machine = learner("gru", "bandit", width=2, sizes={"n_arms": 3})
+    interp.check_machine(machine)
+    assert interp.rollout(machine, bandit.sample(3, 5, 3, seed=0)).predictions.shape == (3, 5, 3)
+
+
+@pytest.fixture
+def long_table():
+    """Two people with two blocks of which one is shorter, a trial that was missed, and rows in no order."""
+    rows = [("ann", 1, t, "left" if t % 2 else "right", t % 3 / 2) for t in (3, 1, 2)]
+    rows += [("bob", 2, 1, "left", 1.0), ("bob", 1, 1, None, None), ("bob", 1, 2, "right", 0.0)]
+    return pd.DataFrame(rows, columns=["Subject", "block", "trial", "key", "outcome"])
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";"])
+def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
+    long_table.to_csv(tmp_path / "data.txt", sep=separator, index=False)
+    episodes = bandit.read(tmp_path / "data.txt")
+    assert episodes.participants.tolist() == ["ann", "bob", "bob"] and episodes.arms == ("left", "right")
+    assert episodes.lengths.tolist() == [3, 1, 2] or episodes.lengths.tolist() == [3, 2, 1]
+    by_length = dict(zip(episodes.lengths.tolist(), range(3), strict=True))
+    assert episodes.choices[by_length[3]].tolist() == [0, 1, 0]  # trials 1, 2, 3
+    assert episodes.rewards[by_length[3]].tolist() == [0.5, 1.0, 0.0]
+    assert episodes.counted[by_length[2]].tolist() == [False, True, False]
+    assert episodes.counted.sum() == 5 and episodes.regime == "recorded"
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "message"),
+    [
+        (
+            lambda t: t.rename(columns={"key": "pressed"}),
+            {},
+            r"is the choice\? Give choice=NAME, one of Subject, block",
+        ),
+        (lambda t: t, {"reward": "points"}, r"has no column 'points' \(reward\); it has Subject, block"),
+        (lambda t: t.assign(outcome="won"), {}, r"'outcome' of .* must hold numbers, got \['won'\]"),
+        (lambda t: t.assign(key="left"), {}, r"must hold two choices or more, got \['left'\]"),
+        (lambda t: t.assign(Subject=[*["ann"] * 5, None]), {}, r"'Subject' of .* is empty in row \[5\]"),
+        (lambda t: t.assign(trial=1), {}, "two rows of one trial"),
+    ],
+)
+def test_a_table_that_says_too_little_is_refused(change, given, message, long_table, tmp_path):
+    change(long_table).to_csv(tmp_path / "data.csv", index=False)
+    with pytest.raises(InputError, match=message):
+        bandit.read(tmp_path / "data.csv", **given)
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot read"):
+        bandit.read(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(InputError, match="give a table with a header and a row a trial"):
+        bandit.read(tmp_path / "empty.csv")
