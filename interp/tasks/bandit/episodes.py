@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm
-from interp.checks import checked, file_path, integer, refuse_beyond_machine
+from interp.checks import checked, file_path, integer, number, refuse_beyond_machine
 from interp.errors import InputError, require, require_known
 from interp.files import reading
 from interp.task import BaseEpisodes, Corruption, RoundInputs, corrupted_round, episode_array, exchanged, freeze
@@ -40,11 +40,11 @@ class BanditEpisodes(BaseEpisodes):
         choices: the arm chosen, counted from 0, ``[episode, round]``.
         rewards: what it paid, ``[episode, round]``.
         n_arms: how many arms there are; where it is 0, as many as were chosen, and 2 at least.
-        arms: what each arm is called in the data that it was read from.
+        arms: what each arm is called in the data that it was read from; ``scale``: what 1 of a reward is there.
     """
 
     task: ClassVar[str] = "bandit"
-    by_round: ClassVar[tuple[str, ...]] = ("choices", "rewards")
+    round_arrays: ClassVar[tuple[str, ...]] = ("choices", "rewards")
 
     choices: _Array
     rewards: _Array
@@ -52,6 +52,7 @@ class BanditEpisodes(BaseEpisodes):
     regime: str = "recorded"
     seed: int | None = None
     arms: tuple[str, ...] = ()
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         choices = episode_array("choices", self.choices, "episode, round", 0, whole=True)
@@ -155,6 +156,7 @@ def read(
     reward: str | None = None,
     block: str | None = None,
     trial: str | None = None,
+    scale: float | None = None,
 ) -> BanditEpisodes:
     """Recorded choices from a table with a row a trial (commas, tabs or semicolons between its columns).
 
@@ -164,6 +166,7 @@ def read(
     Args:
         participant, choice, reward, block, trial: names of columns; common ones are found by themselves. Without a
             ``block`` a participant has one episode.
+        scale: what a reward is divided by, so that inverse temperatures can be compared; the largest magnitude if None.
     """
     import pandas as pd
 
@@ -193,9 +196,14 @@ def read(
     rewards = pd.to_numeric(table["reward"], errors="coerce")
     wrong = table["reward"][rewards.isna() & table["reward"].notna()].head(1).tolist()
     require(not wrong, f"{columns['reward']!r} of {str(path)!r} must hold numbers, got {wrong}")
+    if scale is None:
+        scale = float(rewards.abs().max()) or 1.0
+    require(number("scale", scale) > 0, f"scale must be above 0, got {scale}")
     labels = sorted(table["choice"].dropna().unique().tolist(), key=lambda label: (isinstance(label, str), label))
     require(len(labels) > 1, f"{columns['choice']!r} of {str(path)!r} must hold two choices or more, got {labels}")
-    table = table.assign(choice=table["choice"].map({label: i for i, label in enumerate(labels)}), reward=rewards)
+    table = table.assign(
+        choice=table["choice"].map({label: i for i, label in enumerate(labels)}), reward=rewards / scale
+    )
     every = [(key[0], one) for key, one in table.groupby(groups, sort=False)]
     played = [(who, one) for who, one in every if one[["choice", "reward"]].notna().all(axis=1).any()]
     if absent := len(every) - len(played):
@@ -206,6 +214,7 @@ def read(
         rewards=[one["reward"].to_numpy() for _, one in played],
         participants=[who if isinstance(who, str) else f"{who:g}" for who, _ in played],
         n_arms=len(labels),
+        scale=scale,
         arms=tuple(label if isinstance(label, str) else f"{label:g}" for label in labels),
     )
 
