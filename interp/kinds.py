@@ -13,7 +13,9 @@ import math
 import reprlib
 import types
 import typing
+from abc import ABCMeta
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -48,26 +50,38 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
     """``value`` as ``kind``, or :data:`NO`."""
+    return _judge(kind)(value, finite)
+
+
+@cache
+def _judge(kind: Any) -> Callable[[Any, bool], Any]:
+    """What turns a value into ``kind`` or :data:`NO`, worked out once: fits make records a hundred thousand times."""
     if kind in FREE:
-        return value
+        return lambda value, finite: value
     if kind in _SCALARS:
-        return _SCALARS[kind](value, finite)
+        return _SCALARS[kind]
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in _UNIONS:
-        found = (fitted(part, value, finite) for part in parts)
-        return next((one for one in found if one is not NO), NO)
+        judges = [_judge(part) for part in parts]
+        return lambda value, finite: next((v for judge in judges if (v := judge(value, finite)) is not NO), NO)
     if origin in _LISTS:
-        return _list(origin, parts, value, finite)
-    if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, origin):
-        return _mapping(parts, value, finite)
+        return lambda value, finite: _list(origin, parts, value, finite)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return lambda value, finite: _mapping(parts, value, finite) if isinstance(value, origin) else NO
+    kind = origin if origin in (np.ndarray, Callable) else kind
+    if type(kind) in (type, ABCMeta):
+        return lambda value, finite: value if isinstance(value, kind) else NO
     from beartype.door import is_bearable
     from jaxtyping import Float, Num, jaxtyped
 
     if getattr(kind, "dtype", None) is Float:  # integers are numbers, too
         kind = Num[kind.array_type, kind.dim_str]
-    kind = origin if origin is np.ndarray else kind
-    with jaxtyped("context"):  # names of axes are this value's own, whatever is checked around it
-        return value if is_bearable(value, kind) else NO
+
+    def bearable(value: Any, finite: bool) -> Any:
+        with jaxtyped("context"):  # names of axes are this value's own, whatever is checked around it
+            return value if is_bearable(value, kind) else NO
+
+    return bearable
 
 
 def _real(value: Any, finite: bool) -> Any:
