@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -112,12 +113,6 @@ def exact_sets(model: Machine, episodes: ReachabilityEpisodes, read: Read, seed:
 # Is the recurrence needed?
 
 
-def _frozen() -> Hook:
-    """A forward hook that gives every round what the first hooked one read: one thought, repeated."""
-    kept: dict[str, Tensor] = {}
-    return _HOOK, lambda latents, hook: kept.setdefault("first", latents)
-
-
 def _discrete(read: Read, write: Write, seed: int) -> Hook:
     """A forward hook that keeps one of the nodes that a thought added, all of them equally likely."""
     generator = torch.Generator().manual_seed(seed)
@@ -144,11 +139,12 @@ def controlled(
 
     ``read`` and ``write`` are as :func:`codec` gives them; a handwired transformer's own when None.
     """
-    rounds = range(episodes.n_rounds)
+    rounds, kept = range(episodes.n_rounds), dict[str, Tensor]()
     hooks: dict[str, tuple[Sequence[int], Hook]] = {
         "cut": (rounds, cut(model)),
         "reset": (rounds[len(rounds) // 2 :][:1], cut(model)),
-        "frozen": (rounds[1:], _frozen()),
+        # One thought, repeated: every round reads what the first hooked one read.
+        "frozen": (rounds[1:], (_HOOK, lambda latents, hook: kept.setdefault("first", latents))),
     }
     if len(episodes) > 1:
         hooks["swapped"] = rounds, swap()
@@ -249,18 +245,6 @@ _N_FITTED, _FITTED_SEED = 256, 10_007
 the seed of the episodes that are studied."""
 
 
-def _by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: int = 0) -> pd.DataFrame:
-    """Accuracy by depth and round, one row each, with a 95 % bootstrap interval; ``key`` names the predictor."""
-    right = episodes.correct(np.asarray(predictions, dtype=np.float64))
-    rows = []
-    for depth in np.unique(episodes.depths):
-        at = episodes.depths == depth
-        predictor = {"regime": episodes.regime, "key": key, "depth": int(depth)}
-        for t in range(episodes.n_rounds):
-            rows.append({**predictor, "round": t, **vars(mean_interval(right[at, t], seed=seed)), "n": int(at.sum())})
-    return pd.DataFrame(rows)
-
-
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
     """How sets are read and written: a handwired transformer's own maps, others' fitted on matched graphs."""
     n_fitted = min(n_episodes, _N_FITTED)
@@ -269,13 +253,21 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
 
 
 def answers(model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0) -> pd.DataFrame:
-    """Accuracy by depth and round of the model, of every algorithm, and of the model with its latent taken away."""
+    """Accuracy by depth and round, a row each with its 95 % interval: the model, every algorithm (``key``), and the
+    model with its latent taken away."""
     predicted = {MODEL: rollout(model, episodes).predictions.double().numpy(force=True)}
     for record in records():
         predicted[record.key] = record.make().run(episodes)["prediction"]
     for key, run in controlled(model, episodes, read, write, seed).items():
         predicted[key] = run.predictions.double().numpy(force=True)
-    return pd.concat([_by_round(p, episodes, key, seed) for key, p in predicted.items()], ignore_index=True)
+    rows = []
+    for key, predictions in predicted.items():
+        right = episodes.correct(np.asarray(predictions, dtype=np.float64))
+        for depth, t in product(np.unique(episodes.depths), range(episodes.n_rounds)):
+            at = episodes.depths == depth
+            of = {"regime": episodes.regime, "key": key, "depth": int(depth), "round": t, "n": int(at.sum())}
+            rows.append(of | vars(mean_interval(right[at, t], seed=seed)))
+    return pd.DataFrame(rows)
 
 
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:

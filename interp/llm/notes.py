@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -192,40 +192,27 @@ def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[st
     return found
 
 
-@dataclass(frozen=True)
-class _CountCheck:
-    """A note's tallies against the truth after the same round.
-
-    Attributes:
-        readable, exact: every expert has a tally; every tally is right.
-        mean_error: mean absolute error of the readable counts of right predictions; NaN where none is readable.
-        best, worst: whether the note's best (worst) expert is one of the truly best (worst) so far; None where not
-            readable or all tie.
-        most_accurate, least_accurate: whether it alone is the most (least) reliable one; None where not readable.
-    """
-
-    readable: bool
-    exact: bool
-    mean_error: float
-    best: bool | None = None
-    worst: bool | None = None
-    most_accurate: bool | None = None
-    least_accurate: bool | None = None
-
-
 def check_counts(
     note: str, correct_so_far: NDArray[np.int64], n_rounds: int, reliability: NDArray[np.float64] | None = None
-) -> _CountCheck:
+) -> dict[str, Any]:
     """Compare the tallies in ``note`` with ``correct_so_far`` Int[expert] after ``n_rounds`` rounds, and where
-    ``reliability`` Float[expert] is given with that."""
+    ``reliability`` Float[expert] is given with that.
+
+    - readable, exact: every expert has a tally; every tally is right;
+    - mean_error: mean absolute error of the readable counts of right predictions; NaN where none is readable;
+    - best, worst: whether the note's best (worst) expert is one of the truly best (worst) so far; None where not
+      readable or all tie;
+    - most_accurate, least_accurate: whether it alone is the most (least) reliable one; None where not readable.
+    """
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
     errors = [
         abs(counts[letter][0] - true) for letter, true in zip(letters, correct_so_far, strict=True) if letter in counts
     ]
     error = float(np.mean(errors)) if errors else float("nan")
+    named = ("best", "worst", "most_accurate", "least_accurate")
     if len(counts) < len(letters):
-        return _CountCheck(False, False, error)
+        return {"readable": False, "exact": False, "mean_error": error, **dict.fromkeys(named)}
     exact = not any(errors) and all(counts[letter][1] == n_rounds for letter in letters)
     shares = np.array([counts[letter][0] / counts[letter][1] for letter in letters])
     picked: list[bool | None] = []
@@ -235,7 +222,8 @@ def check_counts(
         picked.append(None if len(top) == len(shares) else bool((truth[top] == truth.max()).all()))
     if reliability is not None:
         picked += [top.tolist() == [int((sign * reliability).argmax())] for sign, top in tops]
-    return _CountCheck(True, exact, error, *picked)
+    picked += [None] * (len(named) - len(picked))
+    return {"readable": True, "exact": exact, "mean_error": error, **dict(zip(named, picked, strict=True))}
 
 
 def write_counts(correct: Sequence[int], n_rounds: int) -> str:
@@ -248,44 +236,23 @@ def write_counts(correct: Sequence[int], n_rounds: int) -> str:
 FORMATS = ("counter", "round list", "conditional counter", "last-step", "other")
 
 
-@dataclass(frozen=True)
-class _NoteFormat:
-    """A note's format and the features that decided it.
+def classify(note: str, n_experts: int = 4) -> dict[str, Any]:
+    """The ``format`` of a note, one of :data:`FORMATS`, by the rules above, and the features that decided it.
 
-    Attributes:
-        tallied: experts with a tally; ``conditional``: tallies under outcome 0 and under outcome 1, 0 unless both.
-        round_marks: rounds referred to by a mark; ``entries``: marks that begin an entry; ``leading_mark``: the note
-            begins with one; ``round_numbers``: rounds referred to by number, in lists too.
-        records: whole records of one round; ``sequences``: experts (and labels) with a sequence over rounds;
-            ``labels``: labels given.
-        vague: a word of vague frequency or a condition; ``verdict``: says who was right, or what was said.
-    """
+    - tallied: experts with a tally; conditional: tallies under outcome 0 and under outcome 1, 0 unless both;
+    - round_marks: rounds referred to by a mark; entries: marks that begin an entry; leading_mark: the note begins with
+      one; round_numbers: rounds referred to by number, in lists too;
+    - records: whole records of one round; sequences: experts with a sequence over rounds, where one of 3 or more labels
+      counts as two; labels: labels given;
+    - vague: a word of vague frequency or a condition; verdict: says who was right, or what was said.
 
-    format: str
-    tallied: int
-    conditional: int
-    round_marks: int
-    entries: int
-    leading_mark: bool
-    round_numbers: int
-    records: int
-    sequences: int
-    labels: int
-    vague: bool
-    verdict: bool
-    words: int
-
-
-def classify(note: str, n_experts: int = 4) -> _NoteFormat:
-    """The format of a note, one of :data:`FORMATS`, by the rules above.
-
-    >>> classify("A:45/100, B:94/100, C:69/100, D:77/100").format
+    >>> classify("A:45/100, B:94/100, C:69/100, D:77/100")["format"]
     'counter'
-    >>> classify("A 3, B 8, C 5, D 6 out of 9").format
+    >>> classify("A 3, B 8, C 5, D 6 out of 9")["format"]
     'counter'
-    >>> classify("A:1,0,1 B:0,0,1 C:1,1,1 D:0,1,0 label:1,0,1").format
+    >>> classify("A:1,0,1 B:0,0,1 C:1,1,1 D:0,1,0 label:1,0,1")["format"]
     'round list'
-    >>> classify("A correct; B,C,D wrong").format
+    >>> classify("A correct; B,C,D wrong")["format"]
     'last-step'
     """
     letters = "".join(expert_letters(n_experts))
@@ -303,8 +270,10 @@ def classify(note: str, n_experts: int = 4) -> _NoteFormat:
         and not re.search(r"\bwho\b", sentence)
         for sentence in re.split(r"[.;\n]", note)
     )
-    found = _NoteFormat(
-        format="",
+    # "A sunny correct" is what an expert said in one round, and that it was right: one value, not two.
+    said = [(one, len(_RE.said_and_right.findall(one.text)) == 1) for one in mentions(note, n_experts)]
+    series = {letter for one, once in said if not once and _RE.history.match(one.text) for letter in one.letters}
+    found = SimpleNamespace(
         tallied=n_experts if len(shares) >= 2 and rates else len(_tallied(note, n_experts)),
         conditional=_conditional(note, n_experts),
         round_marks=marks,
@@ -312,7 +281,7 @@ def classify(note: str, n_experts: int = 4) -> _NoteFormat:
         leading_mark=leading,
         round_numbers=marks + sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists),
         records=_records(note, letters),
-        sequences=_sequences(note, n_experts),
+        sequences=len(series) + 2 * bool(_RE.labels.search(note)),
         labels=len(_RE.label.findall(note)),
         vague=bool(_RE.vague.search(note)),
         verdict=verdict,
@@ -331,7 +300,7 @@ def classify(note: str, n_experts: int = 4) -> _NoteFormat:
         decided = "counter"
     elif found.vague:
         decided = "other"
-    return replace(found, format=decided)
+    return {"format": decided, **vars(found)}
 
 
 def _marks(note: str, letters: str) -> tuple[int, int, bool]:
@@ -381,14 +350,6 @@ def _records(note: str, letters: str) -> int:
     label = r"(?:->|→|=>|/|=|:|,?\s*(?:label|outcome|truth|y)\b\W*)\s*[01](?![\d/])"
     right = rf"{_RE.word}\s*\({name}(?:[,\s]+{name})*\)"
     return rows + len(re.findall(rf"{votes}\s*{label}", note)) + len(re.findall(right, note, re.IGNORECASE))
-
-
-def _sequences(note: str, n_experts: int) -> int:
-    """Experts with a sequence over rounds; a sequence of 3 or more labels counts as two."""
-    # "A sunny correct" is what an expert said in one round, and that it was right: one value, not two.
-    said = [(one, len(_RE.said_and_right.findall(one.text)) == 1) for one in mentions(note, n_experts)]
-    found = {letter for one, once in said if not once and _RE.history.match(one.text) for letter in one.letters}
-    return len(found) + 2 * bool(_RE.labels.search(note))
 
 
 def _conditional(note: str, n_experts: int) -> int:

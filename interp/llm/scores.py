@@ -341,8 +341,8 @@ def note_table(runs: Sequence[LLMRun]) -> NoteTable:
             if whole is not None:
                 note = whole[:LONGEST_NOTE]  # an imported note may be longer
                 row = {**dict(zip(_GROUP, run.group, strict=True)), "index": run.index, "round": t + 1}
-                row |= {"last_round": run.rounds, **vars(classify(note, run.advice.shape[1]))}
+                row |= {"last_round": run.rounds, **classify(note, run.advice.shape[1])}
                 row |= {"note": whole, "chars": len(whole)}
-                row |= vars(check_counts(note, correct[t], t + 1, run.reliability))
+                row |= check_counts(note, correct[t], t + 1, run.reliability)
                 rows.append(row | {"prompt_tokens": run.prompt_tokens[t]})
     return NoteTable(pd.DataFrame(rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]))

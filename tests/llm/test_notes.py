@@ -16,7 +16,7 @@ from interp.llm.notes import FORMATS, check_counts, classify, read_counts, write
 from tests.llm.note_rules import LABELLED, table
 from tests.llm.players import PAGE
 
-FOUND = [classify(note).format for note in LABELLED["note"]]
+FOUND = [classify(note)["format"] for note in LABELLED["note"]]
 
 
 def test_the_labelled_set_covers_every_format_in_every_part() -> None:
@@ -69,12 +69,12 @@ FORMS = json.loads(Path(__file__).with_name("forms.json").read_text("utf-8"))
 def test_the_classes_that_were_missed_are_not(row: dict[str, str]) -> None:
     """Histories by expert, single records, check marks, accurate, counts without a slash, round numbers beside
     tallies: one example of each, so that the claim can be read."""
-    assert classify(row["note"]).format == row["format"]
+    assert classify(row["note"])["format"] == row["format"]
 
 
 def test_features_come_with_the_verdict() -> None:
     found = classify("Round 1: A 1/1, B often wrong")
-    assert (found.tallied, found.entries, found.leading_mark, found.vague) == (1, 1, True, True)
+    assert [found[name] for name in ("tallied", "entries", "leading_mark", "vague")] == [1, 1, True, True]
 
 
 def test_a_note_of_any_length_is_read_in_no_time() -> None:
@@ -102,7 +102,7 @@ def test_what_the_counter_writes_is_read_back(correct: list[int]) -> None:
     note = write_counts(correct, rounds)
     counts = read_counts(note, len(correct))
     assert [counts[letter] for letter in sorted(counts)] == [(hits, rounds) for hits in correct]
-    assert classify(note).format == "counter"
+    assert classify(note)["format"] == "counter"
 
 
 @pytest.mark.parametrize("row", [row for row in FORMS if "counts" in row], ids=lambda row: row["note"])
@@ -113,13 +113,14 @@ def test_counts_in_other_forms(row: dict[str, Any]) -> None:
 def test_counts_are_checked_against_the_truth() -> None:
     truth = np.array([45, 94, 69, 77])
     right = check_counts("A:45/100, B:94/100, C:69/100, D:77/100", truth, 100)
-    assert right.readable and right.exact and right.mean_error == 0 and right.best and right.worst
+    assert right["readable"] and right["exact"] and right["mean_error"] == 0 and right["best"] and right["worst"]
     off = check_counts("A:45/100, B:60/100, C:69/100, D:77/100", truth, 100)
-    assert off.readable and not off.exact and off.mean_error == 34 / 4 and off.best is False and off.worst
-    assert not check_counts("A:45/99, B:94/99, C:69/99, D:77/99", truth, 100).exact, "wrong number of rounds"
+    assert off["readable"] and not off["exact"] and off["mean_error"] == 34 / 4
+    assert off["best"] is False and off["worst"]
+    assert not check_counts("A:45/99, B:94/99, C:69/99, D:77/99", truth, 100)["exact"], "wrong number of rounds"
     part = check_counts("B:94/100", truth, 100)
-    assert not part.readable and part.best is None and part.mean_error == 0
-    assert check_counts("A:1/2, B:1/2, C:1/2, D:1/2", np.array([1, 2, 1, 1]), 2).best is None, "a tie names nobody"
+    assert not part["readable"] and part["best"] is None and part["mean_error"] == 0
+    assert check_counts("A:1/2, B:1/2, C:1/2, D:1/2", np.array([1, 2, 1, 1]), 2)["best"] is None, "a tie names nobody"
 
 
 def test_json_lines_are_one_note_each() -> None:

@@ -27,7 +27,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import special
 
-from interp.checks import checked, non_empty
+from interp.checks import checked
 from interp.display import Scores
 from interp.errors import InputError, require
 from interp.evaluation.experts import regret
@@ -39,7 +39,7 @@ from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.experts.predictors import PREDICTORS, Baseline, ExpertRun, bayes, horizon_eta, weighted_majority
+from interp.tasks.experts.predictors import PREDICTORS, ExpertRun, bayes, horizon_eta, weighted_majority
 
 _PerRound = Float[np.ndarray, "episode round"]
 ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
@@ -59,25 +59,10 @@ def training_prior(model: Machine) -> list[str]:
     return fixed or trained[:1]
 
 
-def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
+def best_eta(episodes: ExpertEpisodes) -> float:
     """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
-    etas = non_empty("etas", etas, "learning rates")
-    made = [regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes).sum() for eta in etas]
-    return float(etas[int(np.argmin(made))])
-
-
-def _baselines(prior: list[str], eta: float) -> dict[str, Baseline]:
-    """The predictors of :data:`BASELINES`, by key.
-
-    ``prior`` names the regimes that the model was trained on; ``eta`` is the best learning rate for the episodes.
-    """
-    best = partial(weighted_majority, eta=eta)
-    trained = f"Bayes predictor, prior of {' or '.join(map(repr, prior))}"
-    own = {
-        "weighted_majority_best": Baseline("weighted_majority_best", f"weighted majority, best eta {eta:.2g}", best),
-        "bayes_training": Baseline("bayes_training", trained, partial(bayes, prior=prior)),
-    }
-    return {key: own.get(key) or PREDICTORS[key] for key in BASELINES}
+    made = [regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes).sum() for eta in ETAS]
+    return ETAS[int(np.argmin(made))]
 
 
 def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
@@ -139,13 +124,20 @@ def evaluate(
     records = [get_regime(regime) for regime in (fitting_regimes(model) if regimes is None else regimes)]
     require(len(records) > 0, "no regime to evaluate on; give at least one")
     prior = training_prior(model)
+    trained = " or ".join(map(repr, prior))
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     curves = []
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
-        runs = {key: (a.name, a.run(episodes)) for key, a in _baselines(prior, best_eta(episodes)).items()}
-        runs = {MODEL: (model.name, ExpertRun(predict(model, episodes))), **runs}
+        eta = best_eta(episodes)
+        own = {
+            "weighted_majority_best": (f"weighted majority, best eta {eta:.2g}", partial(weighted_majority, eta=eta)),
+            "bayes_training": (f"Bayes predictor, prior of {trained}", partial(bayes, prior=prior)),
+        }
+        known = {key: own.get(key) or (PREDICTORS[key].name, PREDICTORS[key].run) for key in BASELINES}
+        runs = {MODEL: (model.name, ExpertRun(predict(model, episodes)))}
+        runs |= {key: (name, run(episodes)) for key, (name, run) in known.items()}
         bound = runs["bayes"][1]
         named = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
         beyond: dict[str, Any] = {"reference": bound.predictions, "reference_name": named, "seed": seed}
@@ -182,19 +174,17 @@ def over_lengths(
     *,
     n_episodes: int = 128,
     n_rounds: int = LONGEST,
-    n_experts: int | None = None,
-    regime: str = "uniform",
     windows: Sequence[tuple[int, int]] = _WINDOWS,
     seed: int = 2,
 ) -> Scores:
     """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of long episodes.
 
-    "accuracy", "excess_log_loss" and "divergence" are over the rounds start to stop, "regret" is of the first ``stop``
-    rounds; a predictor that was certain and wrong has no log-loss. A model that was trained on another prior than the
-    regime's has that prior's Bayes predictor beside it, too. Windows (start, stop) beyond ``n_rounds`` are cut or left
-    out.
+    Episodes are of the uniform regime. "accuracy", "excess_log_loss" and "divergence" are over the rounds start to
+    stop, "regret" is of the first ``stop`` rounds; a predictor that was certain and wrong has no log-loss. A model that
+    was trained on another prior than the regime's has that prior's Bayes predictor beside it, too. Windows (start,
+    stop) beyond ``n_rounds`` are cut or left out.
     """
-    n_experts = n_experts_of(model) if n_experts is None else n_experts
+    n_experts, regime = n_experts_of(model), "uniform"
     kept = [(start, min(stop, n_rounds)) for start, stop in windows if start < min(stop, n_rounds)]
     require(len(kept) > 0, f"no window of rounds lies in episodes of {n_rounds} rounds; give windows (start, stop)")
     episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=regime, seed=seed)

@@ -81,22 +81,18 @@ def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]
     """All tables of a model of expert advice, by name."""
     by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
     frame = joined([part["regimes"] for part in by_name]).to_frame()
+    # Final regret of every predictor by regime, and the model's accuracy.
+    regret = frame[frame["metric"] == "regret"].pivot(index="regime", columns="key", values="estimate")
+    own = frame[(frame["metric"] == "accuracy") & (frame["key"] == MODEL)].set_index("regime")["estimate"]
+    order = [MODEL, *(key for key in by_regime.BASELINES if key in regret)]
+    table = regret.loc[frame["regime"].unique(), order].assign(accuracy=own)
     return {
-        "summary": _wide(frame[frame["metric"].isin(("regret", "accuracy"))]),
+        "summary": table.rename_axis(index="regime", columns=None).reset_index(),
         "regimes": frame,
         "regret_curves": pd.concat([part["regret_curves"] for part in by_name], ignore_index=True),
         "lengths": found[_LONG],
         **found[_BATCH],
     }
-
-
-def _wide(frame: pd.DataFrame) -> pd.DataFrame:
-    """Final regret of every predictor by regime, and the model's accuracy."""
-    regret = frame[frame["metric"] == "regret"].pivot(index="regime", columns="key", values="estimate")
-    own = frame[(frame["metric"] == "accuracy") & (frame["key"] == MODEL)].set_index("regime")["estimate"]
-    order = [MODEL, *(key for key in by_regime.BASELINES if key in regret)]
-    table = regret.loc[frame["regime"].unique(), order].assign(accuracy=own)
-    return table.rename_axis(index="regime", columns=None).reset_index()
 
 
 _WINDOWS = ((50, 100), (400, 500), (900, 1000))

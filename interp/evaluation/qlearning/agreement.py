@@ -110,7 +110,6 @@ def agreement_by_round(
     episodes: MDPEpisodes,
     *,
     table: Literal["after", "before"] = "after",
-    n_resamples: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Agreement on untied steps round by round, of a policy and of the table that never bootstraps.
@@ -119,7 +118,7 @@ def agreement_by_round(
     for a round in which every step is tied.
     """
     counts = _count(_policy(predictions, episodes), episodes, table)
-    weights, rows = resample_weights(len(episodes), n_resamples, seed), []
+    weights, rows = resample_weights(len(episodes), seed=seed), []
     for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
         hits, steps = counts[quantity]
         for t in np.flatnonzero(steps.sum(0)):
@@ -202,7 +201,6 @@ def followed_discount(
     batches: Sequence[MDPEpisodes],
     *,
     table: Literal["after", "before"] = "after",
-    gammas: Sequence[float] = _GAMMAS,
     seed: int = 0,
 ) -> Scores:
     """Agreement of choices ``[episode, round]``, one array per batch, with the tables of each discount.
@@ -210,7 +208,6 @@ def followed_discount(
     ``best`` beside every number is the discount that choices follow best: the middle of those that tie, with an
     interval over all of them.
     """
-    require(len(gammas) > 0, "no discount to compare with; give at least one")
     alike = [c.shape for c in choices] == [b.states.shape for b in batches]
     require(alike, "choices must be [episode, round] for every batch")
     for c, b in zip(choices, batches, strict=True):
@@ -223,25 +220,24 @@ def followed_discount(
         each = zip(choices, sets, strict=True)
         return np.concatenate([(bellman.entries_at(tied, c) / tied.sum(-1)).sum(1) for c, tied in each])
 
-    hits = np.stack([hits_of(gamma) for gamma in gammas], 1)
+    hits = np.stack([hits_of(gamma) for gamma in _GAMMAS], 1)
     rounds = np.concatenate([np.full(len(b), b.n_rounds, np.float64) for b in batches])
     weights = resample_weights(len(hits), seed=seed)
     curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]
     low, high = percentile_bounds(samples)
-    lowest, highest = _followed(samples, gammas)
-    first, last = _followed(curve[None], gammas)
+    ranked = np.array(_GAMMAS)
+
+    def followed(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The smallest and the largest of the discounts that each row of ``curves`` agrees with best."""
+        tied = bellman.greedy_sets(curves)
+        return ranked[tied.argmax(1)], ranked[::-1][tied[:, ::-1].argmax(1)]
+
+    lowest, highest = followed(samples)
+    first, last = followed(curve[None])
     bounds = percentile_bounds(lowest)[0], percentile_bounds(highest)[1]
     best = dict(zip(("best", "best_low", "best_high"), map(float, ((first[0] + last[0]) / 2, *bounds)), strict=True))
     numbers = {
-        (g,): Interval(*map(float, row)) for g, row in zip(gammas, zip(curve, low, high, strict=True), strict=True)
+        (g,): Interval(*map(float, row)) for g, row in zip(_GAMMAS, zip(curve, low, high, strict=True), strict=True)
     }
     settings = provenance(table=table, n_episodes=len(hits), bootstrap_seed=seed)
     return Scores(("gamma",), numbers, settings, dict.fromkeys(numbers, best))
-
-
-def _followed(curves: np.ndarray, gammas: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and the largest of the discounts that each row of ``curves`` agrees with best."""
-    order = np.argsort(gammas)
-    tied = bellman.greedy_sets(curves)[:, order]
-    ranked = np.asarray(gammas, np.float64)[order]
-    return ranked[tied.argmax(1)], ranked[::-1][tied[:, ::-1].argmax(1)]

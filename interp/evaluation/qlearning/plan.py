@@ -111,7 +111,18 @@ def evaluate(
     table = reference_table(model)
     for regime in regimes:
         batches = sample(model, regime, n_episodes, n_rounds, seed)
-        for key, choices in _predictions(model, batches, commit, seed).items():
+        runs, rng = [rollout(model, batch, commit=commit) for batch in batches], np.random.default_rng([seed, 1])
+        forgetful = [
+            rollout(model, batch, commit=commit, fwd_hooks=[cut(model)], propagate=False, clean=run)
+            for batch, run in zip(batches, runs, strict=True)
+        ]
+        predictions: dict[str, list[np.ndarray]] = {
+            MODEL: [policy(run) for run in runs],
+            "cut": [policy(run) for run in forgetful],
+            "repeat_last": [batch.actions for batch in batches],
+            "chance": [rng.integers(batch.n_actions, size=batch.actions.shape) for batch in batches],
+        }
+        for key, choices in predictions.items():
             found = agreement(choices, batches, table=table, seed=seed)
             own = {"predictor": CONTROLS.get(key, model.name), "commit": commit if key in (MODEL, "cut") else ""}
             numbers |= {(regime, key, *at): value for at, value in found.numbers.items()}
@@ -120,21 +131,6 @@ def evaluate(
     how = {"commit": commit, "table": table, "n_episodes": n_episodes, "n_rounds": list(n_rounds)}
     settings = provenance(model, **how, sizes=_sizes(model), seed=seed)
     return Scores(("regime", "key", "quantity", "phase"), numbers, settings, beside)
-
-
-def _predictions(model: Machine, batches: list[MDPEpisodes], commit: str, seed: int) -> dict[str, list[np.ndarray]]:
-    rng = np.random.default_rng([seed, 1])
-    runs = [rollout(model, batch, commit=commit) for batch in batches]
-    forgetful = [
-        rollout(model, batch, commit=commit, fwd_hooks=[cut(model)], propagate=False, clean=run)
-        for batch, run in zip(batches, runs, strict=True)
-    ]
-    return {
-        MODEL: [policy(run) for run in runs],
-        "cut": [policy(run) for run in forgetful],
-        "repeat_last": [batch.actions for batch in batches],
-        "chance": [rng.integers(batch.n_actions, size=batch.actions.shape) for batch in batches],
-    }
 
 
 def policy(run: Rollout) -> np.ndarray:
@@ -147,12 +143,6 @@ def policy(run: Rollout) -> np.ndarray:
 _PLAYED, _DISCOUNT, _RATES, _CHAIN = "played: ", "followed discount", "effective rates", "attention in a chain"
 """Parts beside the regimes; the first begins the names of those that are played."""
 _SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", "disputed", "disputed_gamma0")
-
-
-def _parts(model: Machine) -> list[str]:
-    """Regimes evaluated, the discount followed, effective rates, regimes played, attention in a chain."""
-    chain = [_CHAIN] if serves(model, 4, 2) else []
-    return [*EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED), *chain]
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
@@ -183,25 +173,21 @@ def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFra
     agreed = joined([measured[regime] for regime in EVALUATED]).to_frame()
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
     tables = {k: joined([part[k] for part in played]).to_frame() for k in played[0]}
+    # By regime: agreement with its controls, and the normalised return over the longest horizon by agent.
+    of_model, earned = agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")], tables["returns"]
+    table = of_model.pivot(index="regime", columns="quantity", values="estimate").loc[of_model["regime"].unique()]
+    table = table[[*_SUMMARISED, "cross_entropy_excess"]]
+    longest = earned[(earned["quantity"] == "score") & (earned["horizon"] == earned["horizon"].max())]
+    for key in (MODEL, "greedy", returns.EXPLORING, "epsilon-greedy", "random-ties"):
+        table[f"return, {key}"] = longest[longest["key"] == key].set_index("regime")["estimate"]
     return {
-        "summary": _overview(agreed, tables["returns"]),
+        "summary": table.assign(commit="own").rename_axis(index="regime", columns=None).reset_index(),
         "agreement": agreed,
         "followed_discount": measured[_DISCOUNT],
         "effective_rates": measured[_RATES],
         **tables,
         **({"attention_chain": measured[_CHAIN]} if _CHAIN in measured else {}),
     }
-
-
-def _overview(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
-    """By regime: agreement with its controls, and the normalised return over the longest horizon by agent."""
-    of_model = agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")]
-    table = of_model.pivot(index="regime", columns="quantity", values="estimate").loc[of_model["regime"].unique()]
-    table = table[[*_SUMMARISED, "cross_entropy_excess"]]
-    longest = earned[(earned["quantity"] == "score") & (earned["horizon"] == earned["horizon"].max())]
-    for key in (MODEL, "greedy", returns.EXPLORING, "epsilon-greedy", "random-ties"):
-        table[f"return, {key}"] = longest[longest["key"] == key].set_index("regime")["estimate"]
-    return table.assign(commit="own").rename_axis(index="regime", columns=None).reset_index()
 
 
 # The few numbers that say what a model is worth: the rows of its card.
@@ -251,4 +237,11 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of Q-learning; tables are decoded by five folds of three sizes."""
-    return EvaluationPlan(_parts, _measure, _tables, _headline, min_episodes=30)
+    always = [*EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED)]
+    return EvaluationPlan(
+        lambda model: [*always, *([_CHAIN] if serves(model, 4, 2) else [])],
+        _measure,
+        _tables,
+        _headline,
+        min_episodes=30,
+    )
