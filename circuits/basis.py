@@ -8,7 +8,7 @@ labelled linear combination of axes; as a functional it reads ``<u, h>`` and as 
 With ``rotation=None`` axis k is coordinate k. With a seed, axes are the rows of a random orthonormal matrix, so that no
 coordinate means anything by itself; the names stay. :class:`Coordinates` holds these choices for every construction.
 
->>> basis = Basis.of(["id", "buf1"], ["w", "e_1"], PositionCode.one_hot(["w", "e_1"]))
+>>> basis = Basis.of(["id", "buf1"], ["w", "e_1"], PositionCode(("w", "e_1")))
 >>> direction = 2.0 * basis["buf1"]["e_1"] - basis["id"]["w"]
 >>> direction.vector().tolist()
 [-1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0]
@@ -49,16 +49,12 @@ _Axis = tuple[str, str]
 class PositionCode:
     """Unit-norm codes p_1 ... p_T of labelled positions, with shifts: ``R^l p_j = p_{j+l}``.
 
-    ``lines`` are the frequencies of the Fourier lines in radians per position; one-hot codes have none.
+    ``lines`` are the frequencies of the Fourier lines in radians per position; one-hot codes, which have an axis for
+    each position, have none.
     """
 
     labels: tuple[str, ...]
     lines: tuple[float, ...] = ()
-
-    @classmethod
-    def one_hot(cls, labels: Iterable[str]) -> PositionCode:
-        """One axis for each position of ``labels``."""
-        return cls(tuple(labels))
 
     @classmethod
     def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:

@@ -73,15 +73,6 @@ class Location:
     drives: str = ""
     one_hot: bool = True
 
-    @classmethod
-    @checked
-    def grid(
-        cls, name: str, hook: str, labels: Sequence[str], directions: Sequence[Direction], drives: str = ""
-    ) -> Location:
-        """Every direction at every position; the elements are ordered by position, then by direction."""
-        spread = tuple(label for label in labels for _ in directions)
-        return cls(name, hook, spread, tuple(directions) * len(labels), drives=drives)
-
     def __post_init__(self) -> None:
         check_fields(self)
         n_read = len(self.directions or self.keys)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from circuits.compiler import compile_circuit, rows
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, Values
 from interp.errors import require
+from interp.files import read_rows
 from interp.machine import Machine
 from interp.measure import NOTHING, Measure
 from interp.model.replay import REPLAY_BATCH, replay
@@ -37,14 +39,7 @@ from interp.statistics import Interval
 
 CARRIED = "carried_state"
 """What verification calls the state that the latents hold."""
-_CLAIMS = {
-    "distribution": ("computes the probability of every outcome exactly", "does not compute the probabilities exactly"),
-    CARRIED: ("carries the state exactly", "does not carry the state exactly"),
-    "residue": ("leaves nothing but its state in the latents", "leaves more than its state in the latents"),
-    "position_code": ("leaves no position code in the latents", "leaves a position code in the latents"),
-    "causality": ("looks at no later position", "looks at later positions"),
-    "horizon": ("serves every horizon with one set of weights", "loses state in every round"),
-}
+_CLAIMS = {row["check"]: (row["yes"], row["no"]) for row in read_rows(Path(__file__).with_suffix(".csv"))}
 """What a sentence whose subject is the model says of the checks that are about no single variable."""
 
 _SHORT = 10

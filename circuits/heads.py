@@ -269,7 +269,7 @@ def chooser_table(
     import pandas as pd
 
     labels = numbered("t", n_positions)
-    codes = {"one-hot": PositionCode.one_hot(labels)}
+    codes = {"one-hot": PositionCode(labels)}
     codes |= {f"sinusoidal, {k} lines": PositionCode.sinusoidal(labels, k, seed) for k in n_lines}
     rows = []
     for name, code in codes.items():

@@ -30,16 +30,13 @@ from interp.measure import Measure, Word
 from interp.palette import INK, LIGHT, PAPER
 from interp.statistics import Interval
 from interp.style import styled
-from reports.blocks import Figure, Measures, Prose, Table, counts, joined, plain
+from reports.blocks import TEXTS, Figure, Measures, Prose, Table, counts, joined, plain
 from reports.page import Report, Section, slug, write_listed
 from reports.parts.compared import PAGE
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
 """Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
-_LEAD = (
-    "Is it the same machine? Four questions have four answers, since a model can predict what another one predicts "
-    "and do it in another way."
-)
+_LEAD = TEXTS["comparison"]["lead"]
 _MEASURES = {
     "classes": ("Jensen-Shannon divergence", "P(first outcome)"),
     "mean": ("squared difference", "predicted mean"),

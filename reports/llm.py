@@ -84,7 +84,7 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
     of_regret, noted = _regret(scores), bool(len(notes.notes))
     sections = [
         Section("Summary", [Summary(_facts(runs, acts))]),
-        Section("Regret over rounds", [Prose(_REGRET), *of_regret[1:]]),
+        Section("Regret over rounds", [Prose(_SAYS["regret"]), *of_regret[1:]]),
         _final(scores),
         _answers(scores),
         *([_behaviour(acts)] if acts else []),
@@ -94,10 +94,10 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
     if len(reading.sentences) > 1:
         aside = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
         table = Table(aside, "Files and parts of files", collapsed=True)
-        sections.append(Section("What was not read", [Prose(_SET_ASIDE), table]))
+        sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), table]))
     options = ["--models", *others] if others else []
     shell = shlex.join(["interp", "llm", "report", str(path), *options])
-    sections += [_covered(noted), commands(shell, _PYTHON.format(path=str(path)))]
+    sections += [_covered(noted), commands(shell, _SAYS["python"].format(path=str(path)))]
     settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
     named, told = [one for one in acts if one.found and one.found.family], []
     for model in dict.fromkeys(one.model for one in named):
@@ -139,7 +139,7 @@ def _facts(runs: Sequence[LLMRun], acts: Sequence[PlayerBehaviour]) -> dict[str,
 
 
 def _final(scores: LLMScores) -> Section:
-    blocks: list[Any] = [Prose(_FINAL)]
+    blocks: list[Any] = [Prose(_SAYS["final"])]
     paper = paper_table()
     for regime in dict.fromkeys(scores.final["regime"]):
         here = scores.final[scores.final["regime"] == regime]
@@ -167,23 +167,21 @@ def _final(scores: LLMScores) -> Section:
 
 
 def _answers(scores: LLMScores) -> Section:
-    columns = ["model", "condition", "regime", "runs", "overflowed", "calls", "malformed_answers", "malformed_share"]
-    columns += ["embedded_answers"]
-    columns += ["missing_predictions", "prompt_tokens_per_run", "completion_tokens_per_run", "seconds_per_call"]
-    frame = scores.final[(scores.final["kind"] == "llm") & (scores.final["missing"] == "wrong")][columns]
     whole = ["runs", "overflowed", "calls", "malformed_answers", "embedded_answers", "missing_predictions"]
-    frame = frame.astype(dict.fromkeys(whole, int))
-    return Section("Answers and tokens", [Prose(_ANSWERS), Table(frame, "Calls", formats={"malformed_share": ".2%"})])
+    columns = ["model", "condition", "regime", *whole[:4], "malformed_share", *whole[4:]]
+    columns += ["prompt_tokens_per_run", "completion_tokens_per_run", "seconds_per_call"]
+    frame = scores.final[(scores.final["kind"] == "llm") & (scores.final["missing"] == "wrong")][columns]
+    table = Table(frame.astype(dict.fromkeys(whole, int)), "Calls", formats={"malformed_share": ".2%"})
+    return Section("Answers and tokens", [Prose(_SAYS["answers"]), table])
 
 
 def _behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    whole = pd.concat([one.to_frame() for one in acts], ignore_index=True)
-    table = joined(whole)
+    table = joined(pd.concat([one.to_frame() for one in acts], ignore_index=True))
     families = pd.concat([one.families() for one in acts], ignore_index=True)
     return Section(
         "What they act like",
         [
-            Prose(_ACTS),
+            Prose(_SAYS["acts"]),
             Table(table, "The algorithm whose choices explain the model's, per model, condition and regime"),
             *([Table(families, "Every family that was asked", collapsed=True)] if len(families) else []),
         ],
@@ -192,7 +190,7 @@ def _behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
 
 def _notes(notes: NoteTable) -> Section:
     over = notes.over_rounds()
-    blocks: list[Any] = [Prose(_NOTES), Table(notes.formats(), "Format of the last note: number of runs")]
+    blocks: list[Any] = [Prose(_SAYS["notes"]), Table(notes.formats(), "Format of the last note: number of runs")]
     moments = "Share of the runs with each format after the first round, the sixth (the paper's step 5) and the last"
     shares = dict.fromkeys(FORMATS, ".0%")
     blocks.append(Table(notes.formats_over_rounds(), moments, formats=shares))
@@ -221,29 +219,11 @@ def _prompts(runs: Sequence[LLMRun]) -> Section:
         Table(pd.DataFrame({"prompt": text.splitlines()}), ", ".join(names), collapsed=True)
         for text, names in texts.items()
     ]
-    return Section("Prompts", [Prose(_PROMPTS), *tables])
+    return Section("Prompts", [Prose(_SAYS["prompts"]), *tables])
 
-
-_PYTHON = """
-from circuits.compare import choices
-from interp.llm import loading, scores
-from reports.llm import transformer
-
-played = loading.load({path!r})
-scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()
-[one.to_frame() for one in choices.behaviour(played)]
-scores.note_table(played).formats()
-"""
 
 _LONGEST_NOTE = 400
-_FINAL = TEXTS["llm"]["final"]
-_ANSWERS = TEXTS["llm"]["answers"]
-_ACTS = TEXTS["llm"]["acts"]
-_NOTES = TEXTS["llm"]["notes"]
-_PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
-_SET_ASIDE = (
-    "Of each episode the longest consistent source is read (by the rule in `interp.llm.importer`); the rest is here."
-)
+_SAYS = TEXTS["llm"]
 
 _DRAWN = {
     "weighted majority, eta U[.05, .5] per episode": ("weighted_majority", "weighted majority"),
@@ -252,7 +232,6 @@ _DRAWN = {
     "majority vote": ("majority_vote", "majority vote"),
 }
 """The four baselines that the paper draws beside its models -> key and name here; the others are in the tables."""
-_REGRET = TEXTS["llm"]["regret"]
 
 
 def _regret(scores: LLMScores) -> list[Figure]:

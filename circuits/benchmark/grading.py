@@ -131,17 +131,13 @@ def _problem(answer: Any, truth: Truth) -> str:
     for name, numbers in (("scores", answer.scores), ("measured", answer.measured)):
         if not isinstance(numbers, Mapping):
             return f"{name} must map names to numbers, got {type(numbers).__name__}"
-        none = [f"{item}: {number!r}"[:80] for item, number in numbers.items() if not _is_number(number)]
+        # One real number, which may be infinite: NaN has no place in a ranking.
+        plain = {k: n.item() if isinstance(n, torch.Tensor) and n.ndim == 0 else n for k, n in numbers.items()}
+        wrong = [item for item, number in plain.items() if not isinstance(number, Real) or math.isnan(number)]
+        none = [f"{item}: {numbers[item]!r}"[:80] for item in wrong]
         if none:
             return f"{name} must be numbers; {len(none)} are not ({', '.join(none[:_N_NAMED])})"
     return ""
-
-
-def _is_number(value: Any) -> bool:
-    """One real number, which may be infinite: NaN has no place in a ranking."""
-    if isinstance(value, torch.Tensor) and value.ndim == 0:
-        value = value.item()
-    return isinstance(value, Real) and not math.isnan(value)
 
 
 _FORMAT = 1
@@ -295,7 +291,14 @@ def run(
     refuse_endless("seeds", len(seeds))
     for seed in seeds:
         integer("seeds", seed, 0)
-    chosen, started = _subjects(subjects, quick), time.time()
+    started = time.time()
+    if isinstance(subjects, Mapping):
+        chosen = subjects
+    else:
+        known = builders()
+        for name in subjects:
+            require_known("subject", name, known, limit=60)
+        chosen = {name: known[name] for name in subjects or (_QUICK_SUBJECTS if quick else known)}
     keys = [method for method in methods if isinstance(method, str)]
     custom = [method for method in methods if isinstance(method, Method)]
     if keys or not custom:
@@ -326,16 +329,6 @@ def run(
     )
     rows = tuple(row for part in done for row in part["rows"])
     return Result(rows, tuple(row for part in done for row in part["refusals"]), settings)
-
-
-def _subjects(subjects: Mapping[str, _Builder] | Sequence[str], quick: bool) -> Mapping[str, _Builder]:
-    if isinstance(subjects, Mapping):
-        return subjects
-    known = builders()
-    for name in subjects:
-        require_known("subject", name, known, limit=60)
-    names = subjects or (_QUICK_SUBJECTS if quick else known)
-    return {name: known[name] for name in names}
 
 
 @one_thread()

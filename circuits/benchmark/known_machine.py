@@ -171,7 +171,13 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         copies = [where for location in circuit.sites["log_weights"] for where in places(circuit, location)]
         lost = torch.stack([place.basis.sum(1) for place in copies if place.basis is not None]).to(model.W_E)
         change, model = partial(_projected, columns_without(lost).double()), without(model, lost)
-    move = partial(_moved, change)
+
+    def move(place: Place) -> Place:
+        """A place of the residual stream with its basis changed; heads and attention scores stay as they are."""
+        if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
+            return place
+        return replace(place, basis=change(place.basis))
+
     located = {
         key: tuple(move(place) for location in several for place in places(circuit, location))
         for key, several in circuit.sites.items()
@@ -201,13 +207,6 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
     compact = "n_lines" in inspect.signature(handwired(machine).build).parameters
     lacking = {"superposed": not compact, "simplex": form not in _OVERLAPPING}
     return tuple(variant for variant in VARIANTS if not lacking.get(variant))
-
-
-def _moved(change: Callable[[Tensor], Tensor] | None, place: Place) -> Place:
-    """A place of the residual stream with its basis changed; heads and attention scores stay as they are."""
-    if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
-        return place
-    return replace(place, basis=change(place.basis))
 
 
 def _projected(columns: Tensor, basis: Tensor) -> Tensor:

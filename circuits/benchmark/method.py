@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +29,7 @@ from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked_fields
 from interp.errors import InputError, require_known
+from interp.files import read_tables
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,7 @@ def register(*methods: Method) -> None:
         METHODS[name] = method
 
 
-READINGS = {
-    "single": "the prediction, one corruption",
-    "prediction": "the prediction, all corruptions",
-    "state": "the state, all corruptions",
-    "joined": "both exits, all corruptions",
-    "another": "both exits, against another episode",
-    "rounds": "both exits, all corruptions, two rounds",
-    "everything": "both exits and the raw latents, all corruptions and against another episode",
-}
+READINGS: dict[str, str] = read_tables(Path(__file__).with_suffix(".toml"))
 """What a method looks at: which corruptions, in which rounds, read through which exits. Key -> in words."""
 FAINT = 1e-9
 """An effect smaller than this share of what a corruption changes counts as none: rounding must not rank edges."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
@@ -14,6 +12,10 @@ from interp.errors import require, require_known
 from interp.files import folder_to_write, write_csv
 from interp.machine import runs_from
 
+_Round = Annotated[
+    int | None, options.number("Round that is corrupted and patched; 20 or halfway by default", 0, "--round")
+]
+_Read = Annotated[int | None, options.number("The round that is read; where the corruption first shows by default", 0)]
 _Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
 _MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for none", 0, "--map", most=1000)]
 
@@ -28,40 +30,34 @@ def _patch(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    corruption: Annotated[
-        str, typer.Option(help="<interp.interventions.causal_tables:corruption_names>; the task's default when empty.")
-    ] = "",
-    at: Annotated[
-        int | None, options.number("The round that is corrupted and patched; 20 by default, or halfway", 0, "--round")
-    ] = None,
-    propagate: Annotated[bool, typer.Option(help="Let effects run on, or hold later latents.")] = True,
-    read: Annotated[
-        int | None, options.number("The round that is read; where the corruption first shows by default", 0)
-    ] = None,
-    components: Annotated[
-        list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out; of a machine, its points.")
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="<interp.interventions.causal_tables:metric_names>; by default logit_diff and state, both exits."
-        ),
-    ] = None,
-    direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
+    corruption: str = "",
+    at: _Round = None,
+    propagate: bool = True,
+    read: _Read = None,
+    components: list[str] | None = None,
+    metric: list[str] | None = None,
+    direction: str = "denoising",
     episodes: Annotated[int | None, options.number("Pairs of episodes, 64 by default, 16 with --quick", 2)] = None,
     quick: options.Quick = False,
     rounds: _Rounds = None,
     map_: _MapSize = 12,
-    tables: Annotated[
-        bool, typer.Option("--tables", help="Instead, every causal table: all corruptions, alignment, steering, edges.")
-    ] = False,
+    tables: bool = False,
     regime: options.Regime = "",
     arguments: options.Set = None,
     seed: options.Seed = 0,
     device: options.Device = "cpu",
     out: options.Out = Path("output/patching"),
 ) -> None:
-    """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
+    """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps.
+
+    Args:
+        corruption: <interp.interventions.causal_tables:corruption_names>; the task's default when empty.
+        propagate: Let effects run on, or hold later latents.
+        components: Such as resid_pre attn_out head mlp_out; of a machine, its points.
+        metric: <interp.interventions.causal_tables:metric_names>; by default logit_diff and state, both exits.
+        direction: Either denoising or noising.
+        tables: Instead, every causal table: all corruptions, alignment, steering, edges.
+    """
     require_known("direction", direction, ("denoising", "noising"))
     for asked in (at, read):
         require(

@@ -17,9 +17,7 @@ def _report(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Less of everything: 4 to 30 CPU seconds for a model that ships.")
-    ] = False,
+    quick: bool = False,
     episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 16 with --quick", 5)] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)] = None,
     regime: options.Regime = "",
@@ -28,7 +26,11 @@ def _report(
     device: options.Device = "cpu",
     out: options.Out = Path("output"),
 ) -> None:
-    """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed."""
+    """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed.
+
+    Args:
+        quick: Less of everything: 4 to 30 CPU seconds for a model that ships.
+    """
     from reports.build import write
 
     folder_to_write(out)

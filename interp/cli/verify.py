@@ -31,9 +31,7 @@ def _verify(
     model: options.HandwiredName,
     episodes: Annotated[int | None, options.number("Episodes per size, 20 by default, 5 with --quick")] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode, 1000 by default, 100 with --quick")] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A quarter of the episodes, of a tenth of the rounds.")
-    ] = False,
+    quick: bool = False,
     arguments: options.Set = None,
     dtype: Annotated[list[str] | None, typer.Option(help="float64, float32 or both; both when none is given.")] = None,
     seed: options.Seed = 0,
@@ -45,6 +43,9 @@ def _verify(
     Sizes take several numbers each, and every combination is checked; without any, those that the model promises. A
     machine of your own whose state is known (interp.adapt with read=) is checked as it was built: by its predictions
     and its state.
+
+    Args:
+        quick: A quarter of the episodes, of a tenth of the rounds.
     """
     from circuits import verification
     from circuits.registry import DTYPES, handwired

@@ -41,6 +41,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.errors import require, require_known
+from interp.files import read_tables
 from interp.llm.backend import (
     AGENTS,
     AgentBackend,
@@ -70,20 +71,8 @@ _FEWEST = 6
 """Notes with telling rounds that an edit needs to be judged: of 6, all are more than half by the exact interval, of 5
 they are not."""
 AGAINST = ("follow-the-leader", "weighted-majority")
-_EDITS = {
-    "swap two players": "the names of the expert with most and the one with fewest right predictions change places",
-    "permute names": "every expert gets the name of the next one, the last that of the first",
-    "edit one count": "the expert with fewest right predictions gets one more than the best has, or every round",
-    "delete the best": "what the note says of the expert with most right predictions is taken out",
-    "counts that never happened": "a new note: right and wrong predictions of every expert change places",
-    "an earlier note": "the player's own note of half as many rounds",
-}
-_CONTROLS = {
-    "the same note": "asked once more, with another seed",
-    "paraphrase": "the same counts in other words",
-    "reorder": "the same parts in the opposite order",
-    "an irrelevant sentence": "one more sentence, about nothing that is asked",
-}
+_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
+_EDITS, _CONTROLS = _TEXTS["edits"], _TEXTS["controls"]
 _IRRELEVANT = "The office moves to another building next month."
 
 

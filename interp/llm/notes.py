@@ -43,24 +43,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked
-from interp.files import read_tables
-from interp.llm.schemes import expert_letters
+from interp.llm.schemes import expert_letters, patterns
 
-
-def _patterns() -> SimpleNamespace:
-    """The patterns and parts of ``notes.toml``, by name; ``{good}`` stands for the part of that name."""
-    table = read_tables(Path(__file__).with_suffix(".toml"))
-
-    def filled(text: str) -> str:
-        text = re.sub(r"(?m)^ +|\n", "", text)  # a long one stands on several lines
-        return re.sub(r"\{([a-z_]+)\}", lambda part: filled(table["parts"][part[1]]), text)
-
-    made: dict[str, Any] = {name: re.compile(filled(text)) for name, text in table["patterns"].items()}
-    pairs = tuple(re.compile(filled(text)) for text in table["pairs"].values())
-    return SimpleNamespace(**made, pairs=pairs, **{name: filled(text) for name, text in table["parts"].items()})
-
-
-_RE = _patterns()
+_RE = patterns(Path(__file__).with_suffix(".toml"))
 _TIMES = {"once": 1, "one time": 1, "twice": 2, "two times": 2, "thrice": 3, "three times": 3, "four times": 4}
 
 

@@ -20,10 +20,12 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from interp.checks import checked
 from interp.errors import InputError, require, require_known
+from interp.files import read_tables
 from interp.foreign import loaded
 
 Turn = Literal["prediction", "note"]
@@ -137,20 +139,20 @@ class Answer:
     embedded: bool = False
 
 
-_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?\s*```\Z", re.DOTALL | re.IGNORECASE)
-_INVISIBLE = re.compile("[\ufeff\u200b\u200c\u200d\u2060]")
-_END = re.compile(r"\s*(?:<\|(?:im_end|eot_id|endoftext|end|end_of_text|return)\|>|</s>|<eos>|<end_of_turn>)\s*\Z")
-_THOUGHTS = "think|thinking|thoughts?|reason|reasoning|reflection|scratchpad|analysis|seed:think"
-"""Words in the marks of a block that is no answer: <think>, [THINK] (Mistral), ◁think▷ (Kimi), ..."""
-_OPENS = rf"[<[◁](?:{_THOUGHTS})[>\]▷]|<\|(?:begin_of_thought|start_thinking)\|>|<\|channel\|>"
-# The last one is that of gpt-oss, whose answers stand in a channel of their own.
-_CLOSES = rf"[<[◁]/(?:{_THOUGHTS})\s*[>\]▷]|<\|(?:end_of_thought|end_thinking)\|>|<\|channel\|>final<\|message\|>"
-_THOUGHT = re.compile(rf"(?:{_OPENS}).*?(?:{_CLOSES})", re.DOTALL | re.IGNORECASE)
-# Some servers put the opening mark into the prompt, so that the reply holds the closing one alone.
-_REST = re.compile(rf"\A.*(?:{_CLOSES})", re.DOTALL | re.IGNORECASE)
-_OPEN = re.compile(_OPENS, re.IGNORECASE)
-_BLOCK = re.compile(r"<([\w:-]+)>.*?</\1>|[<[](?:answer|final|json|note|output|prediction|response|result)[>\]]", re.I)
-_UNKNOWN = re.compile(r"<[\w:-]+>|\[[A-Z_]{3,}\]|◁\w+▷|<\|[^|>]*(?:think|thought|reason)[^|>]*\|>")
+def patterns(path: Path) -> SimpleNamespace:
+    """The patterns and parts of a TOML file, by name; ``{good}`` in a pattern stands for the part of that name."""
+    table = read_tables(path)
+
+    def filled(text: str) -> str:
+        text = re.sub(r"(?m)^ +|\n", "", text)  # a long one stands on several lines
+        return re.sub(r"\{([a-z_]+)\}", lambda part: filled(table["parts"][part[1]]), text)
+
+    made: dict[str, Any] = {name: re.compile(filled(text)) for name, text in table["patterns"].items()}
+    pairs = tuple(re.compile(filled(text)) for text in table.get("pairs", {}).values())
+    return SimpleNamespace(**made, pairs=pairs, **{name: filled(text) for name, text in table["parts"].items()})
+
+
+_RE = patterns(Path(__file__).with_suffix(".toml"))
 
 
 def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop") -> Answer:
@@ -168,13 +170,13 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
     said = json_in(text.strip(), object_pairs_hook=_no_duplicates)
     alone, embedded = said is not None, False
     if not alone:
-        body = _REST.sub("", _THOUGHT.sub("", _INVISIBLE.sub("", text)))
-        body = _END.sub("", body).strip()
-        fenced = _FENCE.match(body)
+        body = _RE.rest.sub("", _RE.thought.sub("", _RE.invisible.sub("", text)))
+        body = _RE.end.sub("", body).strip()
+        fenced = _RE.fence.match(body)
         said = json_in(fenced.group(1) if fenced else body, object_pairs_hook=_no_duplicates)
         # One object among other words: from the first brace to the last one.
         begin, end = body.find("{"), body.rfind("}") + 1
-        unclosed = _UNKNOWN.search(_BLOCK.sub("", body[:begin])) or _OPEN.search(body[:begin] + body[end:])
+        unclosed = _RE.unknown.search(_RE.block.sub("", body[:begin])) or _RE.open.search(body[:begin] + body[end:])
         if said is None and not unclosed:
             said = json_in(body[begin:end], object_pairs_hook=_no_duplicates)
             embedded = said is not None

@@ -130,25 +130,24 @@ def card(
         "Software": f"{software}; git {run.about.get('git', git_revision())}",
     }
     spans = [f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)]
-    lines = [f"# {name}", "", f"A {'machine' if config.machine else 'transformer'} {describe(run)}.", ""]
-    lines += [f"- **{key}**: {value}" for key, value in facts.items() if value]
-    lines += ["", "Train it again with", "", "```sh", command(config, name), "```", ""]
-    lines += [notes, ""] if notes else []
-    lines += [
-        "## What it is worth",
-        "",
-        f"Fresh episodes (seed {seed}, {n_episodes:,} in the main rows, a part of it in the others); estimates with "
-        "95 % bootstrap intervals over episodes.",
-        "",
-        *_table(metrics.assign(**{"95 %": spans})[["what", "estimate", "95 %", "beside"]]),
-        "",
-        "## Loss against wall time",
-        "",
-        *_table(_loss_curve(run)),
-        "",
-        *(("## Limits", "", *(f"- {limit}" for limit in limits), "") if limits else ()),
-    ]
-    return "\n".join(lines)
+    listed = "\n".join(["\n\n## Limits\n", *(f"- {limit}" for limit in limits)])
+    return (
+        Path(__file__)
+        .with_suffix(".md")
+        .read_text("utf-8")
+        .format(
+            name=name,
+            model=f"A {'machine' if config.machine else 'transformer'} {describe(run)}.",
+            facts="\n".join(f"- **{key}**: {value}" for key, value in facts.items() if value),
+            command=command(config, name),
+            notes=f"{notes}\n\n" if notes else "",
+            seed=seed,
+            n_episodes=n_episodes,
+            metrics=_table(metrics.assign(**{"95 %": spans})[["what", "estimate", "95 %", "beside"]]),
+            losses=_table(_loss_curve(run)),
+            limits=listed if limits else "",
+        )
+    )
 
 
 def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
@@ -209,10 +208,10 @@ def _span(low: int, high: int) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _table(frame: pd.DataFrame) -> list[str]:
+def _table(frame: pd.DataFrame) -> str:
     """A frame as Markdown; numbers to four significant digits."""
     cells = [
         [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in frame.to_numpy(object)
     ]
     rows: list[list[str]] = [list(map(str, frame.columns)), ["---"] * len(frame.columns), *cells]
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

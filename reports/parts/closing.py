@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from interp.files import read_rows
-from reports.blocks import Code, Prose, Table
+from reports.blocks import TEXTS, Code, Prose, Table
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import probing
@@ -23,10 +23,7 @@ PAPER = "The paper's figures"
 _ROWS = read_rows(Path(__file__).with_name("paper.csv"))
 PRINTED = {row["figure"]: (row["shows"], row["report"]) for row in _ROWS}
 """Number of a figure or table of the paper -> what it shows, and the report that has it."""
-_PAPER_TEXT = (
-    "This table says where each figure of the paper that our models can make is shown. The paper's models are not "
-    "ours: compare the numbers with those beside them here, not with the printed curves."
-)
+_TEXT = TEXTS["closing"]["paper"]
 
 
 def shown_on(page: str) -> dict[str, tuple[str, str]]:
@@ -54,7 +51,7 @@ def paper(here: Mapping[str, tuple[str, str]]) -> Part:
             else:
                 where, differs = f"the full report on {report}" if key and context.quick else where, ""
             rows.append({"figure": number, "what it shows": shows, "where": where, "what differs": differs})
-        return [Prose(_PAPER_TEXT), Table(pd.DataFrame(rows), "Where each figure of the paper is reproduced")]
+        return [Prose(_TEXT), Table(pd.DataFrame(rows), "Where each figure of the paper is reproduced")]
 
     return Part("paper", PAPER, lambda context: None, draw)
 

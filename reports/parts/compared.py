@@ -16,19 +16,12 @@ from urllib.parse import quote
 from interp.files import read_json
 from interp.library import handwired_models
 from interp.measure import Measure
-from reports.blocks import Code, Measures, Prose, link
+from reports.blocks import TEXTS, Code, Measures, Prose, link
 from reports.page import COMPARISONS
 from reports.part import Context, Part
 
 _SAVED, PAGE = "comparison.json", "comparison.html"
 _NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"
-_IN_PYTHON = """from circuits import compare
-from reports import comparison
-
-found = compare.run(model, {reference})  # the model that the report was given, and a reference
-found.save("{folder}")
-comparison.write(found, "{folder}")"""
-"""What makes one of a model that has no name to load it by."""
 _TEXT = "These are the saved comparisons in which this model is one of the two."
 _Saved = tuple[Path, str, str, Sequence[Measure]]
 """A saved comparison: its folder, what was compared, what was found, and its measures."""
@@ -73,7 +66,7 @@ def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
         return [Prose(_NONE), Code(shlex.join(["interp", "compare", context.source, "--report", *elsewhere]))]
     if not computed:
         named = next((f'"{name}"' for name in handwired_models(context.task.key)), "None")
-        text = _IN_PYTHON.format(reference=named, folder=f"{COMPARISONS}/{context.name}")
+        text = TEXTS["compared"]["python"].format(reference=named, folder=f"{COMPARISONS}/{context.name}")
         return [Prose(_NONE), Code(text, "In this page's folder")]
     blocks: list[Any] = [Prose(_TEXT)]
     for folder, name, sentence, measures in computed:

@@ -24,7 +24,7 @@ from reports.blocks import TEXTS, Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part, needing
 
-_ATTENTION_TEXT = TEXTS["heads"]["attention_text"]
+_SAYS = TEXTS["heads"]
 
 
 def attention(paper: str = "") -> Part:
@@ -38,7 +38,10 @@ def attention(paper: str = "") -> Part:
         caption = f"Head {view.heads[layer][head]} reads most: {read} at {at} (attention {size:.2f}). Every head in "
         caption += f"round {context.looked_at} of episode {context.shown}. "
         caption += called or "A head is called by its layer and its place in it."
-        return [Prose(_ATTENTION_TEXT), replace(view, caption=caption + (f" (Paper, {paper}.)" if paper else ""))]
+        return [
+            Prose(_SAYS["attention"]),
+            replace(view, caption=caption + (f" (Paper, {paper}.)" if paper else "")),
+        ]
 
     def hero(view: AttentionView, context: Context) -> list[Figure]:
         best = [one[1:3] for one in _ranked(view)[:4]]
@@ -81,11 +84,6 @@ _SHOWN = 12
 """Reads of a learned model that are drawn."""
 _THRESHOLD = 0.05
 """The smallest write of a wired head that is drawn, as a share of its largest."""
-_READS = TEXTS["heads"]["reads"]
-_BESIDE = (
-    "For comparison, this is the circuit that was wired by hand for the same task, drawn from its table of heads. "
-    "Nobody claims here that the learned model does the same: `interp compare` tests it."
-)
 
 
 def circuit() -> Part:
@@ -167,11 +165,11 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         wired = build(names[0], **context.sizes)
         said = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
         drawn = _picture(wired, "The circuit that was wired by hand", said)
-        beside = [Prose(_BESIDE), drawn, Table(_named(wired)[0], f"Its heads. {_FORMULAS}", collapsed=True)]
+        beside = [Prose(_SAYS["beside"]), drawn, Table(_named(wired)[0], f"Its heads. {_FORMULAS}", collapsed=True)]
     table = joined(reads[["head", "source", "target", "weight", "exit", "effect", "low", "high"]])
     table = table.rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
     caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
-    return Section(_LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *beside])
+    return Section(_LEARNED, [Prose(_SAYS["reads"].format(n=len(reads))), picture, Table(table, caption), *beside])
 
 
 def _wiring(wired: Circuit) -> list[object]:

@@ -23,13 +23,8 @@ from reports import panels
 from reports.blocks import TEXTS, Figure, Measures, Prose, Table, cell, claim, joined, number, plain
 from reports.part import Context, Part
 
-_TEXT = TEXTS["interchange"]["text"]
-_WIRED = (
-    "Only the subspace that the circuit names is interchanged. Controls are places that do not hold the variable, and "
-    "random subspaces of equal rank."
-)
-_WHOLE = TEXTS["interchange"]["whole"]
-_ALIGNED = TEXTS["interchange"]["aligned"]
+_SAYS = TEXTS["interchange"]
+_ALIGNED, _COLUMNS = _SAYS["aligned"], _SAYS["columns"]
 _QUICK_DECODED = 32
 """Episodes that a state decoder is fitted on in a quick report."""
 _MOST = 0.5
@@ -142,7 +137,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
             shown[column] = shown[column].astype(object).where(carried["no_random"].isna(), carried["no_random"])
     formats = {_COLUMNS[key]: ".3f" for key in ("chance_informative", "random", "random_score", "iia", "chance")}
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
-    text = Prose(f"{_TEXT}\n\n{_WIRED if context.compiled else _WHOLE}")
+    text = Prose(f"{_SAYS['text']}\n\n{_SAYS['wired' if context.compiled else 'whole']}")
     learned = [] if aligned is None else _learned(aligned)
     table = Table(shown.rename(columns=_COLUMNS), caption, formats, collapsed=True)
     rows = [
@@ -161,22 +156,6 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
         "how much of the effect that the algorithm says swapping has."
     )
     return [text, Measures(rows, said), table, *learned]
-
-
-_COLUMNS = {
-    "variable": "variable",
-    "places": "interchanged at",
-    "outcome": "read in",
-    "iia_informative": "accuracy",
-    "score": "score",
-    "slope": "slope",
-    "chance_informative": "doing nothing",
-    "random": "random direction",
-    "random_score": "random direction, score",
-    "n_informative": "pairs",
-    "iia": "of all pairs",
-    "chance": "doing nothing, all pairs",
-}
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
@@ -205,16 +184,6 @@ def _learned(aligned: pd.DataFrame) -> list[object]:
     ]
 
 
-_SITES = {
-    "resid_pre": "residual stream before layer {}",
-    "resid_mid": "residual stream within layer {}",
-    "resid_post": "residual stream after layer {}",
-    "attn_out": "attention of layer {}",
-    "mlp_out": "MLP of layer {}",
-}
-"""What a component of a layer is called; layers and heads are counted as in addresses."""
-
-
 def _called(text: str) -> str:
     """A site without its address: ``resid_post[0]@p?`` as ``residual stream after layer 0 at p?``.
 
@@ -226,7 +195,7 @@ def _called(text: str) -> str:
         component, layer, head = site[1], int(site[2]), site[3]
         if head is not None:
             return f"{component} of head L{layer}H{head}"
-        return _SITES.get(component, component + " of layer {}").format(layer)
+        return str(_SAYS["sites"].get(component, component + " of layer {}")).format(layer)
 
     return re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", said, text).replace("@", " at ")
 
@@ -243,7 +212,6 @@ def _where(text: str) -> str:
     return _called(" + ".join(places))
 
 
-_STEERING_TEXT = TEXTS["interchange"]["steering_text"]
 _EXACT = "the one latent change that the circuit's readout sees"
 _FITTED = "how latents vary with the state, by least squares"
 _SMALLEST = 0.02
@@ -314,7 +282,7 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         "episodes."
     )
     return [
-        Prose(_STEERING_TEXT.format(how=_EXACT if context.compiled else _FITTED)),
+        Prose(_SAYS["steering_text"].format(how=_EXACT if context.compiled else _FITTED)),
         Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
         Table(table, "The same numbers", collapsed=True),
     ]

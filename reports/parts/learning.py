@@ -8,15 +8,12 @@ import pandas as pd
 from interp import figures
 from interp.training.goal import goal_of
 from interp.training.runs import over_seeds, shipped_curves
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import TEXTS, Figure, Prose, Table
 from reports.page import Section
 from reports.part import Context, Part
 
 _TITLE = "How the update of the latent learns"
-_TEXT = (
-    "The same task, curriculum and optimiser; only the setting named differs. An added latent keeps what it held "
-    "without doing anything; one that is written over must copy the state through attention before it can change it."
-)
+_TEXT = TEXTS["learning"]["text"]
 _NOT = " NOT evidence of what a setting would reach with more steps or a learning rate of its own."
 
 

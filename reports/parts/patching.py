@@ -20,12 +20,8 @@ from reports.part import QUICK_EPISODES, Context, Part, needing
 
 _LISTED = 0.01
 """Cells that restore less of the difference are left to the pictures."""
-_TEXT = TEXTS["patching"]["text"]
+_SAYS = TEXTS["patching"]
 _SAYING = {"resid_pre": "by the residual stream before each layer", "z": "by each head's output"}
-_POINTS = (
-    "This machine has no layers of attention heads. What it carries (`latent`) and its own points are patched, each "
-    "row, cycle and position on its own."
-)
 _LONG = 50
 """Positions from which a quick report patches half as many pairs: they would take a third of its time."""
 _MOST_POINTS = 24
@@ -76,7 +72,7 @@ def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patche
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     plain = bool(lacks(context.model, *_SAYING))
-    blocks: list[object] = [Prose(f"{_TEXT}\n\n{_POINTS}" if plain else _TEXT)]
+    blocks: list[object] = [Prose("\n\n".join(_SAYS[text] for text in (["text", "points"] if plain else ["text"])))]
     for what, result in differences:
         where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
         caption = f"Share of the difference in {result.metric.replace('_', ' ')} restored in {where}"
@@ -133,12 +129,7 @@ def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
     return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
 
 
-_EDGES_TEXT = TEXTS["patching"]["edges_text"]
 _SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
-_NODES = (
-    "What the logit difference and the state lose when one node is ablated on its own, in three ways, with 95 % "
-    "intervals. An effect that only zeros show is the same in every episode"
-)
 _EDGES_LISTED = 25
 _PORTS = {"q": "query", "k": "key", "v": "value"}
 
@@ -202,11 +193,11 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     caption = f"{circuit['size']} of {circuit['of']} edges keep {cell(measured[1][1])} of the difference, as many at "
     caption += f"random {circuit['random_mean']:.2f}. Circuits of the best-scored edges, and of as many at random."
     return [
-        Prose(_EDGES_TEXT + (_SOFT if context.handwired else "")),
+        Prose(_SAYS["edges_text"] + (_SOFT if context.handwired else "")),
         Table(pd.DataFrame(measured, columns=columns, dtype=object), said),
         Figure(picture, "Faithfulness against circuit size", caption, curve),
         Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
-        Table(nodes, _NODES, collapsed=True),
+        Table(nodes, _SAYS["nodes"], collapsed=True),
     ]
 
 

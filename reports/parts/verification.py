@@ -23,8 +23,7 @@ from interp.measure import Measure
 from reports.blocks import TEXTS, Figure, Prose, Table, number
 from reports.part import Context, Part, uncompiled, wired
 
-_TEXT = TEXTS["verification"]["text"]
-_EXITS_TEXT = TEXTS["verification"]["exits_text"]
+_SAYS = TEXTS["verification"]
 _EXITS = ("distribution", CARRIED)
 """What is checked of a machine whose insides are not known."""
 _ROUNDS = 20
@@ -80,7 +79,7 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     checks = checks.assign(size=[" × ".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in checks["size"]])
     sizes = list(dict.fromkeys(checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
-    text = _EXITS_TEXT.format(algorithm=context.algorithm.name) if _unlisted(context) else _TEXT
+    text = _SAYS["exits_text" if _unlisted(context) else "text"].format(algorithm=context.algorithm.name)
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
     return [
         Prose(text),
@@ -110,7 +109,6 @@ _SOFT_ROUNDS = 40
 """Rounds that the softened models run for at most."""
 _OUTPUTS = ("output", "latents")
 """Where a check is of what the model gives, not of an intermediate variable."""
-_SOFT_TEXT = TEXTS["verification"]["soft_text"]
 
 
 def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
@@ -156,7 +154,7 @@ def _draw_softened(
     )
     caption += "the exact algorithm."
     return [
-        Prose(_SOFT_TEXT),
+        Prose(_SAYS["soft_text"]),
         Figure(picture, "Error against inverse temperature", caption),
         Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
     ]
@@ -164,7 +162,6 @@ def _draw_softened(
 
 _N_EPISODES, _N_ROUNDS = 4, 12
 """Of every check."""
-_VARIANTS_TEXT = TEXTS["verification"]["variants_text"]
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tupl
 
     def draw(measured: tuple[list[pd.DataFrame], pd.DataFrame], context: Context) -> list[object]:
         drawn = [_drawn(errors, sweep) for errors, sweep in zip(measured[0], sweeps, strict=True)]
-        text = _VARIANTS_TEXT.format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
+        text = _SAYS["variants_text"].format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
         return [Prose(text), *drawn, Table(measured[1], "The exact circuit by size")]
 
     return Part("variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=_unlisted)

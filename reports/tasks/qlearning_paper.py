@@ -217,13 +217,8 @@ def _select(context: Context) -> pd.DataFrame:
 
 def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
     picture = figures.curves(frame, ylabel="probability of the greedy action")
-    text = (
-        "Head L2H0 (the paper's step 3.1) reads the values of the next state and chooses. Hard, it is greedy; as a "
-        "softmax of the values at inverse temperature β it is Boltzmann exploration, close to uniform while values are "
-        "small; ε-greedy is a mixture of its choice with a uniform one. Mean over the untied steps of a round."
-    )
     caption = f"{figures.ends(frame, 'probability of the best action')} All on the same episodes."
-    return [Prose(text), Figure(picture, "How often the best is chosen", caption, frame)]
+    return [Prose(_PROSE["selection"]), Figure(picture, "How often the best is chosen", caption, frame)]
 
 
 _UPDATE = ("reward", "current_value", "bootstrapped_value", "td_error")
@@ -271,9 +266,9 @@ def _decode(context: Context) -> _Decoded:
 
 def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
     errors, by_state, fitted = decoded
-    alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
+    true = {name: context.algorithm.parameters[name] for name in ("alpha", "gamma")}
     error = panels.curves(errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
-    picture = panels.rates(fitted, {"alpha": alpha, "gamma": gamma})
+    picture = panels.rates(fitted, true)
     quartiles = fitted.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
     text = f"{figures.ends(errors, 'error')} Bands: 95 % over episodes."
@@ -281,12 +276,7 @@ def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
     said = f"From the decoded tables α is {middle['alpha']:.2g} and γ {middle['gamma']:.2g} in the median. One point a "
     said += "trajectory; the cross is the true pair."
     return [
-        Prose(
-            "A linear map from each latent to its column of the Q-table, fitted on other episodes. Its error means "
-            "something beside that of a table of zeros, which knows nothing; a table that is decodable need not be "
-            "used. From the decoded tables, each trajectory's own learning rate α and discount γ are regressed "
-            f"(true: {alpha:g} and {gamma:g}); a single trajectory determines them loosely."
-        ),
+        Prose(_PROSE["decoded"].format(**true)),
         Figure(error, "Error of the decoded table over rounds", titled("13", text), errors),
         Table(by_state, "Root mean square error of a state's values after the last round"),
         Figure(picture, "α and γ of every trajectory", said, fitted),

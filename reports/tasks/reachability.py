@@ -11,20 +11,8 @@ from typing import Any
 import pandas as pd
 
 from interp import figures
+from interp.evaluation import reachability as measured
 from interp.evaluation.plan import MODEL
-from interp.evaluation.reachability import (
-    OTHER,
-    PARENT,
-    REGIMES,
-    Read,
-    Write,
-    answers,
-    episodes_for,
-    exact_sets,
-    interval,
-    moved,
-    reading,
-)
 from interp.measure import Control, Measure
 from reports.blocks import Figure, Measures, Prose, Table, claim, plain
 from reports.part import Context, Heading, Part
@@ -75,28 +63,27 @@ def parts() -> tuple[Part, ...]:
     )
 
 
-_Answers = tuple[pd.DataFrame, Read, Write]
+_Answers = tuple[pd.DataFrame, measured.Read, measured.Write]
 """Accuracy by regime, predictor, depth and round; how sets are read and written."""
 
 
 def _compute(context: Context) -> _Answers:
     """Answers of all predictors, and the maps that later parts use."""
     model, seed = context.model, context.seed
-    read, write = reading(model, seed, 8 * context.n_episodes)
-    frames = [
-        answers(model, episodes_for(model, regime, context.n_episodes, seed), read, write, seed) for regime in REGIMES
-    ]
+    read, write = measured.reading(model, seed, 8 * context.n_episodes)
+    drawn = [measured.episodes_for(model, regime, context.n_episodes, seed) for regime in measured.REGIMES]
+    frames = [measured.answers(model, episodes, read, write, seed) for episodes in drawn]
     return pd.concat(frames, ignore_index=True), read, write
 
 
 def _answer_measures(data: _Answers, context: Context) -> list[Measure]:
     frame = data[0]
-    known = frame[(frame["regime"] == REGIMES[0]) & (frame["n"] >= _FEW)]
+    known = frame[(frame["regime"] == measured.REGIMES[0]) & (frame["n"] >= _FEW)]
     if known.empty:
         return []
     depth = known["depth"].max()
-    at = frame[(frame["regime"] == REGIMES[0]) & (frame["depth"] == depth) & (frame["round"] == depth)]
-    scores = {row["key"]: interval(row) for row in at.to_dict("records")}
+    at = frame[(frame["regime"] == measured.REGIMES[0]) & (frame["depth"] == depth) & (frame["round"] == depth)]
+    scores = {row["key"]: measured.interval(row) for row in at.to_dict("records")}
     rivals = [key for key in _SHOWN if key in scores and key not in (MODEL, "breadth_first")]
     strongest = max(rivals, key=lambda key: scores[key].estimate)
     return [
@@ -118,7 +105,7 @@ def _solved(known: pd.DataFrame) -> Measure:
     beside = last[(last["depth"] == worst["depth"]) & ~last["key"].isin((MODEL, "breadth_first"))]
     rival = beside.iloc[-1] if len(beside) else None
     beaten = {} if rival is None else {rival["key"].replace("_", " "): Control(float(rival["estimate"]))}
-    return claim("solves", interval(worst), controls=beaten, about=f"depth {worst['depth']}, its worst")
+    return claim("solves", measured.interval(worst), controls=beaten, about=f"depth {worst['depth']}, its worst")
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:
@@ -141,20 +128,22 @@ def _draw(data: _Answers, context: Context) -> list[object]:
 def _compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
     model: Any = context.model
     seed, (_, read, write) = context.seed, context.result("answers")
-    episodes = episodes_for(model, REGIMES[0], context.n_episodes, seed)
-    return moved(model, episodes, read, write, seed), exact_sets(model, episodes, read, seed)
+    episodes = measured.episodes_for(model, measured.REGIMES[0], context.n_episodes, seed)
+    return measured.moved(model, episodes, read, write, seed), measured.exact_sets(model, episodes, read, seed)
 
 
 def _moved_measures(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Measure]:
     later = data[0][data[0]["later"] == 1].set_index("move").to_dict("index")
-    effect, control = (interval(at, "model").complement for at in (later[PARENT], later[OTHER]))
+    effect, control = (
+        measured.interval(at, "model").complement for at in (later[measured.PARENT], later[measured.OTHER])
+    )
     return [
         claim(
             "expands",
             effect,
             threshold=control.high,
             controls={"another node written": Control(control.estimate)},
-            note=f"parallel search: {1 - later[PARENT]['search']:.2f}",
+            note=f"parallel search: {1 - later[measured.PARENT]['search']:.2f}",
         )
     ]
 
@@ -164,7 +153,7 @@ def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> li
     rows = [
         plain(
             f"{row['move']}, {'a round later' if row['later'] else 'at once'}",
-            interval(row, "model"),
+            measured.interval(row, "model"),
             {"parallel search": row["search"]},
         )
         for row in moves.to_dict("records")

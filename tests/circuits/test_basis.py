@@ -13,7 +13,7 @@ LABELS = ("w", "z", "e_1", "p_1", "p?", "y", "w?")
 
 
 def basis(**settings: object) -> Basis:
-    return Basis.of(("id", "buf1"), ("w", "e_1"), PositionCode.one_hot(LABELS), **settings)  # type: ignore[arg-type]
+    return Basis.of(("id", "buf1"), ("w", "e_1"), PositionCode(LABELS), **settings)  # type: ignore[arg-type]
 
 
 def test_directions_add_subtract_and_scale_by_name() -> None:
@@ -40,7 +40,7 @@ def test_directions_of_two_bases_refuse_each_other() -> None:
 
 def test_block_names_must_differ() -> None:
     with pytest.raises(InputError, match="block names must differ"):
-        Basis.of(("id", "id"), ("w",), PositionCode.one_hot(LABELS))
+        Basis.of(("id", "id"), ("w",), PositionCode(LABELS))
 
 
 @pytest.mark.parametrize("rotation", [None, 5])

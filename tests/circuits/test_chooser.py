@@ -20,7 +20,7 @@ def test_measured_attention_is_at_least_what_is_promised(eps: float, offset: int
 
 def test_the_requirement_is_not_slack_by_orders_of_magnitude() -> None:
     """At a fifth of the inverse temperature the promise is broken."""
-    code = PositionCode.one_hot(f"t_{i}" for i in range(34))
+    code = PositionCode(LABELS)
     assert _measured_attention(code, 1, _required_eta(1.0, 34, 1e-4) / 5) < 1 - 1e-4
 
 
@@ -53,7 +53,7 @@ def attended(basis: Basis, head: Head) -> np.ndarray:
 def test_without_a_target_the_printed_chooser_attends_to_something() -> None:
     """The lemma is silent on i <= l: one-hot codes average over all that is visible, sinusoids take what looks nearest;
     a sink that is always on gets the query instead."""
-    one_hot = PositionCode.one_hot(LABELS)
+    one_hot = PositionCode(LABELS)
     for offset in (1, 2):
         basis, ours = chooser(one_hot, offset)
         printed = Head("printed", 0, "hard", shift_terms(basis, offset), ())

@@ -29,7 +29,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
@@ -48,7 +47,6 @@ from interp.interventions.patching import round_map
 from interp.interventions.sites import Site
 from interp.model.replay import replay
 from interp.model.rollout import rollout
-from interp.model.run import Rollout
 
 _THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""
@@ -172,17 +170,12 @@ def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answ
     """Effects of the latents of each round on the prediction that is read; none where they come later."""
     read, scores = material.effort.round, dict.fromkeys(material.items("rounds"), 0.0)
     for key, at in changes(subject, material):
-        effects = material.once(("round map", key, at), partial(_effects, subject, material, key, at))
+        # Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones.
+        ask = partial(round_map, subject.model, *sides(subject, material, key, at), "latent", direction="noising")
+        effects = np.abs(material.once(("round map", key, at), ask).effects).mean(-1)
         sizes = np.diagonal(effects) if own_round else np.nan_to_num(effects[:, read])
         scores |= {(key, at, t): size if size > FAINT else 0.0 for t, size in enumerate(sizes.tolist())}
     return Answer(scores)
-
-
-def _effects(subject: KnownMachine, material: Material, key: str, at: int) -> Float[np.ndarray, "patched read"]:
-    """Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones."""
-    clean, corrupted = sides(subject, material, key, at)
-    effects = round_map(subject.model, clean, corrupted, "latent", direction="noising").effects
-    return np.asarray(np.abs(effects).mean(-1))
 
 
 def _decodable(subject: KnownMachine, material: Material) -> Answer:
@@ -190,20 +183,16 @@ def _decodable(subject: KnownMachine, material: Material) -> Answer:
     scores: dict[Item, float] = {}
     for key, at in changes(subject, material):
         runs = [rollout(subject.model, episodes) for episodes in sides(subject, material, key, at)]
-        wanted = _changed(runs, at)
+        # A round's inputs that differ between the sides: which token, and which number, [episode, side, input].
+        tokens = torch.stack([run.tokens[:, at] for run in runs], 1)
+        values = torch.stack([run.values[:, at] for run in runs], 1).double()
+        kinds = torch.nn.functional.one_hot(tokens, int(tokens.max()) + 1).flatten(2).double()
+        inputs = torch.cat([kinds, values.flatten(2)], -1)
+        wanted = inputs[:, :, (inputs[:, 0] != inputs[:, 1]).any(0)]
         for t in range(material.effort.rounds):
             read = torch.stack([run.latents[:, t].flatten(1).double() for run in runs], 1)
             scores[key, at, t] = max(_probe(read, wanted, False)[1], 0.0)
     return Answer(scores)
-
-
-def _changed(runs: list[Rollout], at: int) -> Tensor:
-    """A round's inputs that differ between the sides: which token, and which number, ``[episode, side, input]``."""
-    tokens = torch.stack([run.tokens[:, at] for run in runs], 1)
-    values = torch.stack([run.values[:, at] for run in runs], 1).double()
-    kinds = torch.nn.functional.one_hot(tokens, int(tokens.max()) + 1).flatten(2).double()
-    inputs = torch.cat([kinds, values.flatten(2)], -1)
-    return inputs[:, :, (inputs[:, 0] != inputs[:, 1]).any(0)]
 
 
 for _key, _name in {"probe": "linear probe", "probe:within-round": "linear probe, round means removed"}.items():

@@ -29,6 +29,7 @@ same question from inside. Most steps do not depend on gamma, so that a poor imi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -38,27 +39,14 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.display import Scores
 from interp.errors import require
+from interp.files import read_tables
 from interp.kinds import shown
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
 
-QUANTITIES: dict[str, str] = {
-    "untied": "agreement, untied steps",
-    "untied_gamma0": "... of the gamma = 0 table",
-    "untied_gain": "... gain over the gamma = 0 table",
-    "random_ties": "agreement, all steps, random ties",
-    "random_ties_ceiling": "... of a perfect learner",
-    "random_ties_gamma0": "... of the gamma = 0 table",
-    "disputed": "disputed steps: follows Q-learning",
-    "disputed_gamma0": "disputed steps: follows the gamma = 0 table",
-    "cross_entropy": "cross-entropy, random ties (nats)",
-    "cross_entropy_floor": "... of a perfect learner",
-    "cross_entropy_excess": "... above that floor",
-    "share_tied": "share of tied steps",
-    "share_disputed": "share of disputed steps",
-}
+QUANTITIES: dict[str, str] = read_tables(Path(__file__).with_suffix(".toml"))
 _PHASES = ("all", "early", "middle", "late")
 _MINIMUM_PROBABILITY = 1e-12
 """Probabilities are clipped here before the logarithm, so that a one-hot policy has a finite cross-entropy."""
