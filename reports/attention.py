@@ -38,7 +38,7 @@ from interp.display import lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.palette import LIGHT
-from reports.blocks import TEMPLATES, environment, policy, stylesheet
+from reports.blocks import TEMPLATES, TEXTS, environment, policy, stylesheet
 
 if TYPE_CHECKING:
     from interp.model.run import Rollout
@@ -184,12 +184,7 @@ def notices() -> list[tuple[str, str]]:
     """(what, licence text) for the code that a page with attention views carries."""
     wheel = distribution("circuitsvis")
     licence = wheel.read_text("LICENSE.txt") or wheel.read_text("licenses/LICENSE.txt") or "MIT License"
-    what = (
-        f"The attention views are drawn by CircuitsVis {wheel.version} (MIT licence, below), whose script is part of "
-        "this page. It bundles TensorFlow.js (Apache License 2.0, https://www.apache.org/licenses/LICENSE-2.0) and "
-        "React, Chart.js and other libraries (MIT licence)."
-    )
-    return [(what, licence.strip())]
+    return [(TEXTS["attention"]["notice"].format(version=wheel.version), licence.strip())]
 
 
 def heads_of(model: Machine) -> Heads:

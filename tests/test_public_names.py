@@ -46,6 +46,13 @@ def test_every_public_module_function_and_class_has_a_docstring() -> None:
     assert silent == [] and counted > 900
 
 
+def test_no_function_takes_two_ways_to_ask_for_less_work() -> None:
+    """A record of sizes, ``effort=``, or ``quick=`` where there is no such record."""
+    functions = [value for module in modules() for _, value in own(module) if inspect.isfunction(value)]
+    takes = [{"effort", "quick"} & inspect.signature(function).parameters.keys() for function in functions]
+    assert {"effort", "quick"} not in takes and min(takes.count({way}) for way in ("effort", "quick")) >= 3
+
+
 def methods(cls: type) -> Iterator[tuple[str, Any]]:
     """The public methods and properties that a class defines, without the fields of its instances."""
     for name, held in vars(cls).items():

@@ -1,7 +1,7 @@
 """Methods of interpretability, graded on machines whose insides are known.
 
     from circuits import benchmark
-    found = benchmark.run(quick=True)                        # or benchmark.run(n_jobs=2, out="output/benchmark")
+    found = benchmark.run(effort=benchmark.QUICK)            # or benchmark.run(n_jobs=2, out="output/benchmark")
     found.summary("edges")                                   # which method finds edges, with intervals
     found.table("edges", ["ap", "auroc constant", "auroc clean-up"])
 

@@ -266,8 +266,7 @@ def run(
     *,
     questions: Sequence[str] = (),
     seeds: Sequence[int] = (0,),
-    quick: bool = False,
-    effort: Workload | None = None,
+    effort: Workload = FULL,
     out: str | Path | None = None,
     n_jobs: int = 1,
     scheduler: str = "",
@@ -276,12 +275,10 @@ def run(
     """Grade every method on every subject.
 
     Args:
-        subjects: names of :func:`builders`, or builders of your own by name; all when empty (the quick ones where
-            ``quick``).
+        subjects: names of :func:`builders`, or builders of your own by name; all when empty.
         methods: keys, or methods of your own; all when empty. The oracle and chance are always among them.
         seeds: of episodes and of what methods draw.
-        quick: few subjects, less effort, no slow methods.
-        effort: in place of that of a quick or a full run.
+        effort: how much of everything is done; :data:`QUICK` takes few subjects and no slow methods, too.
         out: a folder in which ``parts`` keeps what is done, by subject and seed: a run that was cut short goes on.
         n_jobs: subjects that are worked on at once, each by a process.
         scheduler: of dask workers, as :func:`interp.workers.each` takes it; they write to ``out``, too.
@@ -291,7 +288,7 @@ def run(
     refuse_endless("seeds", len(seeds))
     for seed in seeds:
         integer("seeds", seed, 0)
-    started = time.time()
+    started, quick = time.time(), effort == QUICK
     if isinstance(subjects, Mapping):
         chosen = subjects
     else:
@@ -310,7 +307,6 @@ def run(
     names = [(method.question, method.key) for method in chosen_methods]
     twice = next((key for question, key in names if names.count((question, key)) > 1), None)
     require(twice is None, f"two methods of one question are called {twice!r}; give each a key of its own")
-    effort = effort or (QUICK if quick else FULL)
     parts = None if out is None else writable(Path(out) / "parts")
     work = share([(name, build, seed) for seed in seeds for name, build in chosen.items()], shard)
     done: list[dict[str, Any]] = []

@@ -51,7 +51,7 @@ def _benchmark(
         method or (),
         questions=question or (),
         seeds=range(seeds),
-        quick=quick,
+        effort=room.QUICK if quick else room.FULL,
         out=folder_to_write(out),
         n_jobs=jobs,
         scheduler=scheduler,

@@ -79,25 +79,18 @@ def _draw_commands(computed: None, context: Context) -> Section:
     if context.folder not in (None, Path("output")):
         words.append(f"--out {shlex.quote(str(context.folder))}")
     axes = "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
-    given = "".join(f", {name}={value!r}" for name, value in context.arguments.items())
-    loaded = f"interp.load({context.source!r}{given})"
+    built = "".join(f", {name}={value!r}" for name, value in context.arguments.items())
+    loaded = f"interp.load({context.source!r}{built})"
     model = loaded if context.source else "...  # the model that the report was given"
     drawn = {"regime": context.regime, "sizes": dict(context.given)}
     drawn_text = "".join(f", {name}={value!r}" for name, value in drawn.items() if value)
-    lines = [
-        "import interp",
-        "from interp import tasks",
-        "",
-        f"model = {model}",
-        f"episodes = tasks.of(model).sample_for(model, {n_episodes}, {n_rounds}, seed={seed}{drawn_text})",
-        "run = interp.rollout(model, episodes)",
-        f"run.predictions                       # {axes}",
-    ]
+    given = {"model": model, "n_episodes": n_episodes, "n_rounds": n_rounds, "seed": seed, "axes": axes}
+    python = TEXTS["closing"]["python"].format(**given, drawn=drawn_text)
     if probing.KEY in context.keys and probing.KEY not in context.failures:
         decoded = [result.target.key for result in context.result(probing.KEY)]
-        lines.insert(1, "import probes")
-        lines.append(f"probes.probe(model, episodes, {decoded}, seed={seed})")
-    return commands(" ".join(words) if context.source else "", "\n".join(lines))
+        python = python.replace("\n", "\nimport probes\n", 1)
+        python += f"\nprobes.probe(model, episodes, {decoded}, seed={seed})"
+    return commands(" ".join(words) if context.source else "", python)
 
 
 reproduce: Callable[[], Part] = partial(Part, "reproduce", _REPRODUCE, lambda context: None, _draw_commands)

@@ -148,7 +148,7 @@ test_bad_input = refused(
     (lambda: build("wma-handwired", "lin"), "unknown form of 'wma-handwired' 'lin'"),
     (lambda: build("reachability-handwired", "sum", "simplex"), "cannot be simplex; take plain, rotated"),
     (lambda: benchmark.run(["wma-handwired R, plane"]), "did you mean 'wma-handwired R, plain'"),
-    (lambda: benchmark.run(quick=True, seeds=[-1]), "seeds must be an integer >= 0, got -1"),
+    (lambda: benchmark.run(seeds=[-1]), "seeds must be an integer >= 0, got -1"),
     (lambda: benchmark.run({"x": lambda: 1 / 0}), "the builder of 'x' raised ZeroDivisionError: division by zero"),
     (lambda: benchmark.run({"x": lambda: None}), "the builder of 'x' must give a KnownMachine, got None"),
 )

@@ -201,14 +201,12 @@ def followed_discount(
     for c, b in zip(choices, batches, strict=True):
         known = np.issubdtype(c.dtype, np.integer) and bool(((c >= 0) & (c < b.n_actions)).all())
         require(known, f"choices must be actions 0 to {b.n_actions - 1}, got {shown(c)}")
-
-    def hits_of(gamma: float) -> np.ndarray:
-        """Per episode, the expected number of rounds where a greedy action of its tables is the one chosen."""
+    columns = []  # per episode, the expected number of rounds where a greedy action of its tables is the one chosen
+    for gamma in _GAMMAS:
         sets = [_greedy(batch.relearned(gamma=gamma), table) for batch in batches]
         each = zip(choices, sets, strict=True)
-        return np.concatenate([(bellman.entries_at(tied, c) / tied.sum(-1)).sum(1) for c, tied in each])
-
-    hits = np.stack([hits_of(gamma) for gamma in _GAMMAS], 1)
+        columns.append(np.concatenate([(bellman.entries_at(tied, c) / tied.sum(-1)).sum(1) for c, tied in each]))
+    hits = np.stack(columns, 1)
     rounds = np.concatenate([np.full(len(b), b.n_rounds, np.float64) for b in batches])
     weights = resample_weights(len(hits), seed=seed)
     curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]

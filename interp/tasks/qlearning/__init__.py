@@ -8,6 +8,9 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
+from pathlib import Path
+
+from interp.files import read_tables
 from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
@@ -46,15 +49,5 @@ TASK = Task(
     ),
     training=above("goals", "qlearning:goal"),
     evaluation=above("evaluation", "qlearning.plan:plan"),
-    report=Reporting(
-        looks={
-            "greedy": "vermilion dashed",
-            "optimal": "green short",
-            "exploring-model": "purple solid",
-            "boltzmann": "purple dashed",
-            "epsilon-greedy": "amber short",
-            "random-ties": "brown dotted",
-            "no-bootstrap": "brown short",
-        }
-    ),
+    report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )

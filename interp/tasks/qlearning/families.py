@@ -87,19 +87,14 @@ def updates() -> tuple[Family, ...]:
     """What a round could make of a table: which rate and discount, and the maximum, a soft one or the mean."""
     alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", (0.0, *_GAMMAS, 0.995))
     soft, fading = Searched("temperature", _SOFTNESS), (alpha, gamma, Searched("keep", _KEPT))
+    traces = alpha, gamma, Searched("trace", _TRACES)
     return (
         Family("q_learning", "the maximum", q_learning, (alpha, gamma)),
         Family("soft_bootstrap", "a soft maximum", _soft_bootstrap, (alpha, gamma, soft)),
         Family("mean_bootstrap", "the mean", mean_bootstrap, (alpha, gamma)),
         Family("no_bootstrap", "no next value", no_bootstrap, (alpha,)),
         Family("fading_q", "the maximum, of a table that fades", _fading_q, fading, extends="q_learning"),
-        Family(
-            "trace_q",
-            "the maximum, with traces of eligibility",
-            _trace_q,
-            (alpha, gamma, Searched("trace", _TRACES)),
-            extends="q_learning",
-        ),
+        Family("trace_q", "the maximum, with traces of eligibility", _trace_q, traces, extends="q_learning"),
     )
 
 

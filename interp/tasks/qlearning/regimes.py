@@ -35,24 +35,17 @@ _Rewards = Callable[[np.random.Generator, tuple[int, ...]], _Array]
 """How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
 
 
-def _beta(a: float, b: float) -> _Rewards:
-    return lambda rng, shape: rng.beta(a, b, shape)
+def _beta(a: str, b: str) -> _Rewards:
+    return lambda rng, shape: rng.beta(float(a), float(b), shape)
 
 
 _FAMILIES: dict[str, _Rewards] = {
-    "peaked": _beta(2.0, 2.0),
-    "bimodal": _beta(0.5, 0.5),
-    "uniform": _beta(1.0, 1.0),
-    "sparse": _beta(0.2, 2.0),
-    "dense": _beta(2.0, 0.2),
-    "bernoulli": lambda rng, shape: rng.uniform(0.1, 0.9, shape),
-    "bernoulli-draws": lambda rng, shape: rng.uniform(0.1, 0.9, shape),
-    "very-sparse": _beta(0.1, 2.0),
-    "concentrated": _beta(10.0, 10.0),
-    "high-variance": _beta(0.1, 0.1),
+    **{row["family"]: _beta(row["a"], row["b"]) for row in read_rows(Path(__file__).with_name("rewards.csv"))},
+    **dict.fromkeys(("bernoulli", "bernoulli-draws"), lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
     "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
 }
-"""The reward families by name; of "bernoulli-draws", r(s, a) is the probability of a reward of 1."""
+"""The reward families by name, most of them a beta distribution; of "bernoulli-draws", r(s, a) is the probability of a
+reward of 1."""
 
 
 @dataclass(frozen=True)

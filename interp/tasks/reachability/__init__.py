@@ -8,6 +8,9 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
+from pathlib import Path
+
+from interp.files import read_tables
 from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -45,12 +48,5 @@ TASK = Task(
     ),
     training=above("goals", "reachability:goal"),
     evaluation=above("evaluation", "reachability:plan"),
-    report=Reporting(
-        looks={
-            "breadth_first": "vermilion dashed",
-            "depth_limited_2": "purple dashed",
-            "depth_first": "amber short",
-            "more_ancestors": "brown dashdot",
-        }
-    ),
+    report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )

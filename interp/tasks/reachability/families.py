@@ -26,13 +26,7 @@ def families() -> tuple[Family, ...]:
     return (
         searching("breadth_first"),
         Family("depth_limited", "breadth-first search of few hops", depth_limited, (hops, spread)),
-        Family(
-            "late_search",
-            "breadth-first search, some rounds late",
-            late_search,
-            (lags, spread),
-            extends="breadth_first",
-        ),
+        Family("late_search", late_search().name, late_search, (lags, spread), extends="breadth_first"),
         Family("undirected", undirected().name, undirected, (spread,)),
         searching("depth_first"),
         searching("random_walk"),
