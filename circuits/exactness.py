@@ -26,7 +26,7 @@ from circuits.basis import POS
 from circuits.circuit import Circuit, Size, VerificationPlan
 from circuits.compiler import compile_circuit, rows
 from interp import tasks
-from interp.algorithm import NEXT, Algorithm, Values
+from interp.algorithm import NEXT, Algorithm, Episodes, Values
 from interp.errors import require
 from interp.files import read_rows
 from interp.machine import Machine
@@ -116,7 +116,7 @@ class Check:
 
 def check(
     circuit: Circuit,
-    episodes: Any,
+    episodes: Episodes,
     size: Size,
     dtype: str,
     plan: VerificationPlan,
@@ -244,7 +244,7 @@ def check_horizon(
     return checks
 
 
-def check_exits(machine: Machine, algorithm: Algorithm, episodes: Any, tolerance: float) -> list[Check]:
+def check_exits(machine: Machine, algorithm: Algorithm, episodes: Episodes, tolerance: float) -> list[Check]:
     """What a machine predicts and what it carries, against an algorithm: no circuit is needed.
 
     Errors count relative to the larger of 1 and the algorithm's own value, up to ``tolerance``.
@@ -269,7 +269,7 @@ def check_exits(machine: Machine, algorithm: Algorithm, episodes: Any, tolerance
     return checks
 
 
-def _read(model: HookedLatentTransformer, episodes: Any, meters: Sequence[_Meter]) -> Rollout:
+def _read(model: HookedLatentTransformer, episodes: Episodes, meters: Sequence[_Meter]) -> Rollout:
     """The rollout, read by ``meters``; a model that chooses runs some rounds twice, and is read in a replay."""
     hooks = [(meter.at, meter.compare) for meter in meters]
     if model.layout.choice_position is None:

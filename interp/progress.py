@@ -18,7 +18,7 @@ _EVERY = 30.0
 """Seconds between two lines where standard error is no terminal."""
 
 
-class _Update(Protocol):
+class _Redraw(Protocol):
     """Changes what a bar shows; what is left out stays."""
 
     def __call__(self, *, advance: int | None = None, completed: int | None = None, text: str | None = None) -> None:
@@ -26,7 +26,7 @@ class _Update(Protocol):
 
 
 @contextmanager
-def display(text: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[_Update]:
+def display(text: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[_Redraw]:
     """A bar from ``completed`` to ``total`` steps; call what it gives as the work goes on.
 
     Of several processes, all but the first give ``shown=False``.

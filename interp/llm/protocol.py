@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.files import digest_of, file_to_write
-from interp.llm.schemes import Answer, Condition, Message, Turn, json_in, read_answer
+from interp.llm.schemes import Condition, Message, ParsedReply, Turn, json_in, read_answer
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Session:
         return self._pending
 
     @checked
-    def feed(self, text: str | None, finish_reason: str = "stop", problem: str = "") -> Answer:
+    def feed(self, text: str | None, finish_reason: str = "stop", problem: str = "") -> ParsedReply:
         """Take the reply to :meth:`next` and move on; returns what was read from it.
 
         ``problem``: why it was malformed when it was recorded; rules that read more by now do not change what followed.
@@ -139,7 +139,7 @@ class Session:
         require(self.next() is not None, "the episode is over: nothing was asked that a reply could be fed to")
         self._pending = None
         answer = read_answer(self.condition, self._turn, text, finish_reason)
-        answer = Answer(None, problem=problem) if problem else answer
+        answer = ParsedReply(None, problem=problem) if problem else answer
         self.malformed += bool(answer.problem)
         self.embedded += answer.embedded
         if answer.problem and len(self._attempts) < self.max_retries:

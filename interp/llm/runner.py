@@ -47,7 +47,7 @@ from interp.llm.backend import (
 from interp.llm.client import Client
 from interp.llm.plan import PAPER_REGIMES, Budget, Job, Prices, instances, plan
 from interp.llm.protocol import LockedError, Request, Session, TraceFile, read_lines, replay, session_from
-from interp.llm.schemes import Answer, Condition, built_in_prompts
+from interp.llm.schemes import Condition, ParsedReply, built_in_prompts
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
 _GIVE_UP_AFTER = 3
@@ -136,7 +136,7 @@ def run(
         if allowed and "reply" in record:
             allowed.settle(0.0, _usage_tokens(record.get("usage")))
     backend = Client(jobs[0].settings, where) if isinstance(where, Connection) else where
-    one = _Run(Path(folder), backend, RunSummary(len(jobs)), progress or (lambda _: None), malformed_limit, allowed)
+    one = _Playing(Path(folder), backend, RunSummary(len(jobs)), progress or (lambda _: None), malformed_limit, allowed)
     playing = one.play(jobs, prices or Prices())
     try:
         within_a_loop = asyncio.get_running_loop().is_running()
@@ -149,7 +149,7 @@ def run(
 
 
 @dataclass
-class _Run:
+class _Playing:
     """One run in progress: where it writes, who answers, and what was counted."""
 
     folder: Path
@@ -273,7 +273,7 @@ class _Run:
         return None
 
 
-def trace_record(request: Request, seed: int | None, reply: Reply, answer: Answer) -> dict[str, Any]:
+def trace_record(request: Request, seed: int | None, reply: Reply, answer: ParsedReply) -> dict[str, Any]:
     """A line of the trace; what the server said about its reply is kept as it came."""
     served = {name: getattr(reply, name) for name in ("model", "system_fingerprint", "usage", "more", "seconds")}
     return {

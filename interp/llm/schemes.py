@@ -125,7 +125,7 @@ def _user(body: Mapping[str, object]) -> Message:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ParsedReply:
     """What a reply said: ``value`` (0 or 1, or the note), or ``problem`` where it could not be read.
 
     ``strict`` is True where the reply was the JSON object alone with the one key asked for; a reply inside a code
@@ -155,18 +155,18 @@ def patterns(path: Path) -> SimpleNamespace:
 _RE = patterns(Path(__file__).with_suffix(".toml"))
 
 
-def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop") -> Answer:
+def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop") -> ParsedReply:
     """Read a reply. Anything but one JSON object with the right key and a valid value is malformed.
 
     A reply cut by the token limit (``finish_reason`` "length") is malformed even where what is left parses. What stands
     in a block of thoughts is left out, and no answer is read from a block that does not end, or whose mark is unknown.
     """
     if finish_reason == "length":
-        return Answer(None, problem="the answer was cut off at the token limit")
+        return ParsedReply(None, problem="the answer was cut off at the token limit")
     if not text or not text.strip():
-        return Answer(None, problem="the answer was empty")
+        return ParsedReply(None, problem="the answer was empty")
     if len(text) > _LONGEST_ANSWER:
-        return Answer(None, problem=f"the answer was longer than {_LONGEST_ANSWER:,} characters")
+        return ParsedReply(None, problem=f"the answer was longer than {_LONGEST_ANSWER:,} characters")
     said = json_in(text.strip(), object_pairs_hook=_no_duplicates)
     alone, embedded = said is not None, False
     if not alone:
@@ -181,25 +181,25 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
             said = json_in(body[begin:end], object_pairs_hook=_no_duplicates)
             embedded = said is not None
         if said is None:
-            return Answer(None, problem="the answer was not one JSON object")
+            return ParsedReply(None, problem="the answer was not one JSON object")
     if not isinstance(said, dict):
-        return Answer(None, problem="the answer was not a JSON object")
+        return ParsedReply(None, problem="the answer was not a JSON object")
     if turn not in said:
-        return Answer(None, problem=f'the answer has no key "{turn}"')
+        return ParsedReply(None, problem=f'the answer has no key "{turn}"')
     strict = alone and len(said) == 1
     value: Any = said[turn]
     if turn == "note":
         if not isinstance(value, str):
-            return Answer(None, problem="the note is not a text")
+            return ParsedReply(None, problem="the note is not a text")
         if len(value) > LONGEST_NOTE:
-            return Answer(None, problem=f"the note was longer than {LONGEST_NOTE:,} characters")
+            return ParsedReply(None, problem=f"the note was longer than {LONGEST_NOTE:,} characters")
         # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
-        return Answer(value.encode("utf-8", "replace").decode("utf-8"), strict, embedded=embedded)
+        return ParsedReply(value.encode("utf-8", "replace").decode("utf-8"), strict, embedded=embedded)
     words = [str(word) for word in condition.words]
     word = str(value).strip().lower()
     if isinstance(value, bool) or not isinstance(value, (int, str)) or word not in words:
-        return Answer(None, problem=f"the prediction is not {' or '.join(words)}")
-    return Answer(words.index(word), strict and value in condition.words, embedded=embedded)
+        return ParsedReply(None, problem=f"the prediction is not {' or '.join(words)}")
+    return ParsedReply(words.index(word), strict and value in condition.words, embedded=embedded)
 
 
 def json_in(text: str | bytes, **how: Any) -> Any:
