@@ -9,6 +9,7 @@ the limits. Weights are stored in float32, as trained: the laptop-sized models t
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -92,62 +93,49 @@ def card(
     run: TrainedRun, name: str, metrics: pd.DataFrame, *, machine: str, notes: str, n_episodes: int, seed: int
 ) -> str:
     """The model card, in Markdown."""
-    config, choice = run.config, run.model.layout.choice_label
-    task = catalog.get(config.task)
-    limits = goal_of(task).limits
+    config, task, choice = run.config, catalog.get(run.config.task), run.model.layout.choice_label
+    limits, about = goal_of(task).limits, {"versions": versions(), "git": git_revision(), **run.about}
     early = config.patience > 0 or any(stage.until for stage in config.curriculum)  # over before all steps are made
-    stages = "; ".join(_stage_text(stage, config.task) for stage in config.curriculum)
-    data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch"
-    software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
     optimizers = f"AdamW at {config.lr:g}"
     if config.muon_lr and not config.machine:
         optimizers += f", Muon at {config.muon_lr:g} for the matrices of the blocks"
-    because = run.about.get("precision_because", "named by the settings")
-    why = "" if because == "named by the settings" else f" ({because})"
+    because = about.get("precision_because", "named by the settings")
     made = f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}"
     if config.machine:
         carried = ", ".join(f"{channel.name} {list(channel.shape)}" for channel in run.model.channels)
         made = f"{called(config.machine)}, which carries {carried}"
-    facts = {
-        "Model": made,
-        "Data": data + (f", regimes in turn, a batch each: {', '.join(config.regimes)}" if config.regimes else ""),
-        "Sizes": ", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in task.sizes),
-        "Start": config.start,
-        "Curriculum": stages,
-        "Optimisation": (
-            f"{optimizers}, warm-up {config.warmup_steps}, {_DECAYS[config.decay]}, "
-            f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
-            f"{config.precision}{why}, "
-            + (f"a step every {config.window} rounds" if config.window else "no truncation through time")
-        ),
-        "Commit": f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
-        "Seed": str(config.seed),
-        "Batches and time": (
-            f"{run.step:,} of {'at most ' * early}{config.total_steps:,} batches, "
-            f"{run.seconds / 60:.0f} minutes in them"
-        ),
-        "Machine": machine or run.about.get("machine") or this_machine(),
-        "Software": f"{software}; git {run.about.get('git', git_revision())}",
-    }
     spans = [f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)]
-    listed = "\n".join(["\n\n## Limits\n", *(f"- {limit}" for limit in limits)])
-    return (
-        Path(__file__)
-        .with_suffix(".md")
-        .read_text("utf-8")
-        .format(
-            name=name,
-            model=f"A {'machine' if config.machine else 'transformer'} {describe(run)}.",
-            facts="\n".join(f"- **{key}**: {value}" for key, value in facts.items() if value),
-            command=command(config, name),
-            notes=f"{notes}\n\n" if notes else "",
-            seed=seed,
-            n_episodes=n_episodes,
-            metrics=_table(metrics.assign(**{"95 %": spans})[["what", "estimate", "95 %", "beside"]]),
-            losses=_table(_loss_curve(run)),
-            limits=listed if limits else "",
-        )
+    template = Path(__file__).with_suffix(".md").read_text("utf-8")
+    text = template.format(
+        name=name,
+        kind="machine" if config.machine else "transformer",
+        described=describe(run),
+        made=made,
+        data=f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch",
+        regimes=f", regimes in turn, a batch each: {', '.join(config.regimes)}" if config.regimes else "",
+        sizes=", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in task.sizes),
+        stages="; ".join(_stage_text(stage, config.task) for stage in config.curriculum),
+        optimizers=optimizers,
+        config=config,
+        decay=_DECAYS[config.decay],
+        why="" if because == "named by the settings" else f" ({because})",
+        window=f"a step every {config.window} rounds" if config.window else "no truncation through time",
+        commit=f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
+        run=run,
+        most="at most " * early,
+        minutes=run.seconds / 60,
+        machine=machine or about.get("machine") or this_machine(),
+        software=", ".join(f"{package} {version}" for package, version in about["versions"].items()),
+        git=about["git"],
+        command=command(config, name),
+        notes=f"{notes}\n\n" if notes else "",
+        seed=seed,
+        n_episodes=n_episodes,
+        metrics=_table(metrics.assign(**{"95 %": spans})[["what", "estimate", "95 %", "beside"]]),
+        losses=_table(_loss_curve(run)),
+        limits="\n".join(["\n\n## Limits\n", *(f"- {limit}" for limit in limits)]) if limits else "",
     )
+    return re.sub(r"(?m)^- \*\*.*\*\*: \n", "", text)  # what does not apply
 
 
 def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
