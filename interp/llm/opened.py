@@ -11,7 +11,7 @@ itself ("answer"), which sees every outcome up to the last round. That gives eve
 
 The prediction is read off the two answers' first differing tokens, P(1) = softmax over both; the likelier one goes into
 the conversation, whatever else the model might have written: a forced format, as ``response_format="grammar"`` forces
-it. The keys and values of what was read stay cached from round to round.
+it. The keys and values of what was read stay cached from round to round, where the bridge reads a cache.
 
 In a condition with notes, each note is a right count ("A:3/9, B:8/9, ...") in place of the model's own: what it says is
 then known, and it stands in the same place for all episodes. The last token of each count is a position, too
@@ -33,7 +33,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +60,9 @@ _CONDITION = "online-no-note"
 ANSWER = "answer"
 _ROUNDING = 1e-5
 """Logits of 32 bits differ by this much, in nats, where nothing is read."""
+_SOME_IDS, _ROUNDED = (1, 2, 3, 4, 5, 6, 7, 8), 1e-2
+"""A text by which a bridge is held against the model, and how far their logits may lie apart, of the largest: rounding
+of bfloat16 stays below it."""
 
 
 @checked
@@ -165,11 +168,40 @@ class Opened:
                 torch.manual_seed(untrained)
                 model = type(model)(model.config).to(device).eval()
         kind = type(model).__name__
+        with torch.no_grad():
+            plain = model(torch.tensor([_SOME_IDS], device=device)).logits
         try:
             bridge = build_bridge_from_module(model, kind, hf_config=model.config, tokenizer=tokenizer)
         except (ValueError, KeyError, AttributeError) as error:
             raise InputError(f"TransformerLens has no bridge for {kind}: {error}; choose another model") from error
-        return cls(bridge, tokenizer, name, prompt, condition)
+        opened = cls(bridge, tokenizer, name, prompt, condition)
+        other = f"TransformerLens' bridge to {kind} gives other logits than the model itself"
+        same = _alike(opened._logits(_SOME_IDS), plain)
+        require(same, f"{other}; choose another model, or the tested releases of constraints.txt")
+        return opened
+
+    def _logits(self, ids: Sequence[int], keys: Any = None) -> Tensor:
+        """Logits of one text after every token; ``keys`` hold what was read before, and take what is read now."""
+        import torch
+
+        with torch.no_grad():
+            tokens = torch.tensor([list(ids)], device=next(self.bridge.original_model.parameters()).device)
+            return self.bridge(tokens, past_key_values=keys, use_cache=keys is not None, return_type="logits")
+
+    @cached_property
+    def reads_on(self) -> bool:
+        """True if the bridge keeps what it reads in a cache of keys and values, and reads it there.
+
+        Releases of transformers rename the argument that carries the cache, and a bridge that does not know the new
+        name reads on as if nothing stood before. So a text is read in two parts and held against the whole.
+        """
+        from transformers import DynamicCache
+
+        keys, half = DynamicCache(config=self.bridge.original_model.config), len(_SOME_IDS) // 2
+        self._logits(_SOME_IDS[:half], keys)
+        return keys.get_seq_length() == half and _alike(
+            self._logits(_SOME_IDS[half:], keys), self._logits(_SOME_IDS)[:, half:]
+        )
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
         """The embeddings, and the residual stream after every so many blocks, the last one among them."""
@@ -231,19 +263,21 @@ class Opened:
     def _batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
         for start in range(0, len(episodes), batch):
             some = episodes.select(slice(start, start + batch))
-            yield _Conversations(self.bridge, self.tokenizer, self.condition, self.prompt, some)
+            yield _Conversations(self, some)
 
 
 class _Conversations:
-    """Episodes that are played in step: their sessions, and one cache of keys and values for all of them."""
+    """Episodes that are played in step: their sessions, and one cache of keys and values for all of them.
 
-    def __init__(
-        self, bridge: Any, tokenizer: Any, condition: Condition, prompt: str | None, episodes: ExpertEpisodes
-    ) -> None:
+    Where the bridge does not read such a cache, ``keys`` is None and every conversation is read from its beginning.
+    """
+
+    def __init__(self, opened: Opened, episodes: ExpertEpisodes) -> None:
         from transformers import DynamicCache
 
-        prompt = prompt or built_in_prompts(episodes.n_experts)[condition.scheme].text
-        self.bridge, self.tokenizer, self.n_experts = bridge, tokenizer, episodes.n_experts
+        condition, tokenizer = opened.condition, opened.tokenizer
+        prompt = opened.prompt or built_in_prompts(episodes.n_experts)[condition.scheme].text
+        self.bridge, self.tokenizer, self.n_experts = opened.bridge, tokenizer, episodes.n_experts
         self.words = [json.dumps(word) for word in condition.words]
         self.sessions = [
             Session(condition, prompt, advice, labels)
@@ -251,7 +285,7 @@ class _Conversations:
         ]
         self.begin, self.choices, self.texts = answers(tokenizer, condition)
         self.read: list[list[int]] = [[] for _ in self.sessions]
-        self.keys = DynamicCache(config=bridge.original_model.config)
+        self.keys = DynamicCache(config=self.bridge.original_model.config) if opened.reads_on else None
 
     def round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """P(1) of each episode and the kept activations; the answers go into the conversations."""
@@ -361,27 +395,35 @@ class _Conversations:
         """Logits after the last token; what the cache holds is not read again. ``stay`` leaves the cache as it was."""
         import torch
 
-        start = len(ids[0]) - 1
+        start = 0 if self.keys is None else len(ids[0]) - 1
         for old, row in zip(self.read, ids, strict=True):
             pairs = enumerate(zip(old, row[:start], strict=False))
             start = next((i for i, (a, b) in pairs if a != b), min(len(old), start))
-        if self.keys.get_seq_length() > start:
-            self.keys.crop(start - self.keys.get_seq_length())
+        self._forget(start)
         device = next(self.bridge.original_model.parameters()).device
         new = torch.tensor([row[start:] for row in ids], device=device)
         with torch.no_grad():
-            logits = self.bridge.run_with_hooks(
-                new, fwd_hooks=list(hooks.items()), past_key_values=self.keys, use_cache=True, return_type="logits"
-            )
+            cached = {"past_key_values": self.keys, "use_cache": self.keys is not None}
+            logits = self.bridge.run_with_hooks(new, fwd_hooks=list(hooks.items()), **cached, return_type="logits")
         if stay:
-            self.keys.crop(start - self.keys.get_seq_length())
+            self._forget(start)
         else:
             self.read = ids
         return logits[:, -1]
 
+    def _forget(self, start: int) -> None:
+        """Drop what the cache holds from token ``start`` on."""
+        if self.keys is not None and self.keys.get_seq_length() > start:
+            self.keys.crop(start - self.keys.get_seq_length())
+
     def _difference(self, logits: Tensor) -> np.ndarray:
         pair = logits[:, list(self.choices)].double().cpu().numpy()
         return np.asarray(pair[:, 1] - pair[:, 0])
+
+
+def _alike(logits: Tensor, others: Tensor) -> bool:
+    """True if logits differ by rounding alone."""
+    return bool((logits - others).abs().max() <= _ROUNDED * others.abs().max())
 
 
 def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]], value: Tensor, hook: Any) -> None:
