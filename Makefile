@@ -5,7 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 DOCS_READY := $(VENV)/.docs-installed
 
-.PHONY: report test test-slow lint format bench docs package clean
+RANGED := tests/model tests/llm tests/probes tests/interventions tests/machines_of_others tests/test_cli.py
+
+.PHONY: report test test-slow test-ranges lint format bench docs package clean
 
 report: $(READY)
 	$(BIN)/interp report wma-handwired
@@ -15,6 +17,18 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n auto -m "slow or not slow"
+
+# The newest and the lowest releases of every range of pyproject.toml, each in its own environment; torch is the tested one.
+test-ranges: .ranges/newest .ranges/lowest
+	.ranges/newest/bin/python -m pytest -n auto $(RANGED)
+	.ranges/lowest/bin/python -m pytest -n auto $(RANGED)
+
+.ranges/%: pyproject.toml constraints.txt
+	@mkdir -p .ranges
+	grep '^torch==' constraints.txt > .ranges/newest.txt
+	sed -n '/"torch>=/d; s/^ *"\([a-z0-9-]*\)>=\([0-9.]*\).*",$$/\1~=\2.0/p' pyproject.toml | cat .ranges/newest.txt - > .ranges/lowest.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check -c .ranges/$*.txt -e ".[dev]"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -45,4 +59,4 @@ $(DOCS_READY): $(READY)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) output .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .ranges output .mypy_cache .ruff_cache .pytest_cache
