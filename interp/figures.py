@@ -348,3 +348,22 @@ def measured(measures: Sequence[Any]) -> Figure:
     names = [f"{one.claim}{f' ({one.about})' if one.about else ''}: {one.word}" for one in rows]
     axes.set_yticks(range(len(rows)), names)
     return figure
+
+
+@styled
+def plane(
+    visited: Float[np.ndarray, "state axis"], points: Float[np.ndarray, "point axis"], kinds: Sequence[str]
+) -> Figure:
+    """Points of some kinds among visited states, in a plane of two components; a plane of one has 0 for the other."""
+    figure = Figure(figsize=(WIDTH / 2, 3.2))
+    axes = figure.subplots()
+    visited, points = (np.pad(of, ((0, 0), (0, 2 - of.shape[1]))) for of in (visited, points))
+    axes.scatter(
+        visited[:, 0], visited[:, 1], s=4, color=LIGHT["grey"], alpha=0.4, label="visited states", rasterized=True
+    )
+    for colour, kind in zip(CYCLE, sorted(set(kinds)), strict=False):
+        x, y = points[np.equal(kinds, kind)].T
+        axes.scatter(x, y, s=40, color=colour, edgecolors=INK, label=f"fixed or slow: {kind}")
+    axes.set(xlabel="first component", ylabel="second component")
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure

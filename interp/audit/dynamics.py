@@ -10,6 +10,7 @@ the state moves is a picture: whether anything rests on it, the changes of :mod:
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,7 +120,7 @@ def ends(trial: Trial) -> pd.DataFrame:
         word, last, _ = kind(found)
         row: dict[str, Any] = {"inputs_of_episode": e, "kind": word, "last_step": last.estimate}
         if word == "settles":
-            points = _clusters(found.states[-1], 10 * THRESHOLDS["settled"].value)
+            points = clusters(found.states[-1], 10 * THRESHOLDS["settled"].value)
             far = np.abs(found.states[-1][:, None] - found.states[-1][None]).max()
             row |= {
                 "ends": len(np.unique(points)),
@@ -131,10 +132,10 @@ def ends(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _clusters(points: Float[np.ndarray, "point number"], radius: float) -> Array:
+def clusters(points: Float[np.ndarray, "point number"], radius: float) -> Array:
     """Which cluster each point is in, Int[point]: a point farther than ``radius`` from all centres is a new centre.
 
-    >>> _clusters(np.array([[0.0], [1.0], [0.001]]), 0.01).tolist()
+    >>> clusters(np.array([[0.0], [1.0], [0.001]]), 0.01).tolist()
     [0, 1, 0]
     """
     centres: list[Array] = []
@@ -154,25 +155,17 @@ def stretch(trial: Trial) -> pd.DataFrame:
 
     Means over episodes with their ranges; empty where the state has no fixed size, or too many numbers.
     """
-    model = trial.model
-    live = carried_mask(model).flatten()
+    live = carried_mask(trial.model).flatten()
     if trial.grows or int(live.sum()) > _WIDEST:
         return pd.DataFrame()
-    try:
-        precise = copy.deepcopy(model).to(torch.float64)
-    except Exception:  # a machine that cannot be copied is looked at as it is
-        precise = model
-    delta = 1e-5 * orbit(trial).unit if precise.dtype == torch.float64 else 1e-3 * orbit(trial).unit
-    floor = float(torch.finfo(precise.dtype).eps) / 1e-5
     t, along, singular, exponents = trial.shape[1] // 2, trial.effort.along, [], []
     for e in range(min(trial.effort.jacobians, trial.shape[0])):
-        held = trial.held(t, [e], 1)
-        held = held if precise is model else replace(held, fed=precise.prepare(held.fed))
+        precise, held, delta = precisely(trial, t, e)
+        floor = float(torch.finfo(precise.dtype).eps) / 1e-5
         state, frame = trial.run.latents[e, t].to(precise.dtype), None
-        held = replace(held, latents=held.latents.to(precise.dtype), predictions=held.predictions.to(precise.dtype))
         sums = torch.zeros(int(live.sum()), dtype=precise.dtype)
         for k in range(_BURN + along):
-            local = _jacobian(precise, held, state, live, delta)
+            local = jacobian(precise, held, state, live, delta)
             if not local.isfinite().all():
                 return pd.DataFrame()
             if frame is None:
@@ -181,7 +174,7 @@ def stretch(trial: Trial) -> pd.DataFrame:
             frame, upper = torch.linalg.qr(local @ frame)
             if k >= _BURN:
                 sums = sums + upper.diagonal().abs().clamp_min(floor).log()
-            state = _left(precise, held, state.unsqueeze(0))[0]
+            state = left(precise, held, state.unsqueeze(0))[0]
         exponents.append(np.sort((sums / along).numpy(force=True))[::-1])
     rows = []
     for i in range(min(5, len(singular[0]))):
@@ -193,14 +186,24 @@ def stretch(trial: Trial) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _left(model: Machine, held: Rollout, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
+def precisely(trial: Trial, t: int, e: int) -> tuple[Machine, Rollout, float]:
+    """The machine in double precision where it can be copied, one round of an episode for it, and a small change."""
+    held, precise = trial.held(t, [e], 1), trial.model
+    with suppress(Exception):  # a machine that cannot be copied is looked at as it is
+        precise = copy.deepcopy(trial.model).to(torch.float64)
+        held = replace(held, fed=precise.prepare(held.fed))
+    held = replace(held, latents=held.latents.to(precise.dtype), predictions=held.predictions.to(precise.dtype))
+    return precise, held, (1e-5 if precise.dtype == torch.float64 else 1e-3) * orbit(trial).unit
+
+
+def left(model: Machine, held: Rollout, states: Float[Tensor, "state row width"]) -> Float[Tensor, "state row width"]:
     """What the only round of one episode leaves of each of several states."""
     edit = Edit(Place.of("latent", model=model), states.unsqueeze(0))
     experiment = Experiment(model, held, {"state": [edit]}, [0] * len(states), commit="target")
     return next(batches(experiment)).carried[0, 0, :, 0]
 
 
-def _jacobian(
+def jacobian(
     model: Machine, held: Rollout, state: Float[Tensor, "row width"], live: Tensor, delta: float
 ) -> Float[Tensor, "out into"]:
     """What a round makes of a small change of its state, in double precision: by central differences of size ``delta``.
@@ -213,7 +216,7 @@ def _jacobian(
     moved = flat.repeat(2 * n, 1)
     moved[torch.arange(n), index] += delta
     moved[torch.arange(n, 2 * n), index] -= delta
-    after = _left(model, held, moved.unflatten(1, state.shape)).flatten(1)[:, index]
+    after = left(model, held, moved.unflatten(1, state.shape)).flatten(1)[:, index]
     return ((after[:n] - after[n:]) / (2 * delta)).T
 
 

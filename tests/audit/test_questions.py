@@ -7,15 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import interp
 from interp import machines
-from interp.audit import THRESHOLDS, Scope, content, dynamics, shortcuts, timing, used
+from interp.audit import THRESHOLDS, Scope, content, dynamics, fixed_points, shortcuts, timing, used
 from interp.audit.trial import ALL, Trial
 from interp.audit.used import Change, alike, donors, limited
+from interp.errors import InputError
 from interp.refit import PLATEAU
 from interp.session import session
 from interp.statistics import Interval
+from interp.tasks import experts
 from tests.audit.planted import SMALL, TURN, cached, moving
 
 TINY = Scope(episodes=12, rounds=6, writes=3, away=1, held=30, jacobians=2, along=8, copies=2)
@@ -279,3 +282,40 @@ def test_right_wrong_and_easy_are_apart(majority):
 
 def test_every_threshold_says_why():
     assert all(len(one.why) > 30 and one.value > 0 for one in THRESHOLDS.values())
+
+
+class _Ring(nn.Module):
+    """A state that is pulled to the unit circle, and kicked by how many more experts say 1 than 0."""
+
+    def forward(self, x: torch.Tensor, said: torch.Tensor) -> torch.Tensor:
+        size = x.norm(dim=-1, keepdim=True).clamp_min(0.1)
+        kick = said.mean(-1, keepdim=True) - 0.5
+        return x + 0.5 * (1 - size) * x / size + kick * torch.tensor([1.0, 0.6], dtype=x.dtype) + 0.01 * (x == 0)
+
+
+def test_fixed_points_of_known_maps():
+    """Two basins with the saddle between them, one point of a leak, and a ring along which states stay."""
+    episodes = experts.sample(16, 8, 4, seed=0)
+    even = np.argwhere(episodes.advice.sum(-1) == 2)
+    episode, at = (int(i) for i in even[even[:, 1] == even[:, 1].max()][0])
+    basins = fixed_points(moving([[1.0]], inputs=0.2, bend=3.0), episodes, at, episode=episode)
+    table = basins.to_frame().sort_values("modulus", ignore_index=True)
+    assert (table["kind"] == "fixed").all() and table["leaving"].tolist() == [0, 0, 1]
+    x, kick = np.sort(basins.points[:, 0]), 0.2 * (episodes.advice[episode, at, 0] - 0.5)
+    assert np.allclose(x, np.tanh(3 * x) + kick, atol=1e-6) and x[0] < -0.8 < abs(x[1]) + 0.8 < 1 < x[2] + 0.2
+    assert np.isclose(table["modulus"][2], 3 / np.cosh(3 * x[1]) ** 2, atol=1e-4)
+    matrix = [[0.5, 0.3], [0.0, -0.25]]
+    leak = fixed_points(moving(matrix, drift=[1.0, 0.0], inputs=0.0), episodes)
+    assert np.allclose(leak.points, np.linalg.solve(np.eye(2) - matrix, [1.0, 0.0]), atol=1e-6)
+    assert np.allclose(leak.eigenvalues, [[0.5, -0.25]], atol=1e-6) and "stable: 1;" in leak.sentence
+    machine = moving([[1.0, 0.0], [0.0, 1.0]])
+    machine.module.__class__ = type("Ringed", (_Ring, type(machine.module)), {})
+    ring = fixed_points(machine, episodes, at, episode=episode, starts=12)
+    on = np.linalg.norm(ring.points, axis=1) > 1e-6  # the middle is a point, too, which states leave
+    assert on.sum() > 6 and np.allclose(np.linalg.norm(ring.points[on], axis=1), 1, atol=1e-6)
+    assert (ring.to_frame()["marginal"][on] == 1).all() and (ring.to_frame()["leaving"] == np.where(on, 0, 2)).all()
+    assert ring.plot().axes
+    drifting = fixed_points(moving([[1.0]], drift=[0.5], inputs=0.0), episodes, starts=4)
+    assert drifting.to_frame().empty and "no fixed or slow point" in drifting.sentence
+    with pytest.raises(InputError, match=r"no fixed points: its channel 'cache' grows"):
+        fixed_points(cached(), episodes)
