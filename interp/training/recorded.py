@@ -1,0 +1,114 @@
+"""A small recurrent cell, fitted to what was recorded and held out by participant.
+
+    >>> from interp.tasks import bandit
+    >>> episodes = bandit.sample(8, 20, 2, "reversal", seed=0)
+    >>> fitted = fit_cell(episodes, units=2, n_folds=2, steps=2)
+    >>> fitted.machine.channels[0].shape, fitted.held_out.shape
+    ((2,), (8, 20, 2))
+
+What a cell predicts of a participant it was not fitted to is what it knows of all; a fit to the same participant would
+know that one by heart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from interp import catalog
+from interp.checks import checked, integer
+from interp.errors import require, require_known
+from interp.machines.learners import learner
+from interp.machines.recurrent import Said
+from interp.model.adapted import AdaptedMachine
+from interp.statistics import Interval, ratio_interval
+from interp.training.goal import goal_of
+
+_RATE = 0.02
+"""Adam's learning rate, falling to 0 along a cosine."""
+
+
+@dataclass(frozen=True)
+class FittedCell:
+    """A cell that was fitted to recorded episodes.
+
+    Attributes:
+        machine: fitted to all of them.
+        held_out: what cells that were fitted to the other participants predict, ``[episode, round, outcome]``.
+        nats: what these lose a round, with its interval over participants.
+    """
+
+    machine: AdaptedMachine
+    held_out: NDArray[np.float64] = field(repr=False)
+    nats: Interval
+
+
+@checked
+def fit_cell(
+    episodes: Any, kind: str = "gru", *, units: int = 2, n_folds: int = 5, steps: int = 150, seed: int = 0
+) -> FittedCell:
+    """Fit a cell of a few units to what was recorded of participants.
+
+    Args:
+        episodes: of a task that predicts one of several outcomes; each stands for itself where it has no participants.
+        kind: "gru" or "lstm"; ``units`` is how many numbers it carries.
+        n_folds: groups of participants of which each is held out once.
+        steps: of Adam, each on all episodes.
+    """
+    require_known("kind of cell", kind, ["gru", "lstm"])
+    task, whose = catalog.of(episodes), episodes.participants
+    people, whose = np.unique(np.arange(len(episodes)) if whose is None else whose, return_inverse=True)
+    n_folds = integer("n_folds", n_folds, 2)
+    require(len(people) >= n_folds, f"{n_folds} folds need as many participants, got {len(people)}; give fewer n_folds")
+    blank = learner(kind, task, width=units, sizes=task.sizes_of(episodes))
+    fold = (np.random.default_rng(seed).permutation(len(people)) % n_folds)[whose]
+    held = np.zeros((len(episodes), episodes.n_rounds, blank.layout.n_outputs))
+    for out in (fold == one for one in range(n_folds)):
+        cell = _fitted(blank.fresh(seed), episodes.select(~out), steps)
+        with torch.no_grad():
+            held[out] = _scores(cell, episodes.select(out))[0].softmax(-1).double().numpy(force=True)
+    lost = -np.log(np.maximum((held * goal_of(task).targets(episodes)).sum(-1), 1e-12)) * episodes.counted
+    by_person = [np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.counted)]
+    return FittedCell(_fitted(blank.fresh(seed), episodes, steps), held, ratio_interval(*by_person, seed=seed))
+
+
+def _fitted(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:
+    """The machine, trained in place on all episodes at once."""
+    targets = torch.from_numpy(goal_of(catalog.of(episodes)).targets(episodes)).float()
+    machine.requires_grad_(True)
+    optimizer = torch.optim.Adam(machine.module.parameters(), lr=_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        scores, counted = _scores(machine, episodes)
+        loss = -(scores.log_softmax(-1) * targets).sum(-1)[counted].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(machine.module.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    return machine
+
+
+def _scores(machine: AdaptedMachine, episodes: Any) -> tuple[Tensor, Tensor]:
+    """Scores of all rounds ``[episode, round, outcome]`` and which of them count; the cell runs over whole episodes.
+
+    What a missing round leaves as it is, is the state: the rounds that took place stand first while the cell runs.
+    """
+    counted = torch.from_numpy(episodes.counted)
+    order = (~counted).int().argsort(dim=1, stable=True)
+    said, module = Said(machine.layout), machine.module
+    rounds = machine.layout.fit(episodes).encode(episodes)
+    rows = replace(rounds, values=rounds.values.float()).each(lambda part: part.flatten(0, 1))
+    shape = counted.shape
+    heard = module.hear(said.after(rows)).unflatten(0, shape)
+    states = module.core(heard.gather(1, order[..., None].expand_as(heard)).transpose(0, 1))[0].transpose(0, 1)
+    before = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
+    at = counted.cumsum(1) - counted.int()  # how many rounds took place before this one
+    carried = before.gather(1, at[..., None].expand(*shape, states.shape[-1]))
+    asked = said.before(rows).unflatten(0, shape)
+    return module.read(torch.cat([carried, asked], -1)), counted
