@@ -23,7 +23,7 @@ LOOK_UP = ("interp/__init__.py", "interp/cli/")
 TASKS = {module.name for module in pkgutil.iter_modules(interp.tasks.__path__) if module.ispkg} | {"wma"}
 ABOUT_A_TASK = (
     *("interp/tasks/", *(f"interp/evaluation/{task}" for task in sorted(TASKS)), "interp/training/goals/"),
-    *("interp/llm/", "reports/tasks/", "reports/llm.py", "circuits/"),
+    *("interp/llm/", "reports/tasks/", "reports/llm.py", "reports/choices.py", "circuits/"),
 )
 """What may know a task: its folder, what is measured of its models and what they are trained on, language models as
 learners of expert advice, its report parts, its circuits."""

@@ -1,0 +1,107 @@
+"""The page on recorded choices: a table with a row a trial in, one page out.
+
+``write(path)`` reads the table (:func:`interp.tasks.bandit.read`), asks which family of algorithms explains the choices
+and whether a cell of a few units that was fitted to other participants predicts them better, and draws how a round
+moves the choice of the next one, for the closest family and the cell side by side.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from circuits.compare.choices import ChoicePart, explain_choices
+from circuits.compare.fitting import predictor
+from circuits.compare.portrait import phase_portrait
+from interp import tasks
+from interp.checks import checked, integer
+from interp.files import file_to_write, writable
+from interp.provenance import provenance
+from interp.tasks import bandit
+from interp.tasks.bandit import BanditEpisodes
+from reports.blocks import TEXTS, Figure, Measures, Prose, Summary, Table, counts
+from reports.page import Report, Section, write_listed
+from reports.parts.closing import commands
+
+_TEXTS = TEXTS["choices"]
+_PYTHON = """
+from circuits.compare.choices import explain_choices
+from interp.tasks import bandit
+
+played = bandit.read({path!r}{columns})
+print(explain_choices(played, played.choices))
+"""
+
+
+@checked
+def write(
+    path: str | Path,
+    out: str | Path = "output/choices",
+    *,
+    units: int = 2,
+    quick: bool = False,
+    seed: int = 0,
+    **columns: Any,
+) -> tuple[Path, ChoicePart]:
+    """Write the page on the choices in a table, ``out/NAME.html``; give its path and what was found.
+
+    Args:
+        path: of a table with a row a trial.
+        out: folder for the page.
+        units: numbers that the cell carries, a GRU.
+        quick: without the cell.
+        seed: of the bootstrap and of the cell.
+        columns: names of columns, as :func:`interp.tasks.bandit.read` takes them.
+    """
+    page = file_to_write(writable(Path(out)) / f"{Path(path).stem}.html")
+    episodes, beside, machines = bandit.read(path, **columns), {}, {}
+    people, name = len(np.unique(episodes.participants)), f"a GRU of {integer('units', units, 1)} units"
+    if not quick and people > 1:
+        from interp.training.recorded import fit_cell
+
+        cell = fit_cell(episodes, units=units, n_folds=min(5, people), seed=seed)
+        beside = {name: (cell.held_out, predictor(cell.machine.fresh(seed))(episodes))}
+        machines = {name: cell.machine}
+    choices = np.where(episodes.counted, episodes.choices, np.nan)
+    found = explain_choices(episodes, choices, beside=beside, seed=seed)
+    return write_listed(_report(episodes, found, machines, Path(path), columns), page), found
+
+
+def _report(
+    episodes: BanditEpisodes, found: ChoicePart, machines: dict[str, Any], path: Path, columns: dict[str, Any]
+) -> Report:
+    family = tasks.of(episodes).rivals().get(found.closest)
+    counted, sections = int(episodes.counted.sum()), list[Section]()
+    facts: dict[str, Any] = {
+        "Participants": len(np.unique(episodes.participants)),
+        "Rounds that count": f"{counted:,} of {episodes.counted.size:,}, in {len(episodes)} episodes",
+        "Arms": ", ".join(f"{label} as arm_{i + 1}" for i, label in enumerate(episodes.arms)),
+        "A reward of 1 is": episodes.scale,
+        "Mean reward": float(episodes.rewards[episodes.counted].mean()),
+    }
+    measures = [found.measure, *(one.measure for one in found.beside.values())]
+    titled = [Measures(measures, f"{counts(measures)}."), Summary(facts)]
+    sections.append(Section("What was found", titled))
+    sections.append(
+        Section("Families", [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")])
+    )
+    sources = {family.name: family.make(**found.parameters)} if family else {}
+    if sources | machines:
+        portrait = phase_portrait(sources | machines, episodes)
+        drawn = Figure(portrait.plot(), "Phase portrait", f"{portrait.sentence} Bands: one standard deviation.")
+        bins = Table(portrait.to_frame(), "The bins", collapsed=True)
+        sections.append(Section("Phase portrait", [Prose(_TEXTS["portrait"]), drawn, bins]))
+    named = [f"{key}={value!r}" for key, value in columns.items() if value is not None]
+    shell = [f"--{key}={value}" for key, value in columns.items() if value is not None]
+    python = _PYTHON.format(path=str(path), columns="".join(f", {one}" for one in named))
+    sections.append(commands(shlex.join(["interp", "choices", str(path), *shell]), python))
+    said = f"{found}."
+    about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}", "sentence": said}
+    lead = (
+        "Which algorithm chooses what these players chose, at which parameters, and does a small network do the same?"
+    )
+    settings = provenance(file=path.name, rounds=counted, scale=episodes.scale)
+    return Report(f"Choices in {path.name}", lead, sections, settings, about=about, sentence=said)
