@@ -42,7 +42,7 @@ class PhasePortrait(Found):
     Attributes:
         arm: the arm whose logit it is.
         bins: a row for each source, choice, reward and bin: the mean ``logit`` before the round, its mean ``change``,
-            the ``spread`` (standard deviation) of the change, and ``n`` rounds.
+            the ``spread`` of the change (its standard deviation about a line in the logit), and ``n`` rounds.
     """
 
     arm: str
@@ -125,16 +125,12 @@ def phase_portrait(
             (choice, one) for choice in range(len(names)) for one in zip(levels, words, strict=True)
         ):
             use = counted & (episodes.choices[:, :-1] == choice) & (paid[:, :-1] == level)
-            order = np.argsort(logit[:, :-1][use], kind="stable")
-            for bin in np.array_split(order, min(n_bins, len(order)) or 1):
-                if len(bin):
-                    moved = change[use][bin]
-                    row = {
-                        "source": source,
-                        "choice": names[choice],
-                        "reward": word,
-                        "logit": logit[:, :-1][use][bin].mean(),
-                    }
-                    rows.append(row | {"change": moved.mean(), "spread": moved.std(), "n": len(bin)})
+            before, moved = logit[:, :-1][use], change[use]
+            bins = np.array_split(before.argsort(kind="stable"), min(n_bins, len(before)) or 1)
+            for x, y in ((before[one], moved[one]) for one in bins if len(one)):
+                apart = x - x.mean()
+                left = y - y.mean() - apart * (apart @ y) / (apart @ apart or 1.0)
+                row = {"source": source, "choice": names[choice], "reward": word, "logit": x.mean()}
+                rows.append(row | {"change": y.mean(), "spread": left.std(), "n": len(x)})
     require(bool(rows), "no two rounds that follow each other took place, so nothing moves a logit")
     return PhasePortrait(names[arm], pd.DataFrame(rows))

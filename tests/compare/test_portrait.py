@@ -1,0 +1,50 @@
+"""The phase portrait of choices: how a round moves the logit, against what is known of two algorithms."""
+
+import numpy as np
+import pytest
+
+from circuits.compare.portrait import phase_portrait
+from interp.machines.learners import learner
+from interp.tasks import bandit
+from interp.tasks.bandit.algorithms import choice_kernel, rescorla_wagner
+from tests.refusals import refused
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return bandit.sample(30, 25, 2, "reversal", seed=0)
+
+
+def test_a_habit_moves_on_two_lines_and_rescorla_wagner_on_none(episodes):
+    """The logit of a habit is its whole state: it moves by rate (+-beta - logit), whatever was paid."""
+    found = phase_portrait({"habit": choice_kernel(0.3, 2.0), "RW": rescorla_wagner(0.3, 2.0)}, episodes, n_bins=5)
+    frame = found.to_frame()
+    habit = frame[frame["source"] == "habit"]
+    sign = np.where(habit["choice"] == "arm_1", 1.0, -1.0)
+    np.testing.assert_allclose(habit["change"], 0.3 * (2.0 * sign - habit["logit"]), atol=1e-9)
+    assert habit["spread"].max() < 1e-9 and frame[frame["source"] == "RW"]["spread"].max() > 0.05
+    assert set(frame["reward"]) == {"0", "1"} and (frame.groupby("source")["n"].sum() == 30 * 24).all()
+    own = frame[(frame["source"] == "RW") & (frame["choice"] == "arm_1")].set_index("reward")
+    assert (own.loc["1", "change"] >= 0).all() and (own.loc["0", "change"] <= 0).all()
+    assert repr(found).startswith("After a choice of arm_1 that paid 1 or 0, its logit moves by: habit +")
+    assert len(found.plot().axes) == 2
+
+
+def test_what_is_missing_moves_nothing_and_many_rewards_are_halved(episodes):
+    rewards, missing = np.random.default_rng(0).normal(size=(30, 25)), np.zeros((30, 25), bool)
+    missing[:, 10:] = True
+    made = bandit.BanditEpisodes(episodes.choices, rewards, missing=missing)
+    other = bandit.BanditEpisodes(episodes.choices, np.where(missing, 99, rewards), missing=missing)
+    machine = learner("gru", "bandit", width=2)
+    for source in (rescorla_wagner(), lambda played: np.full((30, 25, 2), 0.5), machine):
+        one, same = (phase_portrait({"one": source}, each).to_frame() for each in (made, other))
+        assert one.equals(same) and one["n"].sum() == 30 * 9
+        assert {word.split()[0] for word in one["reward"]} == {"to", "above"}
+
+
+test_what_has_no_portrait_is_refused = refused(
+    ({}, {}, "no source to draw"),
+    ({"RW": rescorla_wagner()}, {"arm": 2}, "arm must be an integer >= 0 and <= 1, got 2"),
+    ({"x": 3}, {}, "expected a model, an Algorithm or a function of episodes, got int"),
+    by=lambda sources, options: phase_portrait(sources, bandit.sample(2, 5, 2, seed=0), **options),
+)

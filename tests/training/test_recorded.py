@@ -1,0 +1,55 @@
+"""Cells of a few units, fitted to recorded choices and held out by participant."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp.errors import InputError
+from interp.tasks import bandit
+from interp.tasks.bandit.algorithms import win_stay
+from interp.training.recorded import _scores, fit_cell
+
+
+@pytest.fixture(scope="module")
+def played():
+    """Six participants of two episodes each, who stay after a win and shift after a loss."""
+    episodes = bandit.sample(12, 25, 2, "reversal", 0, win_stay(0.95, 0.95))
+    return replace(episodes, participants=np.arange(12) // 2)
+
+
+def test_a_cell_learns_what_other_participants_do(played):
+    fitted = fit_cell(played, units=2, n_folds=3, steps=60)
+    assert fitted.nats.high < np.log(2) - 0.1
+    assert fitted.held_out.sum(-1) == pytest.approx(1, abs=1e-6)
+    found = interp.rollout(fitted.machine, played).predictions.numpy()
+    with torch.no_grad():
+        at_once = _scores(fitted.machine, played)[0].softmax(-1).numpy()
+    np.testing.assert_allclose(found, at_once, atol=1e-5)
+
+
+def test_what_is_held_out_of_a_participant_knows_none_of_that_ones_choices(played):
+    """Choices of one participant that are turned round change what is predicted of the others alone."""
+    turned = played.choices.copy()
+    turned[-2:] = 1 - turned[-2:]
+    one, other = (fit_cell(each, n_folds=6, steps=3).held_out for each in (played, replace(played, choices=turned)))
+    assert np.array_equal(one[-2:, 0], other[-2:, 0])
+    assert not np.array_equal(one[:-2, 0], other[:-2, 0])
+
+
+def test_a_missing_round_leaves_the_state_as_it_is(played):
+    kept = np.array([t for t in range(25) if t not in (3, 4, 11)])
+    missing = np.isin(np.arange(25), kept, invert=True) * np.ones((12, 1), bool)
+    gone = bandit.BanditEpisodes(played.choices[:, kept], played.rewards[:, kept])
+    cell = fit_cell(gone, n_folds=2, steps=1).machine
+    whole, without = (_scores(cell, each)[0] for each in (replace(played, missing=missing), gone))
+    torch.testing.assert_close(whole[:, kept], without)
+
+
+def test_more_folds_than_participants_are_refused(played):
+    with pytest.raises(InputError, match="7 folds need as many participants, got 6"):
+        fit_cell(played, n_folds=7)
+    with pytest.raises(InputError, match="unknown kind of cell 'loop'"):
+        fit_cell(played, "loop")
