@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import special
 
 from circuits.compare.fitting import checked_distributions, predictor
@@ -110,7 +111,7 @@ def phase_portrait(
     require(bool(sources), "no source to draw; give {name: an algorithm, a machine or a function}")
     require(episodes.n_rounds > 1, "a round moves the logit of the next one, so episodes need 2 rounds or more")
     names = [f"arm_{i + 1}" for i in range(episodes.n_arms)]
-    paid = episodes.rewards.astype(np.float64)
+    paid: NDArray[Any] = episodes.rewards
     levels = np.unique(paid[episodes.counted])
     words = [f"{level:g}" for level in levels]
     if len(levels) > _LEVELS:

@@ -13,7 +13,7 @@ know that one by heart.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -101,7 +101,7 @@ def _scores(machine: AdaptedMachine, episodes: Any) -> tuple[Tensor, Tensor]:
     """
     counted = torch.from_numpy(episodes.counted)
     order = (~counted).int().argsort(dim=1, stable=True)
-    said, module = Said(machine.layout), machine.module
+    said, module = Said(machine.layout), cast(Any, machine.module)
     rounds = machine.layout.fit(episodes).encode(episodes)
     rows = replace(rounds, values=rounds.values.float()).each(lambda part: part.flatten(0, 1))
     shape = counted.shape
