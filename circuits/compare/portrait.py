@@ -8,7 +8,7 @@ choices. Its change over a round is averaged in bins of the logit, apart for eac
     >>> episodes = bandit.sample(40, 50, 2, "reversal", seed=0)
     >>> found = phase_portrait({"RW": rescorla_wagner(0.5), "repeats": perseveration(0.5, 2.0)}, episodes)
     >>> found
-    After a choice of arm_1 that paid 1 or 0, its logit moves by: RW +1.75 or -0.92; repeats +2.29 or -0.76.
+    After a choice of arm_1 that paid 1 or 0, its logit moves by: RW +0.98 or -1.13; repeats +1.83 or -0.20.
 
 The spread in a bin says how much else than the logit decides: an algorithm whose whole state is the logit has none.
 """
