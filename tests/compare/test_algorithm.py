@@ -21,6 +21,7 @@ from interp import tasks
 from interp.algorithm import Family, Searched
 from interp.errors import InputError
 from interp.task import Algorithms
+from interp.tasks.bandit.layout import BanditRound
 from interp.tasks.experts import TASK, sample
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as expert_rivals
@@ -31,7 +32,12 @@ from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
 
-LAYOUTS = {"experts": ExpertRound(3), "qlearning": QLearningRound(3, 2), "reachability": ReachabilityRound(16, 24)}
+LAYOUTS = {
+    "bandit": BanditRound(3),
+    "experts": ExpertRound(3),
+    "qlearning": QLearningRound(3, 2),
+    "reachability": ReachabilityRound(16, 24),
+}
 COARSE = {"low": (0.0, 0.3), "room": (0.6, 1.0), "gain": (0.1, 1.0), "decay": (0.8, 0.98), "accuracy": (0.5, 0.6),
           "alpha": (0.1, 0.3), "gamma": (0.5, 0.9), "temperature": (0.0, 0.05)}  # fmt: skip
 """Grids that a test can afford, of values that are chosen from and not refined."""
