@@ -24,6 +24,7 @@ RIGHT = {
     "audit": ["audit", "wma-handwired", "--quick", "--experts", "2"],
     "models": ["models"],
     "explore": ["explore", "nothing"],
+    "choices": ["choices", "nothing", "--quick"],
     "curves": ["curves", "folder"],
     "llm open": ["llm", "open", "nothing"],
     "llm demo": ["llm", "demo"],
