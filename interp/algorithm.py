@@ -78,11 +78,22 @@ def missing_rounds(episodes: Any) -> NDArray[np.bool_] | None:
     return getattr(episodes, "missing", None)
 
 
+def counted_of(missing: NDArray[np.bool_] | None) -> str:
+    """How many rounds took place, in words; empty where all did.
+
+    >>> counted_of(np.array([[False, False, False], [False, True, True]]))
+    '4 of 6 rounds of 2 episodes count'
+    """
+    return (
+        "" if missing is None else f"{(~missing).sum():,} of {missing.size:,} rounds of {len(missing)} episodes count"
+    )
+
+
 def refuse_missing(analysis: str, *batches: Any) -> None:
     """Refuse episodes with missing rounds, for an analysis that counts every round."""
     for episodes in batches:
         missing = missing_rounds(episodes)
-        if missing is not None:
+        if missing is not None and missing.any():
             raise InputError(
                 f"{analysis} counts every round, and {int(missing.sum())} rounds of these episodes did not take place; "
                 f"give it complete ones, of which there are {int((~missing.any(1)).sum())}: "
@@ -273,11 +284,12 @@ class Algorithm:
             do: variables that are set, at every round, ``[episode, round, ...]``.
         """
         if do is None:
-            return once("values", self, episodes, make=lambda: self._every_round(episodes))
-        return self._every_round(episodes, do)
+            return once("values", self, episodes, make=lambda: self._kept(episodes, self.carried(episodes)))
+        return self._kept(episodes, self.carried(episodes, do), do)
 
-    def _every_round(self, episodes: Any, do: Values | None = None) -> Values:
-        values, missing = dict(self.step(*self.carried(episodes, do), do)[1]), missing_rounds(episodes)
+    def _kept(self, episodes: Any, carried: tuple[Values, Values], do: Values | None = None) -> Values:
+        """Every variable, the state after a missing round being that before it."""
+        values, missing = dict(self.step(*carried, do)[1]), missing_rounds(episodes)
         if missing is not None:
             values |= {NEXT + k: _where(missing, values[k], values[NEXT + k]) for k in self.of_the_state}
         return values

@@ -13,6 +13,7 @@ above this one, is named (:func:`interp.lazy.lazy`) instead of imported.
 from __future__ import annotations
 
 import keyword
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -479,6 +480,42 @@ class Task:
         if regime:
             options["regime"] = regime
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
+
+    @checked
+    def of_recorded(self, episodes: BaseEpisodes) -> Task:
+        """This task with recorded episodes for a source, where otherwise its sampler is asked for new ones.
+
+        Half of the participants (of the episodes, where these have none) answer even seeds and the others odd ones, so
+        that :meth:`sets_for` fits on some and scores on others. Nothing is given twice or made up: there are never more
+        episodes than were recorded, with a warning, and as many rounds as they have.
+
+        >>> from interp.tasks import experts
+        >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "cem"])
+        >>> known, test = experts.TASK.of_recorded(played).sets_for(played, 2, 5, seed=0)["default"]
+        >>> sorted({*known.participants.tolist()} & {*test.participants.tolist()})
+        []
+        """
+        of = getattr(episodes, "task", "another task")
+        require(of == self.key, f"these episodes are of {of!r}, not of {self.key!r}")
+        whose = np.arange(len(episodes)) if episodes.participants is None else episodes.participants
+        names = np.random.default_rng(0).permutation(np.unique(whose))
+        what = "participants" if episodes.participants is not None else "episodes"
+        require(len(names) >= 2, f"one half of the {what} is fitted and the other scored, and there is {len(names)}")
+        known = np.isin(whose, names[: (len(names) + 1) // 2])
+        halves = episodes.select(known), episodes.select(~known)
+
+        def sample(n_episodes: int, n_rounds: int, *, regime: str = "", seed: int = 0, **sizes: Any) -> Any:
+            own = self.sizes_of(episodes)
+            wrong = {name: size for name, size in sizes.items() if own.get(name, size) != size}
+            require(not wrong, f"the recorded episodes have {own}, and {wrong} was asked for")
+            half = halves[seed % 2]
+            if len(half) < n_episodes:
+                half_of = f"there are only {len(half)} episodes in this half of the {len(episodes)} recorded ones"
+                warnings.warn(f"{half_of}, not {n_episodes}", UserWarning, stacklevel=2)
+            return half.select(slice(n_episodes))
+
+        data = replace(self.data, sample=sample, regimes=dict, sample_options=lambda model: {})
+        return replace(self, data=data, algorithms=replace(self.algorithms, battery=None))
 
     def algorithm_records(self) -> dict[str, AlgorithmRecord]:
         """The registered algorithms by key."""

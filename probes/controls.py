@@ -31,7 +31,7 @@ from math import isnan, nan
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
 from interp import refit
@@ -185,6 +185,18 @@ def fitted(
     return Fitted(score, details)
 
 
+def _unpacked(one: Fitted, counted: Bool[Array, "episode round"]) -> Fitted:
+    """A probe of rounds fitted one by one, its predictions as ``[episode, round, output]``, NaN in the others."""
+
+    def details() -> dict[str, Any]:
+        made = one.details()
+        predictions = np.full((*counted.shape, made["predictions"].shape[-1]), nan)
+        predictions[counted] = made["predictions"][:, 0]
+        return {**made, "predictions": predictions}
+
+    return replace(one, details=details)
+
+
 @dataclass(frozen=True, eq=False)
 class ControlScore:
     """The score of a control, how much higher the probe's score is, and whether a "yes" must be clear of it.
@@ -219,10 +231,13 @@ def _shuffled(
 
 
 def _control_task(
-    values: Shaped[Array, "episode round k"], types: Int[Array, "episode round"], seed: int
+    values: Shaped[Array, "episode round k"],
+    types: Int[Array, "episode round"],
+    seed: int,
+    counted: Bool[Array, "episode round"] | None = None,
 ) -> Shaped[Array, "episode round k"]:
-    """Every kind of round gets the values of a random round, wherever it occurs."""
-    rows = values.reshape(-1, values.shape[-1])
+    """Every kind of round gets the values of a random round that counts, wherever it occurs."""
+    rows = values.reshape(-1, values.shape[-1]) if counted is None else values[counted]
     draws = np.random.default_rng([seed, _TASK]).integers(len(rows), size=int(types.max()) + 1)
     return rows[draws][types]
 
@@ -254,10 +269,29 @@ class GroupedTargets:
     seed: int
 
     def fit(self, kind: Kind, x: Array, targets: Sequence[TargetValues] = ()) -> list[Fitted]:
-        """Probes of all targets, and of others of the same episodes, from ``x``."""
+        """Probes of all targets, and of others of the same episodes, from ``x``.
+
+        Where some rounds do not count, each round that does is fitted as an episode of its own, in the fold and group
+        of its episode; targets of which the same rounds count are fitted together.
+        """
         folds = _assign_folds(int(self.groups.max()) + 1, N_FOLDS, self.seed)[self.groups]
-        every = [*self.targets, *targets]
-        return kind.fit(x, every if kind.of_classes else [one.indicators() for one in every], folds, self.groups)
+        every = [one if kind.of_classes else one.indicators() for one in (*self.targets, *targets)]
+        found: dict[int, Fitted] = {}
+        rounds = [None if one.counted is None else one.counted.tobytes() for one in every]
+        for some in dict.fromkeys(rounds):
+            alike = [i for i, own in enumerate(rounds) if own == some]
+            counted = every[alike[0]].counted
+            if counted is None:
+                made = kind.fit(x, [every[i] for i in alike], folds, self.groups)
+            else:
+                row = np.nonzero(counted)[0]
+                packed = [every[i].packed() for i in alike]
+                made = [
+                    _unpacked(one, counted)
+                    for one in kind.fit(x[counted][:, None], packed, folds[row], self.groups[row])
+                ]
+            found |= zip(alike, made, strict=True)
+        return [found[i] for i in range(len(every))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,10 +311,11 @@ class Problem:
         for i, t in enumerate(numbers):
             # A shuffled target brings its mask along; a control task is scored where its target is.
             mask = None if t.mask is None else _shuffled(t.mask, seed, groups)
-            drawn[i, "shuffled"] = replace(t, values=_shuffled(t.values, seed, groups), mask=mask)
+            both = None if t.counted is None else t.counted & _shuffled(t.counted, seed, groups)
+            drawn[i, "shuffled"] = replace(t, values=_shuffled(t.values, seed, groups), mask=mask, counted=both)
         for i, t in enumerate(numbers):
             if t.types is not None:
-                drawn[i, "control_task"] = replace(t, values=_control_task(t.values, t.types, seed))
+                drawn[i, "control_task"] = replace(t, values=_control_task(t.values, t.types, seed, t.counted))
         return cls(replace(sample, targets=numbers), kind, drawn)
 
     def with_baselines(self) -> Problem:

@@ -101,7 +101,7 @@ class _Rows(NamedTuple):
 
 @checked
 def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
-    """``activations`` ``[episode, round, ...]`` and a target ``[episode, round, output]`` as rows of rounds.
+    """``activations`` ``[episode, round, ...]`` and a target ``[episode, round, output]`` as rows of rounds that count.
 
     Cross-validate by ``groups``: rounds of one episode say much of each other.
 
@@ -128,9 +128,10 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
         f"activations and target are [episode, round, ...] of the same episodes and rounds, got {x.shape} and "
         f"{values.shape}",
     )
-    rows = x.shape[0] * x.shape[1]
-    groups = np.repeat(np.arange(x.shape[0]), x.shape[1])
-    return _Rows(x.reshape(rows, -1), values.reshape(rows, -1), groups)
+    counted = target.counted if isinstance(target, TargetValues) else None
+    counted = np.ones(x.shape[:2], bool) if counted is None else counted
+    rows = int(counted.sum())
+    return _Rows(x[counted].reshape(rows, -1), values[counted].reshape(rows, -1), np.nonzero(counted)[0])
 
 
 _PENALTIES = (1e-2, 1.0, 1e2)

@@ -25,7 +25,7 @@ import joblib
 import numpy as np
 
 import interp.tasks
-from interp.algorithm import Episodes
+from interp.algorithm import Episodes, missing_rounds
 from interp.checks import checked, integer
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine
@@ -48,6 +48,7 @@ from probes.values import (
     as_groups,
     as_inputs,
     check,
+    filled,
     leans_low,
     overflows,
     warn_of_few,
@@ -73,7 +74,7 @@ _LEANS_LOW = (
 def fit(
     activations: Any,
     target: TargetValues | Any,
-    groups: Any = "episode",
+    groups: Any = None,
     *,
     untrained: Any = None,
     n_untrained: int = _N_UNTRAINED,
@@ -92,7 +93,8 @@ def fit(
         target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Bare values do not know the round's
             inputs: give a rollout, ``episodes`` or ``inputs``, too, or the word is "undecided" at best.
         groups: what folds, intervals and shuffled targets keep together: "episode", or one group id per episode, where
-            several episodes are not independent (they share an MDP, a prompt, a participant).
+            several episodes are not independent (they share an MDP, a prompt, a participant). When None, the
+            participants of the episodes, or each episode where these have none.
         untrained: the same of an untrained model (see :func:`probes.untrained`). When None, untrained copies of the
             model of a rollout are run over its episodes and, for a target of :mod:`probes.targets`, over more. Without
             this control, as of bare activations, the word is never "yes". A copy whose activations overflow is left
@@ -129,6 +131,12 @@ def fit(
         run = replace(run, episodes=run.episodes if run.episodes is not None else episodes)
         if episodes is None and inputs is None and not target.inputs:
             episodes = run.episodes
+    for known in (episodes, None if run is None else run.episodes, run):
+        missing = missing_rounds(known)
+        if missing is not None and target.counted is None:
+            target = replace(target, counted=~missing)
+        if target.participants is None:
+            target = replace(target, participants=getattr(known, "participants", None))
     if episodes is not None:
         forms, types = round_inputs(episodes)
         target = replace(target, inputs=forms, types=types)
@@ -235,10 +243,13 @@ def untrained_runs(
                 values = np.concatenate([one.values, other.values])
                 masks = [part.mask for part in (one, other) if part.mask is not None]
                 mask = np.concatenate(masks) if masks else None
-                elsewhere.append(replace(one, values=values, mask=mask, inputs=(), types=None))
+                counted = one.counted
+                if counted is not None:
+                    counted = np.concatenate([counted, np.ones(other.values.shape[:2], bool)])
+                elsewhere.append(replace(one, values=values, mask=mask, counted=counted, inputs=(), types=None))
     hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
     about, blanks = (n_rounds, run.commit, *hooks), []
-    fed = [model.layout.fit(sample).encode(sample).tensors().values() for sample in samples]
+    fed = [model.layout.fit(sample).encoded(sample).tensors().values() for sample in samples]
     which = [joblib.hash([part.numpy() for part in parts]) for parts in fed]
     for i in range(seed, seed + n):
         fresh, runs = model.fresh(i), []
@@ -275,7 +286,7 @@ def fit_targets(
     activations: Any,
     targets: Sequence[TargetValues],
     *,
-    groups: Any = "episode",
+    groups: Any = None,
     copies: Sequence[tuple[Any, Sequence[TargetValues] | None]] = (),
     site: str | ProbedSite | None = None,
     method: str | Any | None = None,
@@ -290,8 +301,10 @@ def fit_targets(
     """
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
-    x, targets = as_inputs(x), [target.as_numbers() for target in targets]
-    blanks = [(as_inputs(blank), there) for blank, there in copies]
+    targets = [target.as_numbers() for target in targets]
+    counted, participants = targets[0].counted, targets[0].participants
+    x = filled(as_inputs(x), counted)
+    blanks = [(filled(as_inputs(b), counted if there is None else there[0].counted), there) for b, there in copies]
     for target in targets:
         check(x, target)
     for blank, there in blanks:
@@ -305,7 +318,7 @@ def fit_targets(
     if overflown:
         warnings.warn(f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3)
     x = without_rounding(x)
-    together = as_groups(groups, len(x))
+    together = as_groups(groups, len(x), participants)
     n_groups = int(together.max()) + 1
     few = warn_of_few(n_groups)
     n_features = [leans_low(x, target, together) for target in targets]
@@ -322,6 +335,7 @@ def fit_targets(
     where = site if isinstance(site, ProbedSite) else None
     name = site.name if isinstance(site, ProbedSite) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
+    sizes |= {} if counted is None else {"n_counted": int(counted.sum())}
     sizes |= {"n_untrained": len(usable), "untrained_episodes": max((len(blank) for blank, _ in usable), default=0)}
     about = provenance(seed=seed, **sizes, **settings)
     for kind in {kind.name: kind for kind in kinds}.values():

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 import interp.tasks
-from interp.algorithm import Episodes
+from interp.algorithm import Episodes, counted_of
 from interp.checks import checked
 from interp.display import drawn
 from interp.errors import InputError, require, unknown_name
@@ -62,6 +62,7 @@ def measure_of(
     key, _, moment = target.key.partition(":")
     name = f"the {key.replace('log_', 'log-').replace('_', ' ')}{' before the round' if moment else ''}"
     subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
+    counted = counted_of(None if target.counted is None else ~target.counted)
     unless: dict[Word, str] = {}
     if "untrained" not in controls:
         unless["yes"] = f"{NOT_RUN}: {untrained or _NO_COPY}"
@@ -83,7 +84,7 @@ def measure_of(
         no=f"does not hold {name}{place}",
         unless=unless,
         caution="what can be read need not be used",
-        note="" if score.kind == "skill" else f"accuracy {score}",
+        note="; ".join(filter(None, ("" if score.kind == "skill" else f"accuracy {score}", counted))),
     )
 
 
@@ -254,6 +255,8 @@ class ProbeResult(Measured):
         lines = [repr(self)]
         lines += [f"  {DESCRIPTIONS[name]}: {control}" for name, control in self.controls.items()]
         lines += [f"  not run: {DESCRIPTIONS[name]}" for name in self.missing]
+        if self.target.counted is not None:
+            lines.append(f"  {counted_of(~self.target.counted)}")
         name, n = "R2" if self.metric == "r2" else "accuracy", len(self.score.losses)
         what = "episodes" if n == len(self.predictions) else "groups of episodes"
         lines.append(f"  intervals (95 %): {name} on new {what} of this probe, refitted on all {n} {what}")
@@ -301,7 +304,7 @@ class Decoded:
         left.legend(fontsize="small", frameon=False, ncols=2)
         step = max(1, self.true.size // _MAX_POINTS)
         right.scatter(self.true.reshape(-1)[::step], self.values.reshape(-1)[::step], s=4, alpha=0.3, linewidths=0)
-        ends = [min(self.true.min(), self.values.min()), max(self.true.max(), self.values.max())]
+        ends = [min(self.true.min(), np.nanmin(self.values)), max(self.true.max(), np.nanmax(self.values))]
         right.plot(ends, ends, color="black", linewidth=1)
         right.set(xlabel="true", ylabel="decoded", title="all episodes and rounds")
         return drawn(figure)

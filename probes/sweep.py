@@ -21,7 +21,7 @@ import pandas as pd
 from joblib.parallel import get_active_backend
 from torch import Tensor
 
-from interp.algorithm import Episodes
+from interp.algorithm import Episodes, counted_of
 from interp.checks import checked, integer, require_columns
 from interp.display import Tabled
 from interp.errors import require, unknown_name
@@ -43,7 +43,7 @@ from probes.fit import untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
 from probes.targets import compute
-from probes.values import N_FOLDS, TargetValues, check, leans_low, overflows, warn_of_few
+from probes.values import N_FOLDS, TargetValues, as_groups, check, filled, leans_low, overflows, warn_of_few
 
 _COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
@@ -170,7 +170,8 @@ def sweep(
         >>> round(frame.query("layer == 1").set_index("position").number["w?"].item(), 3)
         1.0
     """
-    warn_of_few(len(episodes))
+    participants = getattr(episodes, "participants", None)
+    warn_of_few(len(episodes if participants is None else np.unique(participants)))
     integer("n_jobs", n_jobs, most=1024)
     n_rounds = episodes.n_rounds
     spans = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
@@ -204,6 +205,7 @@ def sweep(
     frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
     about: dict[str, Any] = {"model": model.name, "digest": model.digest(), "regime": episodes.regime}
     about |= {"episodes_seed": episodes.seed, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
+    about |= {} if run.missing is None else {"counted": counted_of(run.missing)}
     return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS, alphas=list(ALPHAS)))
 
 
@@ -216,16 +218,19 @@ def _of_windows(
     elsewhere: Sequence[TargetValues] | None = None,
 ) -> list[_Shared]:
     """What the cells of each window share; ``elsewhere``: targets of the untrained copies' episodes, if others."""
-    fed = [part.numpy() for part in model.layout.fit(episodes).encode(episodes).tensors().values()]
-    about, shared = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed), []
+    together = as_groups(None, len(episodes), values[0].participants)
+    fed = [part.numpy() for part in model.layout.fit(episodes).encoded(episodes).tensors().values()]
+    about, shared = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed, together), []
     for start, stop in windows:
         cut = [value.rounds(start, stop) for value in values]
         for value in cut:
             check(np.zeros((*value.values.shape[:2], 1)), value)
         there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
-        parts = [(value.key, value.implied_by, value.values, value.mask) for value in cut]
+        parts = [(value.key, value.implied_by, value.values, value.mask, value.counted) for value in cut]
         digest = str(joblib.hash((about, start, stop, parts, len(there[0].values))))
-        sample, blank = (GroupedTargets(each, np.arange(len(each[0].values)), seed) for each in (cut, there))
+        more = int(together.max()) + 1 + np.arange(len(there[0].values) - len(together))  # each is on its own
+        groups = together, np.concatenate([together, more])
+        sample, blank = (GroupedTargets(of, own, seed) for of, own in zip((cut, there), groups, strict=True))
         shared.append(_Shared((start, stop), Problem.of(sample, RIDGE), digest, blank))
     return shared
 
@@ -264,14 +269,19 @@ def _of_cell(
     """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
     (ready, caches, layout), (window, site) = shared, one
     place, own = (slice(None), slice(*window), *site.index(layout)[1:]), ready[window]
-    x, *blanks = (cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches)
+    of = [own.problem.sample.targets[0].counted, *[own.blank.targets[0].counted] * (len(caches) - 1)]
+    found = (cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches)
+    x, *blanks = (filled(seen, counted) for seen, counted in zip(found, of, strict=True))
     require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
     copies = [(without_rounding(blank), own.blank) for blank in blanks if not overflows(blank)]
     rows = []
     for target, (probe, controls) in zip(
         own.problem.sample.targets, own.problem.fit(without_rounding(x), copies), strict=True
     ):
-        of_untrained, n_features = "the activations of the untrained model overflow", leans_low(x, target)
+        of_untrained, n_features = (
+            "the activations of the untrained model overflow",
+            leans_low(x, target, own.problem.sample.groups),
+        )
         measure = measure_of(target, str(site), probe.score, controls, untrained=of_untrained, n_features=n_features)
         row: _Row = {"target": target.key, "site": str(site)}
         row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}

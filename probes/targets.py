@@ -36,13 +36,13 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 import interp.tasks
-from interp.algorithm import NEXT, AlgorithmRecord, Episodes, Variable
+from interp.algorithm import NEXT, AlgorithmRecord, Episodes, Variable, missing_rounds
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Machine
 from interp.session import once, session
 from interp.tasks import Task
-from probes.values import TargetValues, When, check
+from probes.values import TargetValues, When, check, filled
 
 __all__ = ["Target", "TargetValues", "every", "get", "parse"]
 
@@ -84,6 +84,9 @@ class Target:
             if name not in known:
                 raise unknown_name(f"parameter of target {target.key!r}:", name, known)
         values, outputs, mask = _read(episodes, target, moment, parameters)
+        missing = missing_rounds(episodes)
+        counted = None if missing is None else ~missing
+        values = filled(values, counted)
         # What is the same in every episode, the round index gives away, and so does another episode.
         alike = ("round", "shuffled") if bool((values == values[:1]).all()) else ()
         inputs, types = once("round inputs", episodes, make=lambda: round_inputs(episodes))
@@ -96,6 +99,8 @@ class Target:
             mask=mask,
             inputs=inputs,
             types=types,
+            counted=counted,
+            participants=getattr(episodes, "participants", None),
             implied_by=(("inputs",) if target.of_the_inputs else ()) + alike,
             parameters=parameters,
         )
@@ -183,10 +188,12 @@ def round_inputs(
     described = interp.tasks.of(episodes).analysis.round_inputs
     if described is None:
         return (), None
-    inputs = described(episodes)
-    rows = rearrange(inputs.kinds, "episode round part -> (episode round) part")
-    types = np.unique(rows, axis=0, return_inverse=True)[1].reshape(inputs.kinds.shape[:2])
-    return inputs.features, types
+    inputs, missing = described(episodes), missing_rounds(episodes)
+    counted = None if missing is None else ~missing
+    kinds, *features = (filled(part, counted) for part in (inputs.kinds, *inputs.features))
+    rows = rearrange(kinds, "episode round part -> (episode round) part")
+    types = np.unique(rows, axis=0, return_inverse=True)[1].reshape(kinds.shape[:2])
+    return tuple(features), types
 
 
 def _read(

@@ -38,6 +38,8 @@ class TargetValues:
         inputs: what the current round alone says, ``[episode, round, feature]``, in several forms of which the control
             takes the best; that control is left out when there are none.
         types: a number for each kind of round, ``[episode, round]``, for the control task; left out when None.
+        counted: rounds that took place, ``[episode, round]``; all when None. The others are neither fitted nor scored.
+        participants: whose each episode is: the groups of folds and intervals, where a fit names none.
         implied_by: controls that hold this target by construction; a verdict does not ask the probe to beat these.
         parameters: of the algorithm, where others were given than the episodes' own.
         is_rare: whether a class has so large a share (:data:`_COMMON`) that what is likeliest is it in every round.
@@ -57,6 +59,8 @@ class TargetValues:
     mask: Bool[Array, "episode round k"] | None = None
     inputs: tuple[Float[Array, "episode round _"], ...] = ()
     types: Int[Array, "episode round"] | None = None
+    counted: Bool[Array, "episode round"] | None = None
+    participants: Any = None
     implied_by: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     is_rare: bool = False
@@ -78,26 +82,36 @@ class TargetValues:
 
     def as_numbers(self) -> TargetValues:
         """The same with everything as arrays: values may be given as tensors, whole numbers or truth values."""
-        values = as_array(self.values, f"target {self.key!r}")
+        values = filled(as_array(self.values, f"target {self.key!r}"), self.counted)
         if self.kind == "class":
             require(bool((values == np.floor(values)).all() and (values >= 0).all()), "classes are numbered 0, 1, ...")
             n_classes = int(values.max(initial=0)) + 1
             what = f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)"
             refuse_beyond_machine(what, 8.0 * n_classes * (n_classes + values.size))
             values = values.astype(np.int64)
-            shares = [np.bincount(values[..., k].ravel()).max() / values[..., k].size for k in range(values.shape[-1])]
+            rows = values.reshape(-1, values.shape[-1]) if self.counted is None else values[self.counted]
+            shares = [np.bincount(column).max() / len(rows) for column in rows.T]
         else:
             values, shares = _as_floats(values, "a target"), []
         mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
         types = None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
+        types = types if types is None else filled(types, self.counted)
         return replace(
             self,
             values=values,
             mask=mask,
             types=types,
-            inputs=tuple(_as_floats(i, "the round's inputs") for i in self.inputs),
+            inputs=tuple(filled(_as_floats(i, "the round's inputs"), self.counted) for i in self.inputs),
             is_rare=bool(max(shares, default=0.0) > _COMMON),
         )
+
+    @property
+    def scored(self) -> Bool[Array, "episode round k"] | None:
+        """Entries of the mask in rounds that count; None where all are scored."""
+        if self.counted is None:
+            return self.mask
+        counted = np.repeat(self.counted[..., None], self.values.shape[-1], -1)
+        return counted if self.mask is None else counted & self.mask
 
     @property
     def varies(self) -> bool:
@@ -108,9 +122,15 @@ class TargetValues:
     def rounds(self, start: int, stop: int) -> TargetValues:
         """The rounds from ``start`` to before ``stop``."""
         cut = slice(start, stop)
-        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types")}
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types", "counted")}
         kept = {name: part[:, cut] for name, part in parts.items() if part is not None}
         return replace(self, **kept, inputs=tuple(part[:, cut] for part in self.inputs))
+
+    def packed(self) -> TargetValues:
+        """The rounds that count, each as an episode of its own: ``[round, 1, output]``."""
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types")}
+        kept = {name: part[self.counted][:, None] for name, part in parts.items() if part is not None}
+        return replace(self, **kept, inputs=(), counted=None)
 
     def indicators(self) -> TargetValues:
         """A class target as numbers: 0 or 1 for two classes, else one output per class; a real target as it is."""
@@ -123,6 +143,21 @@ class TargetValues:
         mask = None if self.mask is None else np.repeat(self.mask, n_classes, axis=-1)
         outputs = tuple(f"{name}={c}" for name in self.outputs for c in range(n_classes))
         return replace(self, values=values, outputs=outputs, mask=mask, kind="real")
+
+
+def filled(values: Array, counted: Bool[Array, "episode round"] | None) -> Array:
+    """``[episode, round, ...]``, in rounds that do not count the value of the first episode that has the round.
+
+    >>> filled(np.array([[1.0, 2.0], [3.0, np.nan]]), np.array([[True, True], [True, False]]))
+    array([[1., 2.],
+           [3., 2.]])
+    """
+    if counted is None or counted.shape != values.shape[:2]:
+        return values
+    episode, rounds = counted.argmax(0), np.arange(counted.shape[1])
+    nowhere = ~counted.any(0)
+    episode[nowhere], rounds[nowhere] = np.argwhere(counted)[0]
+    return np.where(counted.reshape(*counted.shape, *[1] * (values.ndim - 2)), values, values[episode, rounds])
 
 
 def _as_floats(values: Any, what: str) -> Array:
@@ -185,13 +220,15 @@ def leans_low(
     """
     target = target.indicators()
     first = slice(None) if groups is None else np.unique(groups, return_index=True)[1]
-    mask = None if target.mask is None else target.mask[first]
+    mask = None if target.scored is None else target.scored[first]
     n_features = int((x != x[:1, :1]).any((0, 1)).sum())
     return n_features * refit.leans_low(target.values[first].astype(np.float64), n_features, mask)
 
 
-def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
+def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Array, " episode"]:
     """A number for each episode, the same for the episodes of a group; with "episode", each is a group of its own.
+
+    Where ``groups`` is None they are the participants, and where these are not known, too, the episodes.
 
     No group may hold more than half of the episodes: the shuffled control gives each a value of another group.
 
@@ -199,9 +236,11 @@ def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
     array([0, 1, 2, 3, 4, 0])
     """
     what = "groups"
-    if isinstance(groups, str):
+    if groups is None and participants is not None:
+        what, groups = "participants", participants
+    if groups is None or isinstance(groups, str):
         require(
-            groups == "episode",
+            groups in (None, "episode"),
             f"groups must be 'episode' or an array of one group id per episode, got {groups!r}: rounds of an episode "
             "are not independent",
         )
@@ -210,7 +249,8 @@ def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
     require(ids.shape == (n_episodes,), f"groups must hold {n_episodes} ids, one per episode, got shape {ids.shape}")
     numbers = np.unique(ids, return_inverse=True)[1]
     sizes = np.bincount(numbers)
-    require(len(sizes) >= N_FOLDS, f"{N_FOLDS} folds of {what} need at least {N_FOLDS} {what}, got {len(sizes)}")
+    few = f"{N_FOLDS} folds of {what} need at least {N_FOLDS} {what}, got {len(sizes)}"
+    require(len(sizes) >= N_FOLDS, few + "; with groups='episode' each episode counts" * (what == "participants"))
     require(
         bool(2 * sizes.max() <= n_episodes),
         f"one group holds {sizes.max()} of {n_episodes} episodes; the shuffled control needs at most half in one group",
@@ -232,6 +272,7 @@ def check(x: Array, target: TargetValues) -> None:
     n = len(target.outputs)
     require(n == shape[-1], f"{what} needs a name for each of its {shape[-1]} outputs, got {n}")
     parts = [("mask", target.mask, shape), ("kinds of rounds", target.types, shape[:2])]
+    parts += [("rounds that count", target.counted, shape[:2])]
     parts += [("round's inputs", form, (*shape[:2], *form.shape[2:])) for form in target.inputs]
     for part, of, wanted in parts:
         if of is not None and of.shape != wanted:
@@ -253,8 +294,10 @@ def check(x: Array, target: TargetValues) -> None:
         target.varies,
         f"target {target.key!r} is constant over these episodes, so there is nothing to decode; choose another target",
     )
-    if target.mask is not None:
-        require(bool(target.mask.any()), f"no entry of target {target.key!r} is scored in these episodes; sample more")
+    if target.scored is not None:
+        require(
+            bool(target.scored.any()), f"no entry of target {target.key!r} is scored in these episodes; sample more"
+        )
 
 
 _MOST, _LEAST = 1e140, 1e-140

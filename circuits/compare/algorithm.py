@@ -72,7 +72,7 @@ from circuits.compare.fitting import (
 from circuits.compare.question import Compared, Participant, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
-from interp.algorithm import Algorithm, Family, Predicted
+from interp.algorithm import Algorithm, Family, Predicted, refuse_missing
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
@@ -242,6 +242,7 @@ def explain(
     ('weighted_majority', {'gain': 0.5})
     """
     require(task_of(sets) == task.key, f"these episodes are of {task_of(sets)!r}, not of {task.key!r}")
+    refuse_missing("the search for an algorithm", *(batch for pair in sets.values() for batch in pair))
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
     scores = _scores(subject, task, sets, asked.values())

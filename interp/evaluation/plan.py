@@ -96,14 +96,15 @@ def swap() -> Hook:
 
 
 def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)) -> pd.DataFrame:
-    """The mean attention pattern of every head over episodes and rounds; queries and keys are position labels."""
+    """The mean attention of every head over episodes and rounds that count; queries and keys are position labels."""
     require(len(episodes) > 0, "no episodes to average over")
     names = patterns(model)
     run = rollout(model, episodes, names_filter=names, rounds=rounds)
     labels = run.layout.labels
     rows = []
     for layer, name in enumerate(names):
-        mean = run.cache[name].double().mean((0, 1)).numpy(force=True)
+        seen = run.cache[name].double()
+        mean = (seen.mean if run.missing is None else seen.nanmean)((0, 1)).numpy(force=True)
         for head, query, key in np.ndindex(mean.shape):
             if key <= query:
                 rows.append((layer, head, labels[query], labels[key], float(mean[head, query, key])))

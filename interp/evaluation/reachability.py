@@ -46,6 +46,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp.algorithm import refuse_missing
 from interp.checks import checked
 from interp.decoder import Affine
 from interp.errors import require
@@ -97,6 +98,7 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
 
 def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
     """The set before every round, Float[episode, round, node]."""
+    refuse_missing("the reading of sets", episodes)
     sets: NDArray[np.float64] = breadth_first().run(episodes)["reached"]
     return sets
 
@@ -139,6 +141,7 @@ def controlled(
 
     ``read`` and ``write`` are as :func:`codec` gives them; a handwired transformer's own when None.
     """
+    refuse_missing("the control of the recurrence", episodes)
     rounds, kept = range(episodes.n_rounds), dict[str, Tensor]()
     hooks: dict[str, tuple[Sequence[int], Hook]] = {
         "cut": (rounds, cut(model)),

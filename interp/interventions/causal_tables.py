@@ -201,7 +201,7 @@ def alignment_table(
     from interp.interventions.alignment import COLUMNS, AlignmentError, Search, align  # two seconds: where it is used
 
     task = catalog.of(model)
-    algorithm, runs = task.explains(model), paired_runs(model, episodes, other)
+    algorithm, runs = task.explains(model), paired_runs(model, episodes, other, "interchange")
     search, frames = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth), []
     for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
         try:
@@ -214,7 +214,7 @@ def alignment_table(
 
 def steering_table(model: Machine, episodes: Any, t: int, seed: int) -> pd.DataFrame:
     """Dose-response of the task's state change, against the algorithm and random directions."""
-    task, base = catalog.of(model), run_of(model, episodes)
+    task, base = catalog.of(model), run_of(model, episodes, "steering")
     integer("t", t, -base.n_rounds, base.n_rounds - 1)
     how, algorithm = _named(task, "steering", task.analysis.steering)(), task.explains(model)
     change = how.change(algorithm.run(base.episodes)[algorithm.memory].shape[2:])
@@ -283,7 +283,7 @@ def tables(
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
     task = catalog.of(model.eval())
     sampled = (task.sample_for(model, n_episodes, t + 3, s, regime, sizes) for s in (seed, seed + 1))
-    runs = paired_runs(model, *sampled)
+    runs = paired_runs(model, next(sampled), next(sampled), "interchange")
     episodes = runs[0].episodes
 
     makers: dict[str, Callable[[], pd.DataFrame]] = {

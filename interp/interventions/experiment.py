@@ -38,7 +38,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -60,7 +60,8 @@ class Effects(Found):
     """What an experiment gave: one array ``[edit, episode, round, outcome]`` and the same of the unpatched run.
 
     ``rounds`` are (round edited, round read); ``outcomes`` name the last axis. ``seen`` holds what each edit left at
-    the sites that were watched, ``[episode, round edited, ...]``.
+    the sites that were watched, ``[episode, round edited, ...]``. Where some rounds did not take place ``counted`` says
+    which episodes have both rounds; values of the others are NaN, and count in no mean.
     """
 
     edits: tuple[str, ...]
@@ -69,6 +70,7 @@ class Effects(Found):
     values: Float[Tensor, "edit episode round outcome"]
     unpatched: Float[Tensor, "episode round outcome"]
     seen: tuple[Mapping[Site, Tensor], ...] = ()
+    counted: Bool[Tensor, "episode round"] | None = None
 
     @property
     def effects(self) -> Float[Tensor, "edit episode round outcome"]:
@@ -78,16 +80,24 @@ class Effects(Found):
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per edit, round and outcome, the largest mean effect first, with its 95 % interval over episodes."""
-        mean, low, high = (
-            x.reshape(-1) for x in bootstrap_mean(self.effects.double().movedim(1, 0).numpy(force=True), seed=seed)
-        )
+        effects = self.effects.double().movedim(1, 0).numpy(force=True)
+        if self.counted is None:
+            summary: Any = bootstrap_mean(effects, seed=seed)
+        else:
+            has = self.counted.numpy(force=True)
+            rounds = [bootstrap_mean(effects[has[:, i], :, i], seed=seed) for i in range(len(self.rounds))]
+            summary = (np.stack(one, 1) for one in zip(*rounds, strict=True))
+        mean, low, high = (x.reshape(-1) for x in summary)
         names = [(e, *pair, out) for e in self.edits for pair in self.rounds for out in self.outcomes]
         frame = pd.DataFrame(names, columns=["edit", "edited", "read", "outcome"])
+        if self.counted is not None:
+            n = dict(zip(self.rounds, self.counted.sum(0).tolist(), strict=True))
+            frame["n_episodes"] = [n[pair] for pair in zip(frame["edited"], frame["read"], strict=True)]
         return by_size(frame.assign(effect=mean, effect_low=low, effect_high=high))
 
     def _draw(self, figures: Any) -> Any:
         """A heat map of the mean size of the effect, by edit and by how many rounds after it the effect is read."""
-        sizes = self.effects.abs().sum(-1).mean(1).numpy(force=True)
+        sizes = self.effects.abs().sum(-1).nanmean(1).numpy(force=True)
         lags = [read - edited for edited, read in self.rounds]
         by_lag = pd.DataFrame(sizes, index=list(self.edits), columns=lags).T.groupby(level=0).mean().T
         axes = {"label": "size", "xlabel": "rounds after the edit", "ylabel": "edit"}
@@ -337,7 +347,24 @@ def run(experiment: Experiment) -> Effects:
     (plain,) = experiment.read(Ran([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0)))
     named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()
     outcomes = tuple(map(str, named)) if len(named) == found.shape[-1] else tuple(map(str, range(found.shape[-1])))
-    return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen))
+    counted = _counted(experiment)
+    if counted is not None:
+        found[:, ~counted] = torch.nan
+        plain[~counted] = torch.nan
+    return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen), counted)
+
+
+def _counted(x: Experiment) -> Bool[Tensor, "episode pair"] | None:
+    """Which episodes have both rounds, and the edited one in what is put there, too; None where all have."""
+    put = [edit.put for edits in x.edits.values() for edit in edits]
+    fed = [one.fed if isinstance(one, Rollout) else one for one in put if isinstance(one, Rollout | EncodedRounds)]
+    none = torch.zeros_like(x.run.slots, dtype=torch.bool)
+    own, *others = (none if one.missing is None else one.missing for one in (x.run.fed, *fed))
+    edited = torch.stack([own, *others]).any(0)
+    counted = ~torch.stack([edited[:, t] | own[:, u] for t, u in x.pairs], 1)
+    for (t, u), some in zip(x.pairs, counted.any(0).tolist(), strict=True):
+        require(some, f"no episode has both round {t}, which is edited, and round {u}, which is read; choose others")
+    return None if bool(counted.all()) else counted
 
 
 def batches(experiment: Experiment) -> Iterator[Ran]:
@@ -461,7 +488,8 @@ def _run_on(
             latents = now.flatten(0, 2)
             with torch.no_grad():
                 if lag == x.horizon and not x.update and runs_from(model) and model.is_quiet():
-                    prediction = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
+                    predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
+                    prediction, _ = fed.settled(predicted, latents, latents)
                 else:
                     done = run_round(model, fed, latents, base.layout, base.commit, ())
                     prediction, latents = done.prediction, done.latents

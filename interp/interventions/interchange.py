@@ -286,7 +286,7 @@ def interchange(
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
-    runs = paired_runs(model, base, source)
+    runs = paired_runs(model, base, source, "interchange")
     at = select_rounds(rounds, runs[0].n_rounds)
     before, theirs = (of_rounds(algorithm, run.episodes, at) for run in runs)
     wanted = algorithm.interchange(before, theirs, *_element(variable))
@@ -368,7 +368,7 @@ def carriers(
     number can move in no other direction: ``random`` is NaN there, and ``no_random``, a column of tables with such a
     claim, says so.
     """
-    claims, runs = non_empty("claims", claims, "at least one claim"), paired_runs(model, base, source)
+    claims, runs = non_empty("claims", claims, "at least one claim"), paired_runs(model, base, source, "interchange")
 
     def test(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
         outcome = Outcome(claim.outcome, decode)

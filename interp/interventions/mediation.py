@@ -500,7 +500,7 @@ class _Swap:
             f"{model.name!r} is a learned model: its state has no exact readout; give outcome=Outcome('state', decode) "
             "with a fitted interp.decoder.Decoder, or ask for outcome='latents'",
         )
-        self.runs = paired_runs(model, base, source)
+        self.runs = paired_runs(model, base, source, "mediation")
         self.layout = self.runs[0].layout
         self.causes = resolve_places(cause, model, self.runs[0])
         self.swap = [Edit(place, self.runs[1]) for place in self.causes]

@@ -281,7 +281,7 @@ def move(
     require(len(by) == 1, f"one variable is moved at a time; by= holds {', '.join(by) or 'none'}")
     ((variable, asked),) = by.items()
     require_known("variable of this writer", variable, writer.shapes)
-    base = run_of(model, episodes)
+    base = run_of(model, episodes, "moving the state")
     at = select_rounds(rounds, base.n_rounds)
     state, inputs = algorithm.at(algorithm.run(base.episodes), at)
     before, pairs = of_rounds(algorithm, base.episodes, at), (base.n_episodes, len(at))
@@ -415,7 +415,7 @@ def transition(
     """
     site = writer.site
     require(site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}")
-    base = run_of(model, episodes)
+    base = run_of(model, episodes, "moving the state")
     require(
         bool(starts) and horizon >= 1 and min(starts) >= 0 and max(starts) + horizon <= base.n_rounds,
         f"starts {list(starts)} with horizon {horizon} must lie within the {base.n_rounds} rounds; the last start is "

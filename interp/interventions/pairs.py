@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Episodes, Predicted
+from interp.algorithm import Episodes, Predicted, missing_rounds, refuse_missing
 from interp.checks import checked, unique
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
@@ -58,6 +59,7 @@ class Pair:
         clean_episodes: the truth that losses are counted by.
         round: where interventions act.
         read: where predictions, and the latents after it, are read; ``read >= round``.
+        counted: how many of the episodes are here, in words; empty where all are.
     """
 
     model: Machine
@@ -66,6 +68,7 @@ class Pair:
     clean_episodes: Episodes
     round: int
     read: int
+    counted: str = ""
 
     @property
     def layout(self) -> RoundLayout:
@@ -116,7 +119,8 @@ def prepare(
 ) -> Pair:
     """Run both sides of a pair, up to the round that is read: what comes after it changes nothing before it.
 
-    Interventions act at ``round`` and are read at ``read``, or there, too; negative numbers count from the end.
+    Interventions act at ``round`` and are read at ``read``, or there, too; negative numbers count from the end. Left
+    out are episodes of which a round from the one to the other did not take place on either side.
     """
     model.eval()
     sides = clean, corrupted
@@ -129,8 +133,15 @@ def prepare(
     (at,) = select_rounds(round, clean.n_rounds)
     (until,) = select_rounds(at if read is None else read, clean.n_rounds)
     require(until >= at, f"read must not come before round, got round {at} and read {until}")
+    has, counted = np.ones(len(clean), bool), ""
+    for missing in map(missing_rounds, sides):
+        has &= True if missing is None else ~missing[:, at : until + 1].any(1)
+    if not has.all():
+        counted = f"{has.sum()} of {len(has)} episodes have rounds {at} to {until}"
+        require(bool(has.any()), f"{counted}; choose rounds that some episodes have")
+        sides = clean.select(has), corrupted.select(has)
     runs = [rollout(model, side, n_rounds=until + 1, commit=commit) for side in sides]
-    return Pair(model, runs[0], runs[1], clean, at, until)
+    return Pair(model, runs[0], runs[1], sides[0], at, until, counted)
 
 
 _MOST_PAIRS, _LEAST_PAIRS = 32, 4
@@ -165,8 +176,12 @@ def warn_if_unrelated(pair: Pair, stacklevel: int = 4) -> None:
     )
 
 
-def run_of(model: Machine, episodes: Episodes | Rollout) -> Rollout:
-    """The model's rollout of episodes, or the one that is given, which must be the model's and know its episodes."""
+def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollout:
+    """The model's rollout of episodes, or the one that is given, which must be the model's and know its episodes.
+
+    Episodes with missing rounds are refused: ``analysis`` is what counts all of them.
+    """
+    refuse_missing(analysis, episodes)
     if not isinstance(episodes, Rollout):
         return rollout(model.eval(), episodes)
     require(
@@ -180,9 +195,11 @@ def run_of(model: Machine, episodes: Episodes | Rollout) -> Rollout:
     return episodes
 
 
-def paired_runs(model: Machine, base: Episodes | Rollout, source: Episodes | Rollout) -> tuple[Rollout, Rollout]:
-    """Rollouts of episodes that pair up row by row; those are taken that are given."""
-    runs = run_of(model, base), run_of(model, source)
+def paired_runs(
+    model: Machine, base: Episodes | Rollout, source: Episodes | Rollout, analysis: str
+) -> tuple[Rollout, Rollout]:
+    """Rollouts of episodes that pair up row by row, as of :func:`run_of`."""
+    runs = run_of(model, base, analysis), run_of(model, source, analysis)
     shapes = [tuple(run.tokens.shape) for run in runs]
     require(shapes[0] == shapes[1], f"base and source must pair up, got {shapes[0]} and {shapes[1]}")
     return runs

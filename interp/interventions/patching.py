@@ -150,9 +150,9 @@ class PatchingResult(Found):
         if abs(self.gap) < _NO_GAP:
             return f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
         share = f"{float(mean[first]) / self.gap:.0%} of the {name} of the {of} run"
-        return (
-            f"Patching round {self.round} at {self.sites[first]} {verb} {share}, the most of {len(self.sites)} sites."
-        )
+        counted = f" ({self.settings['counted']})" if self.settings.get("counted") else ""
+        most = f"the most of {len(self.sites)} sites{counted}"
+        return f"Patching round {self.round} at {self.sites[first]} {verb} {share}, {most}."
 
 
 @checked
@@ -236,8 +236,12 @@ def of_pair(
         round=pair.round,
         read=pair.read,
         propagate=propagate,
-        settings=provenance(pair.model, commit=pair.clean.commit),
+        settings=provenance(pair.model, commit=pair.clean.commit, **_counted(pair)),
     )
+
+
+def _counted(pair: Pair) -> dict[str, str]:
+    return {"counted": pair.counted} if pair.counted else {}
 
 
 def _measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
@@ -318,14 +322,14 @@ def round_map(
     sizes = np.array([np.nanmean(np.diagonal(np.abs(effects.mean(-1)), lag)) for lag in range(len(at_rounds))])
     lasts = int(np.flatnonzero(sizes >= sizes.max() / 2)[-1])
     later = f"{lasts} round{'s' * (lasts != 1)} later"
-    title = f"{model.name}: {site}, round x round"
+    title, told = f"{model.name}: {site}, round x round", f" ({pair.counted})" if pair.counted else ""
     grid = {title: pd.DataFrame(effects.mean(-1), index=at_rounds, columns=at_rounds)}
     axes = {"label": f"effect on {measure.key}", "xlabel": "read at", "ylabel": "patched at"}
     return RoundMap(
-        sentence=f"What is patched at {site} still moves {measure.key} by half of its largest effect {later}.",
+        sentence=f"What is patched at {site} still moves {measure.key} by half of its largest effect {later}{told}.",
         table=frame.assign(site=str(site), metric=measure.key, direction=direction).reset_index(drop=True),
         picture=lambda figures: figures.heatmaps(grid, **axes),
-        settings=provenance(model, commit=pair.clean.commit, propagate=True),
+        settings=provenance(model, commit=pair.clean.commit, propagate=True, **_counted(pair)),
         rounds=tuple(at_rounds),
         effects=effects,
         gaps=gaps,

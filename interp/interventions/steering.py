@@ -93,7 +93,7 @@ def fitted_direction(
     decoder's weights, fitted on ``episodes``, say how to *read* a state and point where noise is small; this is how
     latents vary with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept.
     """
-    memory, base = _memory(algorithm), run_of(model, episodes)
+    memory, base = _memory(algorithm), run_of(model, episodes, "steering")
     values = algorithm.run(base.episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
     place = resolve(site, model, base.layout)
@@ -219,7 +219,7 @@ def steer(
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     carried = model.initial(1).shape[1:].numel()
     refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * carried * model.layout.n_positions)
-    base = run_of(model, episodes)
+    base = run_of(model, episodes, "steering")
     (t,) = select_rounds(round, base.n_rounds)
     read, values = _outcomes(of, model, base.episodes), algorithm.run(base.episodes)
     shape = values[memory].shape[2:]

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, get_args
 
@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from interp.algorithm import Predicted
+from interp.algorithm import Predicted, missing_rounds
 from interp.checks import checked, integer
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.kinds import shown
@@ -54,17 +54,19 @@ class EncodedRounds:
         tokens: Int[episode, round, pos]; 0 stands at latent slots (the latent takes its place).
         values: Float[episode, round, pos], scalar payloads (rewards), zero elsewhere.
         slots: Int[episode, round], the latent slot that the round's update is written to.
+        missing: Bool[episode, round], True where a round did not take place; None where all did.
         after: names of further tensors that a machine is told only after it has predicted.
     """
 
     tokens: Tensor
     values: Tensor
     slots: Tensor
+    missing: Tensor | None = field(default=None, kw_only=True)
     after: ClassVar[tuple[str, ...]] = ()
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same rounds with every tensor changed alike, such as cut to some episodes or rounds."""
@@ -73,6 +75,11 @@ class EncodedRounds:
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Batches of episodes as one."""
+        if any(part.missing is not None for part in parts):
+            parts = [
+                p if p.missing is not None else replace(p, missing=p.slots.new_zeros(p.slots.shape, dtype=torch.bool))
+                for p in parts
+            ]
         return replace(parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()})
 
     def rows(self, rounds: Sequence[int]) -> Self:
@@ -83,6 +90,15 @@ class EncodedRounds:
     def at(self, t: int) -> Self:
         """Round ``t`` of every episode."""
         return self.each(lambda part: part[:, t])
+
+    def settled(self, prediction: Tensor, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        """What these rounds predict and leave: a missing one predicts NaN and leaves the state that it read."""
+        if self.missing is None:
+            return prediction, after
+        gone = [
+            self.missing.reshape(*self.missing.shape, *[1] * (x.ndim - self.missing.ndim)) for x in (prediction, after)
+        ]
+        return prediction.masked_fill(gone[0], torch.nan), torch.where(gone[1], before, after)
 
     def at_once(self, most: int) -> int:
         """How many of these rows run at once: ``most``, or on a CPU fewer where rounds are long."""
@@ -184,6 +200,11 @@ class RoundLayout:
     def encode(self, episodes: Any) -> EncodedRounds:
         """Tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
         raise NotImplementedError
+
+    def encoded(self, episodes: Any) -> EncodedRounds:
+        """What :meth:`encode` gives, with the rounds that did not take place."""
+        missing = missing_rounds(episodes)
+        return replace(self.encode(episodes), missing=None if missing is None else torch.from_numpy(missing))
 
     # What a prediction is. A layout whose prediction is the distribution over its outcomes, or a real number by its
     # kind, changes none of these.

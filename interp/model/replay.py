@@ -42,7 +42,8 @@ def replay(
 
     Returns:
         Predictions ``[episode, chosen round, ...]``, what each round leaves ``[episode, chosen round, row, width]``
-        (the latents that the next one reads) and the cache ``name -> [episode, chosen round, ...]``.
+        (the latents that the next one reads) and the cache ``name -> [episode, chosen round, ...]``. Of a round that
+        did not take place they are NaN, the latents that it read, and NaN.
 
     Example:
         >>> import interp
@@ -71,5 +72,8 @@ def replay(
             steps.append(model.step(latents[rows], fed.each(lambda part, rows=rows: part[rows])))  # type: ignore[misc]
     counter.check()
     shape = (run.n_episodes, len(chosen))
-    predictions, carried = (torch.cat(parts).unflatten(0, shape) for parts in zip(*steps, strict=True))
-    return predictions, carried, {name: torch.cat(parts).unflatten(0, shape) for name, parts in cache.items()}
+    prediction, left = (torch.cat(parts) for parts in zip(*steps, strict=True))
+    predictions, carried = (x.unflatten(0, shape) for x in fed.settled(prediction, latents, left))
+    seen = {name: torch.cat(parts) for name, parts in cache.items()}
+    seen = {k: fed.settled(x, latents, left)[0] if x.is_floating_point() else x for k, x in seen.items()}
+    return predictions, carried, {name: x.unflatten(0, shape) for name, x in seen.items()}

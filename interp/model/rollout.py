@@ -9,6 +9,9 @@ The recurrence goes only through the latents, ``m_{t+1} = write(m_t, update(roun
 Where a round holds a token that the model itself chooses (``a*``), ``commit="own"`` feeds the choice that it makes
 at ``Select`` and ``commit="target"`` the recorded one. Hooks may be given for all rounds, or per round; their effect
 runs on into later rounds (``propagate=True``) or later latents are held at their clean values (``propagate=False``).
+
+A round that did not take place leaves the latents as they are, and predicts and caches NaN: a number that is made of it
+by mistake is NaN, too.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ def rollout(
     numbers = (4 * layout.n_positions + model.initial(1, layout).numel()) * len(episodes) * episodes.n_rounds
     what = f"a rollout of {len(episodes)} episodes of {episodes.n_rounds} rounds"
     refuse_beyond_machine(what, model.dtype.itemsize * numbers)
-    encoded = model.prepare(layout.encode(episodes))
+    encoded = model.prepare(layout.encoded(episodes))
     available = encoded.tokens.shape[1]
     n_rounds = available if n_rounds is None else n_rounds
     require(1 <= n_rounds <= available, f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}")
@@ -169,8 +172,8 @@ def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout:
         if layout.choice_position is not None and commit == "own":
             tokens = tokens.clone()
             tokens[..., layout.choice_position] = clean.tokens[..., layout.choice_position]
-        pairs = zip(clean.fed.tensors().values(), replace(encoded, tokens=tokens).tensors().values(), strict=True)
-        same = all(torch.equal(run, fed) for run, fed in pairs)
+        ran, fed = clean.fed.tensors(), replace(encoded, tokens=tokens).tensors()
+        same = ran.keys() == fed.keys() and all(torch.equal(ran[name], fed[name]) for name in fed)
     require(
         same and clean.commit == commit and not clean.settings.get("hooked_rounds"),
         "clean must be a rollout of the same episodes with the same commit and without hooks",
@@ -213,7 +216,8 @@ def run_round(
             if not torch.equal(committed, encoded.tokens):
                 encoded = replace(encoded, tokens=committed)
                 done = forward(latents, encoded)
-    return Step(done.prediction, choice, done.carried, encoded)
+    prediction, left = encoded.settled(done.prediction, latents, done.carried)
+    return Step(prediction, choice, left, encoded)
 
 
 def sequential(
@@ -279,7 +283,11 @@ def _of_numbers(model: Machine, run: Rollout) -> Rollout:
     if getattr(model, "may_overflow", False):
         return run
     rounds = range(run.n_rounds)
-    for what, values, at in (("predicts", run.predictions, rounds), ("carries", run.latents, [0, *rounds])):
+    predictions = run.predictions
+    if run.fed.missing is not None:
+        predictions = predictions.clone()
+        predictions[run.fed.missing] = 0.0
+    for what, values, at in (("predicts", predictions, rounds), ("carries", run.latents, [0, *rounds])):
         if not values.isfinite().all():
             wrong = ~values.isfinite().flatten(2).all(2) if values.ndim > 2 else ~values.isfinite()
             step = int(wrong.any(0).nonzero()[0])

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Shaped
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.checks import checked, fit
@@ -27,7 +29,8 @@ class Rollout:
 
     Attributes:
         predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the task's layout makes of it
-            (expert advice: P(y = 1) ``[episode, round]``); of a real number its mean, or mean and log variance.
+            (expert advice: P(y = 1) ``[episode, round]``); of a real number its mean, or mean and log variance. NaN in
+            a round that did not take place (:attr:`missing`), as in the cache.
         latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
         fed: the rounds as they were fed, choices committed; ``tokens``, ``values`` and ``slots`` are its tensors.
         commit: where the choice tokens came from, "own" or "target".
@@ -61,7 +64,9 @@ class Rollout:
     def __repr__(self) -> str:
         cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""
         model = self.settings.get("model", "a model")
-        return f"Rollout({model}: {self.n_episodes} episodes of {self.n_rounds} rounds, commit {self.commit!r}{cached})"
+        count = "" if self.missing is None else f", {int((~self.missing).sum()):,} of which count"
+        sizes = f"{self.n_episodes} episodes of {self.n_rounds} rounds{count}"
+        return f"Rollout({model}: {sizes}, commit {self.commit!r}{cached})"
 
     def _repr_html_(self) -> str:
         import pandas as pd  # the model's room does without it elsewhere
@@ -79,6 +84,11 @@ class Rollout:
     def n_rounds(self) -> int:
         """How many rounds of every episode were run."""
         return self.tokens.shape[1]
+
+    @property
+    def missing(self) -> NDArray[np.bool_] | None:
+        """Bool[episode, round], True where a round did not take place; None where all did."""
+        return None if self.fed.missing is None else self.fed.missing.numpy(force=True)
 
     # The tokens and payloads that were fed, and the latent slot that each round's update was written to.
     tokens = property(attrgetter("fed.tokens"))

@@ -36,6 +36,7 @@ from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
 
 _FED = ("tokens", "values", "slots")
+_MISSING = "missing"
 _CACHE = "cache."
 _FORMAT = 2
 _EDITED = "it was cut short or edited; save the rollout again"
@@ -44,7 +45,7 @@ _EDITED = "it was cut short or edited; save the rollout again"
 @checked
 def save(run: Rollout, path: str | Path) -> Path:
     """Write a rollout, its cache included, to ``path``, such as ``run.safetensors``; a file there is replaced."""
-    extra = sorted(run.fed.tensors().keys() - set(_FED))
+    extra = sorted(run.fed.tensors().keys() - {*_FED, _MISSING})
     require(not extra, f"rounds with further tensors ({', '.join(extra)}) cannot be saved; save the episodes instead")
     tensors = {"predictions": run.predictions, "latents": run.latents, **run.fed.tensors()}
     tensors |= {f"{_CACHE}{name}": value for name, value in run.cache.items()}
@@ -92,7 +93,7 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
         run = Rollout(
             read("predictions"),
             read("latents"),
-            EncodedRounds(*map(read, _FED)),
+            EncodedRounds(*map(read, _FED), missing=read(_MISSING) if _MISSING in held else None),
             layout=layout_from_dict(about["layout"]),
             commit=about["commit"],
             cache={name: read(f"{_CACHE}{name}") for name in (cached if names is None else names)},
@@ -120,9 +121,10 @@ def _fits_together(run: Rollout, where: str) -> None:
         "predictions": (run.predictions, (n_episodes, n_rounds)),
         "latents": (run.latents, (n_episodes, n_rounds + 1)),
         **{name: (tensor, (n_episodes, len(run.cached_rounds))) for name, tensor in run.cache.items()},
+        **({} if run.fed.missing is None else {_MISSING: (run.fed.missing, (n_episodes, n_rounds))}),
     }
     for name, (tensor, shape) in wanted.items():
-        whole = name in ("values", "slots")
+        whole = name in ("values", "slots", _MISSING)
         fits = tuple(tensor.shape) == shape if whole else tuple(tensor.shape[:2]) == shape
         require(fits, f"{where!r}: {name!r} is {tuple(tensor.shape)}, where {shape} must stand first; {_EDITED}")
     inside = all(isinstance(t, int) and 0 <= t < n_rounds for t in run.cached_rounds)

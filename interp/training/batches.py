@@ -18,7 +18,7 @@ from scipy import special
 from torch import Tensor, nn
 
 from interp import catalog
-from interp.algorithm import Episodes
+from interp.algorithm import Episodes, refuse_missing
 from interp.errors import require
 from interp.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -62,6 +62,7 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
     """Episodes as a batch; ``layout`` is the model's, ``targets`` a name that the task's goal knows."""
     fitted = layout.fit(episodes)
     wanted = goal_of(catalog.of(episodes)).targets_of(targets)(episodes)
+    refuse_missing("training", episodes)
     rounds = fitted.encode(episodes)
     values = rounds.values.float()
     return Batch(replace(rounds, values=values), torch.from_numpy(np.asarray(wanted)).float(), fitted)

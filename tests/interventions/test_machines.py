@@ -127,7 +127,7 @@ def test_each_channel_is_a_part(histories):
 @pytest.mark.parametrize("make", [*MACHINES, leaky])
 def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     machine = make()
-    base, source = paired_runs(machine, *histories)
+    base, source = paired_runs(machine, *histories, "interchange")
     rounds = [AT, AT + 1]
     predictions, latents = intervened(machine, base, source, resolve_places("latent", machine, base), rounds)
     torch.testing.assert_close(predictions, source.predictions[:, rounds])

@@ -61,7 +61,7 @@ def training_prior(model: Machine) -> list[str]:
 
 def best_eta(episodes: ExpertEpisodes) -> float:
     """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
-    made = [regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes).sum() for eta in ETAS]
+    made = [np.nansum(regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes)) for eta in ETAS]
     return ETAS[int(np.argmin(made))]
 
 

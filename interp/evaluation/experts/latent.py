@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from interp.algorithm import refuse_missing
 from interp.checks import checked
 from interp.display import Scores
 from interp.errors import require
@@ -53,7 +54,7 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
         "majority_vote": PREDICTORS["majority_vote"].run(episodes).predictions,
         "bayes": bayes(episodes).predictions,
     }
-    right = {name: 1 - regret.mistakes(p, episodes).mean(axis=1) for name, p in predictions.items()}
+    right = {name: 1 - np.nanmean(regret.mistakes(p, episodes), axis=1) for name, p in predictions.items()}
     drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "n_experts", "seed")}
     settings = provenance(model, n_episodes=len(episodes), **drawn, bootstrap_seed=seed)
     measured = {
@@ -80,6 +81,7 @@ def attention_to_experts(
     rollout of ``episodes``. Targets are the "latent", "expert 1" (the most accurate) and so on, and "other"; the share
     ``without_history`` is that with the latent cut.
     """
+    refuse_missing("attention to experts", episodes)
     names = patterns(model)
     run = rollout(model, episodes) if run is None else run
     chosen = select_rounds(rounds, run.n_rounds)

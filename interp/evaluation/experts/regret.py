@@ -53,6 +53,7 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
     p = np.asarray(predictions, dtype=np.float64)
     wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
     require(p.shape == episodes.labels.shape, f"predictions have shape {p.shape} but {wanted}")
+    p = np.where(episodes.counted, p, 0.5)  # what is not counted may be anything
     wrong = ~((p >= -_ROUNDING) & (p <= 1 + _ROUNDING))
     if wrong.any():
         where = ", ".join(str(i) for i in np.argwhere(wrong)[0])
@@ -61,33 +62,35 @@ def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _Per
 
 
 def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
-    """Expected mistakes of each round, in [0, 1]."""
+    """Expected mistakes of each round, in [0, 1]; NaN in a missing one."""
     p = _check_predictions(predictions, episodes)
     if decision not in _DECISIONS:
         raise unknown_name("decision", decision, _DECISIONS)
     if decision == "threshold":
         p = np.where(np.abs(p - 0.5) <= _TIE, 0.5, (p > 0.5).astype(np.float64))
-    return np.abs(p - episodes.labels)
+    return np.where(episodes.counted, np.abs(p - episodes.labels), np.nan)
 
 
 @checked
 def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> _PerRound:
     """The regret after each round, never clipped."""
-    of_best = (~episodes.correct).cumsum(axis=1).min(axis=-1)  # mistakes of the best expert of each prefix
-    return mistakes(predictions, episodes, decision).cumsum(axis=1) - of_best
+    wrong = ~episodes.correct & episodes.counted[..., None]
+    of_best = wrong.cumsum(axis=1).min(axis=-1)  # mistakes of the best expert of each prefix
+    return np.nancumsum(mistakes(predictions, episodes, decision), axis=1) - of_best
 
 
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
-    """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong."""
+    """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong, NaN in a missing round."""
     p = _check_predictions(predictions, episodes)
     with np.errstate(divide="ignore"):
-        return -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
+        losses = -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
+    return np.where(episodes.counted, losses, np.nan)
 
 
 def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:
     """Log-loss of ``predictions`` minus that of ``reference``, which must be finite, round by round, in nats."""
     bound = log_loss(reference, episodes)
-    require(bool(np.isfinite(bound).all()), "the reference was certain and wrong; excess over infinity does not exist")
+    require(not np.isinf(bound).any(), "the reference was certain and wrong; excess over infinity does not exist")
     return log_loss(predictions, episodes) - bound
 
 
@@ -114,14 +117,15 @@ def score(
     """
     after = regret(predictions, episodes, decision)[:, -1]
     measured = {
-        "accuracy": 1 - mistakes(predictions, episodes, decision).mean(axis=1),
+        "accuracy": 1 - np.nanmean(mistakes(predictions, episodes, decision), axis=1),
         "regret": after,
-        "log_loss": log_loss(predictions, episodes).mean(axis=1),
+        "log_loss": np.nanmean(log_loss(predictions, episodes), axis=1),
     }
     if reference is not None:
-        measured["excess_log_loss"] = excess_log_loss(predictions, reference, episodes).mean(axis=1)
+        measured["excess_log_loss"] = np.nanmean(excess_log_loss(predictions, reference, episodes), axis=1)
     drawn = {key: getattr(episodes, key) for key in ("regime", "n_rounds", "n_experts", "seed")}
     own = {"name": name, "decision": decision, "n_episodes": len(episodes), **drawn}
+    own |= {} if episodes.missing is None else {"n_counted": int(episodes.counted.sum())}
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, values in measured.items():
@@ -165,13 +169,14 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
     cells = np.minimum((p * n_bins).astype(int), n_bins - 1) + n_bins * np.arange(b)[:, None]
 
     def per_episode(values: np.ndarray) -> np.ndarray:
-        return np.bincount(cells.ravel(), weights=values.ravel(), minlength=b * n_bins).reshape(b, n_bins)
+        weights = (values * episodes.counted).ravel()
+        return np.bincount(cells.ravel(), weights=weights, minlength=b * n_bins).reshape(b, n_bins)
 
     count, predicted = per_episode(np.ones_like(p)), per_episode(p)
     observed = per_episode(episodes.labels.astype(float))
 
     def error(labels: np.ndarray) -> float:
-        return float(np.abs((per_episode(labels) - predicted).sum(axis=0)).sum() / p.size)
+        return float(np.abs((per_episode(labels) - predicted).sum(axis=0)).sum() / episodes.counted.sum())
 
     resampled = resample_weights(b, seed=seed)
     with np.errstate(invalid="ignore"):

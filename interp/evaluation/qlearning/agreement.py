@@ -133,7 +133,7 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
         f"predictions must be probabilities [episode, round, action] = {(*shape, n_actions)} or integer choices "
         f"{shape}, got {array.dtype} of shape {array.shape}",
     )
-    array = array.astype(np.float64)
+    array = np.where(batch.counted[..., None], array.astype(np.float64), 1 / n_actions)  # the others may be anything
     valid = bool((array >= -1e-6).all() and (np.abs(array.sum(-1) - 1) < 1e-3).all())
     require(valid, "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first")
     return np.eye(n_actions)[array.argmax(-1)], array
@@ -170,7 +170,7 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
         paid = -(target * logs).sum(-1)
         counts["cross_entropy"] = (paid, every)
         counts["cross_entropy_excess"] = (paid - np.log(n_greedy), every)
-    return counts
+    return {key: (hits * batch.counted, steps * batch.counted) for key, (hits, steps) in counts.items()}
 
 
 def _greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
@@ -204,10 +204,10 @@ def followed_discount(
     columns = []  # per episode, the expected number of rounds where a greedy action of its tables is the one chosen
     for gamma in _GAMMAS:
         sets = [_greedy(batch.relearned(gamma=gamma), table) for batch in batches]
-        each = zip(choices, sets, strict=True)
-        columns.append(np.concatenate([(bellman.entries_at(tied, c) / tied.sum(-1)).sum(1) for c, tied in each]))
+        shares = [bellman.entries_at(tied, c) / tied.sum(-1) for c, tied in zip(choices, sets, strict=True)]
+        columns.append(np.concatenate([(share * b.counted).sum(1) for share, b in zip(shares, batches, strict=True)]))
     hits = np.stack(columns, 1)
-    rounds = np.concatenate([np.full(len(b), b.n_rounds, np.float64) for b in batches])
+    rounds = np.concatenate([b.counted.sum(1, dtype=np.float64) for b in batches])
     weights = resample_weights(len(hits), seed=seed)
     curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]
     low, high = percentile_bounds(samples)

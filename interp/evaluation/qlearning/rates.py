@@ -66,7 +66,7 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
     by_method = {"instruments": _rates(zx, zy, weights), "least squares": _rates(xx, xy, weights)}
     numbers = {(rate, method): found[i] for i, rate in enumerate(_RATES) for method, found in by_method.items()}
     made = drawn_from([batch for _, batch in pairs], n_episodes=len(xx), bootstrap_seed=seed)
-    n_steps = {"n_steps": sum(batch.states.size for _, batch in pairs)}
+    n_steps = {"n_steps": sum(int(batch.counted.sum()) for _, batch in pairs)}
     return Scores(("rate", "method"), numbers, made, dict.fromkeys(numbers, n_steps))
 
 
@@ -100,7 +100,7 @@ def _moments(decoded: Any, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array, 
     tables = episode_array("tables", decoded, "episode, round + 1, state, action")
     wanted = f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {tables.shape}"
     require(tables.shape == batch.q_tables.shape, wanted)
-    causes, instruments = _causes(tables, batch), _causes(batch.q_tables, batch)
+    causes, instruments = (_causes(of, batch) * batch.counted[..., None] for of in (tables, batch.q_tables))
     change = _visited(tables[:, 1:], batch) - _visited(tables[:, :-1], batch)
     xx, zx = (np.einsum("bti,btj->bij", left, causes) for left in (causes, instruments))
     xy, zy = (np.einsum("bti,bt->bi", left, change) for left in (causes, instruments))

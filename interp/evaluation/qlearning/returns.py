@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from interp.algorithm import refuse_missing
 from interp.checks import checked
 from interp.display import Scores
 from interp.errors import require
@@ -46,6 +47,7 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     earns the same are refused.
     """
     batches = as_batches(episodes)
+    refuse_missing("the normalised score", *batches)
     rows = []
     for batch in batches:
         at, start = np.arange(len(batch)), batch.states[:, 0]

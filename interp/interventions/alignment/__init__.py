@@ -173,7 +173,7 @@ def align(
         )
     search = search or Search()
     smooth, seed, rank = search.smooth, search.seed, search.rank
-    runs = paired_runs(model, base, source)
+    runs = paired_runs(model, base, source, "alignment")
     both = [run.episodes for run in runs]
     place = _site(model, both[0], site)
     algorithm.variable(variable)  # raises on an unknown one

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy import special
 
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, refuse_missing
 from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
 from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, get_regime, posterior
@@ -65,7 +65,7 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
     wanted = f"eta must be one number or one per episode ({len(episodes)}), got shape {rates.shape}"
     require(rates.shape in ((), (len(episodes),)), wanted)
     require(bool((np.isfinite(rates) & (rates >= 0)).all()), f"eta must be finite and >= 0, got {eta!r}")
-    gains = episodes.correct * rates.reshape(-1, 1, 1)
+    gains = (episodes.correct & episodes.counted[..., None]) * rates.reshape(-1, 1, 1)
     return np.concatenate([np.zeros((len(episodes), 1, episodes.n_experts)), gains.cumsum(axis=1)], axis=1)
 
 
@@ -108,6 +108,7 @@ def bayes(
     Raises:
         InputError: a prior that needs too many orders, a switching regime in a list, None for episodes made by hand.
     """
+    refuse_missing("the Bayes predictor", episodes)
     regimes = [_prior(episodes, each) for each in prior] if isinstance(prior, list) else [_prior(episodes, prior)]
     require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
     alternatives = [regime.slots(episodes.n_experts) for regime in regimes]

@@ -38,7 +38,7 @@ def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -
 
     target, negative = of(episodes.targets), of(episodes.negatives)
     total = target + negative
-    return torch.where(total > 0, negative / total.clamp_min(torch.finfo(total.dtype).tiny), 0.5)
+    return torch.where(total == 0, 0.5, negative / total.clamp_min(torch.finfo(total.dtype).tiny))
 
 
 def hypothesis(model: Machine) -> Algorithm:

@@ -1,0 +1,153 @@
+"""What fills a round that did not take place changes no number of any analysis; what cannot leave it out says so."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+import interp
+import probes
+from interp.audit.trial import QUICK, Trial
+from interp.evaluation.experts import regret
+from interp.evaluation.plan import round_attention
+from interp.evaluation.qlearning.agreement import agreement
+from interp.evaluation.qlearning.rates import effective_rates
+from interp.interventions import interchange, mediation, patching, steering
+from interp.interventions.alignment import align
+from interp.interventions.experiment import Edit, Experiment, run
+from interp.model import saved
+from interp.tasks import experts, mdp
+from interp.tasks.experts import ExpertEpisodes
+from interp.tasks.experts.predictors import bayes, log_weights
+from interp.tasks.qlearning import MDPEpisodes
+from interp.training.batches import encode
+from probes.sweep import sweep
+from tests.refusals import refused
+
+N, T = 20, 6
+LENGTHS = np.resize([6, 3, 5, 4], N)
+MISSING = np.arange(T) >= LENGTHS[:, None]
+MISSING[::3, 1] = True  # missed trials
+PARTICIPANTS = [f"p{i // 2}" for i in range(N)]
+MODEL = interp.load("wma-handwired", n_experts=2)
+Q_MODEL = interp.load("qlearning-handwired", n_states=2, n_actions=2)
+
+
+def advised(filler):
+    """The same episodes, with those of another seed where a round did not take place."""
+    own, other = (experts.sample(N, T, 2, seed=seed) for seed in (0, filler))
+    advice = np.where(MISSING[..., None], other.advice, own.advice)
+    return ExpertEpisodes(
+        advice, np.where(MISSING, other.labels, own.labels), missing=MISSING, participants=PARTICIPANTS
+    )
+
+
+def played(filler):
+    own, other = (mdp.sample(N, T, 2, 2, seed=seed) for seed in (0, filler))
+    names = ("states", "actions", "rewards", "next_states")
+    parts = (np.where(MISSING, getattr(other, name), getattr(own, name)) for name in names)
+    return MDPEpisodes.from_transitions(None, *parts, n_states=2, n_actions=2, missing=MISSING)
+
+
+def predictions(model, episodes):
+    return interp.rollout(model, episodes).predictions.double().numpy()
+
+
+def experiment(episodes):
+    clean, corrupted = experts.TASK.corruption("exchange-history").build(episodes, 2)
+    base, source = interp.rollout(MODEL, clean), interp.rollout(MODEL, corrupted)
+    return run(Experiment(MODEL, base, {"history": [Edit.of("latent", source, MODEL)]}, [2, 3], 2, "each"))
+
+
+def flipped(episodes):
+    return experts.TASK.corruption("flip-vote").build(episodes, 2)
+
+
+def fitted(episodes, target="log_weights", **options):
+    target = probes.targets.get(target)(episodes)
+    return probes.fit(interp.rollout(MODEL, episodes), target, n_untrained=1, **options).scores()
+
+
+ANALYSES = {
+    "rollout": lambda e: interp.rollout(MODEL, e, names_filter="blocks.1.hook_resid_post").cache,
+    "latents": lambda e: interp.rollout(MODEL, e).latents,
+    "task's losses": lambda e: experts.TASK.data.losses(interp.rollout(MODEL, e).predictions, e, slice(None)),
+    "score": lambda e: regret.score(predictions(MODEL, e), e).to_frame(),
+    "calibration": lambda e: regret.calibration(predictions(MODEL, e), e).to_frame(),
+    "baseline": lambda e: log_weights(e)[:, -1],
+    "attention": lambda e: round_attention(MODEL, e, rounds="all"),
+    "probe": fitted,
+    "probe of classes": lambda e: fitted(e, "label"),
+    "probe by an estimator": lambda e: fitted(e, method=Ridge()),
+    "rows for scikit-learn": lambda e: (
+        probes.to_sklearn(interp.rollout(MODEL, e).latents[:, 1:], probes.targets.log_weights(e)).x
+    ),
+    "sweep": lambda e: sweep(
+        MODEL, e, ["log_weights", "votes"], components="resid_post", positions="p?", n_jobs=1
+    ).to_frame(),
+    "patching": lambda e: patching.sweep(MODEL, *flipped(e), 2, read=4, sites="resid_pre").to_frame(),
+    "round map": lambda e: patching.round_map(MODEL, *flipped(e), "latent", rounds=[2, 3]).to_frame(),
+    "experiment": lambda e: experiment(e).to_frame(),
+}
+OF_Q = {
+    "rollout": lambda e: interp.rollout(Q_MODEL, e).latents,
+    "agreement": lambda e: agreement(predictions(Q_MODEL, e), e).to_frame(),
+    "rates": lambda e: effective_rates(e.q_tables, e).to_frame(),
+}
+EVERY = [(name, advised, of) for name, of in ANALYSES.items()] + [(name, played, of) for name, of in OF_Q.items()]
+
+
+@pytest.mark.filterwarnings("ignore:.*independent episodes are few")
+@pytest.mark.parametrize("name, made, analysis", EVERY, ids=[f"{made.__name__}, {name}" for name, made, _ in EVERY])
+def test_what_fills_a_missing_round_changes_no_bit(name, made, analysis):
+    one, other = (analysis(made(filler)) for filler in (1, 2))
+    if hasattr(one, "columns"):
+        assert one.equals(other)
+        numbers = one.select_dtypes("number").to_numpy()
+    else:
+        for part, same in zip(*(x.values() if isinstance(x, dict) else [x] for x in (one, other)), strict=True):
+            numbers = np.asarray(part)
+            assert np.array_equal(numbers, np.asarray(same), equal_nan=True)
+    assert np.isfinite(numbers).any()
+
+
+def test_episodes_of_unequal_length_run_as_each_does_alone_and_a_file_keeps_which_rounds_count(tmp_path):
+    whole = advised(1)
+    ran = interp.rollout(MODEL, whole)
+    assert "83 of which count" in repr(ran) and (ran.missing == MISSING).all()
+    for i in range(4):
+        rounds = np.flatnonzero(~MISSING[i])
+        own = ExpertEpisodes(whole.advice[i : i + 1, rounds], whole.labels[i : i + 1, rounds])
+        alone = interp.rollout(MODEL, own)
+        torch.testing.assert_close(ran.predictions[i, rounds], alone.predictions[0])
+        torch.testing.assert_close(ran.latents[i, -1], alone.latents[0, -1])
+        assert ran.predictions[i, MISSING[i]].isnan().all()
+    again = saved.load(saved.save(ran, tmp_path / "run.safetensors"))
+    assert (again.missing == MISSING).all()
+
+
+def test_results_say_what_counts_and_intervals_are_over_participants():
+    clean, corrupted = flipped(advised(1))
+    found = patching.sweep(MODEL, clean, corrupted, 2, read=3, sites="latent")
+    n = int((~MISSING[:, 2:4].any(1)).sum())
+    assert f"({n} of {N} episodes have rounds 2 to 3)" in found.sentence and found.values.shape[1] == n
+    table = experiment(advised(1)).to_frame().set_index(["edited", "read"])
+    assert set(table.loc[(2, 4), "n_episodes"]) == {int((~MISSING[:, [2, 4]].any(1)).sum())}
+    with pytest.warns(UserWarning, match="10 independent episodes are few"):
+        probe = probes.fit(interp.rollout(MODEL, clean), probes.targets.log_weights(clean), n_untrained=0)
+    assert "83 of 120 rounds of 20 episodes count" in str(probe) and len(probe.score.losses) == 10
+    assert np.isnan(probe.predictions[MISSING]).all() and probe.r2 > 0.99
+
+
+RAGGED = advised(1)
+ALGORITHM = interp.tasks.get("experts").explains(MODEL)
+BOTH = (MODEL, RAGGED, RAGGED)
+test_what_cannot_leave_rounds_out_says_so = refused(
+    (lambda: interchange.interchange(*BOTH, ALGORITHM, "log_weights", "latent"), "interchange counts every round"),
+    (lambda: steering.fitted_direction(MODEL, RAGGED, ALGORITHM, [1.0, 0.0]), "steering counts every round"),
+    (lambda: mediation.mediate(*BOTH, "latent", "resid_post[0]"), "mediation counts every round"),
+    (lambda: align(*BOTH, ALGORITHM, "log_weights", "latent"), "alignment counts every round"),
+    (lambda: Trial(MODEL, RAGGED, QUICK), "an audit counts every round"),
+    (lambda: encode(RAGGED, MODEL.layout), "training counts every round"),
+    (lambda: bayes(RAGGED, "uniform"), "the Bayes predictor counts every round"),
+)
