@@ -66,7 +66,7 @@ def _overview(result: Result, asked: list[str]) -> Figure:
         columns[question] = means.groupby(lambda key: key.split(":")[0]).max()
     table = pd.DataFrame(columns)
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
-    heads = [f"{QUESTIONS[question].name}, {result.headline(question)}" for question in asked]
+    heads = [f"{QUESTIONS[question].name}, {QUESTIONS[question].headline}" for question in asked]
     picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
     first = next((name for name in table.index if name not in _BOUNDS), "none")
     caption = f"Over the questions that it answers, {first} does best. Each method in its best reading; blank where it "
@@ -93,7 +93,7 @@ def _blocks(result: Result, question: str) -> list[Any]:
     by_variant = result.summary(question, by=["variant"]).pivot(index="method", columns="variant", values="mean")
     order = [name for name in (*VARIANTS, "trained") if name in by_variant]
     shown = by_variant.loc[[key for key in summary["method"] if not key.endswith(_PARTIAL)], order]
-    picture = figures.heatmaps({"": shown}, label=f"mean {result.headline(question)}", limit=1.0)
+    picture = figures.heatmaps({"": shown}, label=f"mean {record.headline}", limit=1.0)
     return [
         Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
         Measures(rows, caption),

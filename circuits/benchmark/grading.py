@@ -169,13 +169,6 @@ class Result(Tabled):
         """The tidy table."""
         return pd.DataFrame(list(self.rows), columns=list(_COLUMNS))
 
-    @staticmethod
-    @checked
-    def headline(question: str) -> str:
-        """The score that methods of a question are ordered by, where none is given."""
-        require_known("question", question, QUESTIONS)
-        return QUESTIONS[question].headline
-
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
         """Mean of a score for each method, best first, with its 95 % interval and CPU seconds.
@@ -185,7 +178,8 @@ class Result(Tabled):
         """
         for name in by:
             require_known("column", name, _COLUMNS)
-        score = score or self.headline(question)
+        require_known("question", question, QUESTIONS)
+        score = score or QUESTIONS[question].headline
         frame = self.to_frame().query("question == @question and score == @score and value.notna()")
         require(len(frame) > 0, f"no method has a score {score!r} of question {question!r} in this result")
         rows = []
@@ -201,7 +195,8 @@ class Result(Tabled):
     @checked
     def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
         """Methods in rows, scores in columns: over forms, of means over variants and seeds."""
-        first, frame = self.headline(question), self.to_frame()
+        require_known("question", question, QUESTIONS)
+        first, frame = QUESTIONS[question].headline, self.to_frame()
         frame = frame[frame["question"] == question]
         for score in scores:
             require_known(f"score of {question!r}", score, list(frame["score"].unique()))

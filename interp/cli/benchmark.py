@@ -45,6 +45,7 @@ def _benchmark(
 ) -> None:
     """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept."""
     from circuits import benchmark as room
+    from circuits.benchmark.questions import QUESTIONS
 
     found = room.run(
         subject or (),
@@ -61,7 +62,7 @@ def _benchmark(
         say.line(f"{shard}: {len(found.rows)} rows are in {out / 'parts'}")
         return
     for key in dict.fromkeys(row["question"] for row in found.rows):
-        say.table(found.summary(key).round(3), f"{key}: {found.headline(key)}", key)
+        say.table(found.summary(key).round(3), f"{key}: {QUESTIONS[key].headline}", key)
     for refusal in found.refusals:
         say.aside(f"{refusal['method']} on {refusal['subject']}: {refusal['sentence']}")
     say.facts(settings=dict(found.settings))

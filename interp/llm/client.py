@@ -26,16 +26,7 @@ from typing import Any
 
 from interp.errors import InputError, require
 from interp.files import json_values
-from interp.llm.backend import (
-    THINKING_OFF,
-    Backend,
-    Connection,
-    ContextOverflowError,
-    RefusedError,
-    Reply,
-    Settings,
-    UnavailableError,
-)
+from interp.llm import backend
 from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, json_in, response_format
 
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
@@ -58,10 +49,10 @@ class _TransientError(Exception):
         self.pause = pause
 
 
-class Client(Backend):
+class Client(backend.Backend):
     """An asynchronous client for one server and model."""
 
-    def __init__(self, settings: Settings, connection: Connection):
+    def __init__(self, settings: backend.Settings, connection: backend.Connection):
         if find_spec("httpx") is None:
             raise InputError(
                 "asking a server needs the httpx package; install the extra: pip install 'latent-context-interp[llm]'"
@@ -86,12 +77,12 @@ class Client(Backend):
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
+    async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> backend.Reply:
         """The reply to ``messages``, or one of the errors of the module's text."""
         sent = {"seed": seed} if self.settings.send_seed else {}
         return await self.request(messages, self._fields(condition, turn) | sent)
 
-    async def request(self, messages: Sequence[Message], fields: dict[str, Any]) -> Reply:
+    async def request(self, messages: Sequence[Message], fields: dict[str, Any]) -> backend.Reply:
         """One completion with the given request fields."""
         body = {"model": self.settings.model, "messages": list(messages), **fields}
         problem = ""
@@ -115,7 +106,7 @@ class Client(Backend):
             if attempt < self.connection.max_retries:
                 doubled = min(0.5 * 2**attempt, 8.0) * (1 - 0.25 * random.random())
                 await asyncio.sleep(min(pause, _LONGEST_PAUSE) if pause is not None else doubled)
-        raise UnavailableError(
+        raise backend.UnavailableError(
             self.scrub(f"{self.address} gave no answer in {self.connection.max_retries + 1} attempts: {problem[:500]}")
         )
 
@@ -130,12 +121,12 @@ class Client(Backend):
             packing = response.headers.get("content-encoding", "identity").strip().lower()
             if packing not in ("identity", "", "gzip", "deflate"):
                 words = f"the server packs its answer by {packing[:60]!r}, which was not asked for"
-                raise RefusedError(self.scrub(words))
+                raise backend.RefusedError(self.scrub(words))
             text = ""
             async for piece in response.aiter_text():
                 text += piece
                 if len(text) > _LARGEST:
-                    raise RefusedError(f"the server's answer is larger than {_LARGEST // 10**6} MB")
+                    raise backend.RefusedError(f"the server's answer is larger than {_LARGEST // 10**6} MB")
         found, status = json_in(text), response.status_code
         if status < 300 and isinstance(found, dict) and found.get("choices"):
             return found
@@ -153,7 +144,7 @@ class Client(Backend):
         if status >= 300:
             raise self._sort(status, words, response.headers)
         if _OVERFLOW.search(words):
-            raise ContextOverflowError(self.scrub(words))
+            raise backend.ContextOverflowError(self.scrub(words))
         raise _TransientError(f"what it sent is not a chat completion: {words}")
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
@@ -161,9 +152,9 @@ class Client(Backend):
         sampling = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
         fields = {name: value for name, value in sampling.items() if value is not None}
         form = response_format(settings.response_format, condition, turn)
-        return fields | form | THINKING_OFF[settings.thinking_off] | settings.extra_body
+        return fields | form | backend.THINKING_OFF[settings.thinking_off] | settings.extra_body
 
-    def _read(self, found: dict[str, Any], seconds: float) -> Reply:
+    def _read(self, found: dict[str, Any], seconds: float) -> backend.Reply:
         """A completion as a reply; what has no field of its own goes into ``more``, so that nothing is lost."""
         more = json_values(self.scrub({key: value for key, value in found.items() if value is not None}))
         choice = more["choices"][0] if isinstance(more["choices"], list) else None
@@ -178,7 +169,7 @@ class Client(Backend):
         # A string, or a list of parts of which some are text.
         parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
         texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
-        return Reply(
+        return backend.Reply(
             text="".join(text for text in texts if isinstance(text, str)),
             finish_reason=finish or "",
             model=str(more.pop("model", None) or ""),
@@ -198,9 +189,9 @@ class Client(Backend):
             ]
             return _TransientError(f"it answered {status}: {said}", next(iter(pauses), None))
         if status in (400, 413) and _OVERFLOW.search(words):
-            return ContextOverflowError(said)
+            return backend.ContextOverflowError(said)
         if status in (400, 403, 413, 422):
-            return RefusedError(f"the server refused the request ({status}): {said}")
+            return backend.RefusedError(f"the server refused the request ({status}): {said}")
         key = f"in {self.connection.key_env}" if self.connection.key_env else f"for {self._url.host}"
         advice = {
             401: f"check the key {key}",

@@ -41,19 +41,10 @@ from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import display, interruptible
 from interp.provenance import provenance
+from interp.training import runs
 from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
-from interp.training.runs import (
-    METRICS_FILE,
-    RECORD_FILE,
-    STATE_FILE,
-    Progression,
-    cut_metrics,
-    made,
-    read_state,
-    write_state,
-)
 
 _SAID = ("name", "origin")
 """What a configuration says of a model's history, not of its shape."""
@@ -104,7 +95,7 @@ def train(
     with ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(locked(folder))
-            for file in (STATE_FILE, METRICS_FILE, RECORD_FILE):
+            for file in (runs.STATE_FILE, runs.METRICS_FILE, runs.RECORD_FILE):
                 file_to_write(folder / file)
         run = _Run(config, folder, name, accelerator)
         run.resume()
@@ -127,7 +118,7 @@ class _Run:
         config = replace(config, precision=precision)
         self.config, self.folder, self.accelerator = config, folder, accelerator
         torch.manual_seed(config.seed)
-        self.model = made(config, name)
+        self.model = runs.made(config, name)
         self.source = EpisodeSource(config, self.model.layout)
         if config.start:
             _begin(self.model, config.start, self.source.goal)
@@ -142,7 +133,7 @@ class _Run:
             optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
         loss = RoundsLoss(self.model, config.commit, config.compile)
         self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
-        self.at, self.saved = Progression(), 0
+        self.at, self.saved = runs.Progression(), 0
         if any(stage.until for stage in config.curriculum):
             evaluation = self.evaluate()
             for stage in config.curriculum:
@@ -152,7 +143,7 @@ class _Run:
 
     def resume(self) -> None:
         """Take up the state in the folder, or start it."""
-        state = read_state(self.folder)
+        state = runs.read_state(self.folder)
         if state is not None:
             held, given = state.config, json.loads(json.dumps(self.config.to_dict()))
             changed = [key for key in given | held if given.get(key) != held.get(key)]
@@ -166,20 +157,20 @@ class _Run:
             self.at, self.saved = state.progress, state.progress.step
         elif self.accelerator.is_main_process:
             machine = {"machine": this_machine(), "precision_because": self.precision_because}
-            write_json(self.folder / RECORD_FILE, {"config": self.config.to_dict(), **machine, **provenance()})
+            write_json(self.folder / runs.RECORD_FILE, {"config": self.config.to_dict(), **machine, **provenance()})
         if self.accelerator.is_main_process:
-            cut_metrics(self.folder, self.at.step)
+            runs.cut_metrics(self.folder, self.at.step)
 
     def save(self) -> None:
         """Write the whole state; the file is replaced in one rename."""
         if self.accelerator.is_main_process:
-            write_state(self.folder, self.at, self.config.to_dict(), self.model, self.optimizers)
+            runs.write_state(self.folder, self.at, self.config.to_dict(), self.model, self.optimizers)
         self.saved = self.at.step
 
     # The loop.
 
     def loop(self, last_step: int) -> None:
-        shown, path = self.accelerator.is_main_process, self.folder / METRICS_FILE
+        shown, path = self.accelerator.is_main_process, self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, shown)
         lines = appending(path) if shown else nullcontext()
         with writing(path), bar as update, lines as stream, interruptible() as interrupted:
@@ -358,9 +349,9 @@ def taken(config: TrainingConfig, folder: Path, kind: str) -> tuple[str, str]:
         return config.precision, "named by the settings"
     if config.machine:
         return "float32", "a machine that is no transformer is trained in its own"
-    record = folder / RECORD_FILE
+    record = folder / runs.RECORD_FILE
     about = read_json(record, "config") if record.is_file() else {}
-    state = read_state(folder)
+    state = runs.read_state(folder)
     begun = about.get("config") if state is None else state.config
     if begun:
         with reading(record):

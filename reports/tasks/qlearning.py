@@ -135,12 +135,6 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
 
 _N_PLAYED = 32
 """MDPs of each world, at most."""
-_AGENTS = {
-    "greedy": "Q-learning, selects before it updates",
-    "epsilon-greedy": "Q-learning, epsilon .2",
-    "random": "random actions",
-    "optimal": "optimal within the rounds played",
-}
 
 
 @dataclass(frozen=True)
@@ -164,11 +158,9 @@ def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[st
     return {world: mdp.sample_mdps(n_episodes, n_states, n_actions, seed, key) for world, key in regimes.items()}
 
 
-def _let_play(context: Context) -> list[_Played]:
-    return [
-        _Played(world, played_by_all(context, mdps, context.n_rounds, _AGENTS, before_update=True))
-        for world, mdps in worlds(min(context.n_episodes, _N_PLAYED), **context.sizes, seed=context.seed).items()
-    ]
+def _let_play(of: Context) -> list[_Played]:
+    played = worlds(min(of.n_episodes, _N_PLAYED), **of.sizes, seed=of.seed).items()
+    return [_Played(world, played_by_all(of, mdps, of.n_rounds, before_update=True)) for world, mdps in played]
 
 
 def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:

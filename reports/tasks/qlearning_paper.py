@@ -86,25 +86,17 @@ def parts() -> tuple[Part, ...]:
     )
 
 
-_AGENTS = {
-    "greedy": "greedy Q-learning",
-    "epsilon-greedy": "ε-greedy Q-learning, ε = .2",
-    "random": "random actions",
-    "optimal": "optimal within the horizon",
-}
-
-
 def _play_families(context: Context) -> pd.DataFrame:
     frames = []
     for key, n_rounds in (*((key, _HORIZON) for key in EVALUATION), ("grid", _LONG)):
         mdps = mdp.sample_mdps(_N_WORLDS, **context.sizes, seed=context.seed, regime=key)
         panel = f"{_LONG} rounds" if n_rounds == _LONG else REGIMES[key].name
-        frames.append(earned(played_by_all(context, mdps, n_rounds, _AGENTS), context.seed).assign(panel=panel))
+        frames.append(earned(played_by_all(context, mdps, n_rounds), context.seed).assign(panel=panel))
     return pd.concat(frames, ignore_index=True)
 
 
 def played_by_all(
-    context: Context, mdps: MDPs, n_rounds: int, names: Mapping[str, str], before_update: bool = False
+    context: Context, mdps: MDPs, n_rounds: int, before_update: bool = False
 ) -> dict[str, tuple[str, MDPEpisodes]]:
     """What the model and tabular agents do in the same MDPs under the same luck: key -> (name, episodes).
 
@@ -112,13 +104,14 @@ def played_by_all(
     """
     model, seed = context.model, context.seed
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
+    greedy = "Q-learning, selects before it updates" if before_update else "greedy Q-learning"
     agents = {
-        "greedy": tabular.QLearner(alpha, gamma, before_update=before_update),
-        "epsilon-greedy": tabular.QLearner(alpha, gamma, epsilon=0.2),
-        "random": tabular.AGENTS["random"],
-        "optimal": tabular.AGENTS["optimal"],
+        "greedy": (greedy, tabular.QLearner(alpha, gamma, before_update=before_update)),
+        "epsilon-greedy": ("ε-greedy Q-learning, ε = .2", tabular.QLearner(alpha, gamma, epsilon=0.2)),
+        "random": ("random actions", tabular.AGENTS["random"]),
+        "optimal": ("optimal within the rounds played", tabular.AGENTS["optimal"]),
     }
-    played = {key: (names[key], tabular.run(agent, mdps, n_rounds, seed)) for key, agent in agents.items()}
+    played = {key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()}
     return {"model": (context.name, play(model, mdps, n_rounds, seed)[0]), **played}
 
 
