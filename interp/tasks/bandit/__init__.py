@@ -8,6 +8,9 @@
 :func:`read` takes the long table of the field, a row a trial. No picture (``reports``) lives here.
 """
 
+from pathlib import Path
+
+from interp.files import read_tables
 from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.bandit.episodes import REGIMES, BanditEpisodes, read, sample
@@ -37,13 +40,5 @@ TASK = Task(
         claims=lambda model: (("arm_values", None), ("arm_values", None, "state")),
     ),
     training=above("goals", "bandit:goal"),
-    report=Reporting(
-        looks={
-            "rescorla_wagner": "vermilion dashed",
-            "choice_kernel": "purple dashed",
-            "win_stay": "amber short",
-            "bayes_thompson": "green short",
-            "fixed_bias": "grey dashdot",
-        }
-    ),
+    report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )

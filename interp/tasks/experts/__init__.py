@@ -8,6 +8,9 @@
 No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
+from pathlib import Path
+
+from interp.files import read_tables
 from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
@@ -39,16 +42,5 @@ TASK = Task(
     ),
     training=above("goals", "experts:goal"),
     evaluation=above("evaluation", "experts.plan:plan"),
-    report=Reporting(
-        looks={
-            "weighted_majority": "vermilion dashed",
-            "weighted_majority_best": "vermilion dashed",
-            "bayes": "green short",
-            "bayes_uniform": "green dashdot",
-            "oracle": "brown dashdot",
-            "follow_the_leader": "purple dashed",
-            "follow_previous_winners": "amber short",
-            "majority_vote": "grey dashdot",
-        }
-    ),
+    report=Reporting(looks=read_tables(Path(__file__).with_name("looks.toml"))),
 )
