@@ -36,13 +36,7 @@ from reports.parts.compared import PAGE
 
 _RESOLUTION = Path(__file__).with_name("resolution.json")
 """Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
-_LEAD = TEXTS["comparison"]["lead"]
-_MEASURES = {
-    "classes": ("Jensen-Shannon divergence", "P(first outcome)"),
-    "mean": ("squared difference", "predicted mean"),
-    "normal": ("mean of both Kullback-Leibler divergences", "predicted mean"),
-}
-"""Kind of prediction -> by what predictions are apart, and what is drawn."""
+_LEAD, _MEASURES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["predictions"]
 _TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
 """Key of a part -> its title and its text, in page order."""
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}

@@ -225,13 +225,7 @@ def _prompts(runs: Sequence[LLMRun]) -> Section:
 _LONGEST_NOTE = 400
 _SAYS = TEXTS["llm"]
 
-_DRAWN = {
-    "weighted majority, eta U[.05, .5] per episode": ("weighted_majority", "weighted majority"),
-    "follow the leader": ("follow_the_leader", "follow the leader"),
-    "follow previous winners": ("follow_previous_winners", "previous winners"),
-    "majority vote": ("majority_vote", "majority vote"),
-}
-"""The four baselines that the paper draws beside its models -> key and name here; the others are in the tables."""
+_DRAWN = _SAYS["drawn"]
 
 
 def _regret(scores: LLMScores) -> list[Figure]:

@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from interp.checks import check_fields, checked
 from interp.errors import InputError, require, require_known
+from interp.files import read_tables
 from interp.llm.notes import read_counts, write_counts
 from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, expert_letters, read_message
 
@@ -103,11 +105,8 @@ class AgentBackend(Backend):
         return Reply(self.agent(messages), model=self.name)
 
 
-THINKING_OFF: dict[str, dict[str, Any]] = {
-    "": {},
-    "deepseek": {"thinking": {"type": "disabled"}},
-    "chat-template": {"chat_template_kwargs": {"enable_thinking": False}},
-}
+_TABLES = read_tables(Path(__file__).with_suffix(".toml"))
+THINKING_OFF: dict[str, dict[str, Any]] = {"": {}, **_TABLES["thinking_off"]}
 
 
 @dataclass(frozen=True)
@@ -363,9 +362,4 @@ AGENTS: dict[str, ScriptedAgent] = {
     "weighted-majority": ScriptedAgent(_weighted_majority, _counter_note),
     "majority": ScriptedAgent(_majority, _counter_note),
 }
-PLAYERS = {
-    "counter": "follows the leader; its note counts",
-    "last-step": "follows the last round's winners; its note tells of that round alone",
-    "full-history": "weighted majority; its note lists every round",
-    "random": "tosses a coin; its note counts and is not used",
-}
+PLAYERS: dict[str, str] = _TABLES["players"]

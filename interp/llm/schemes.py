@@ -261,11 +261,7 @@ class Prompt:
         return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
-_WORDS = {
-    "online": {"choice": "0 or 1", "turn_type": "prediction", "truth_key": "true_label"},
-    "weather": {"choice": '"sunny" or "rainy"', "turn_type": "forecast", "truth_key": "actual_weather"},
-}
-
+_WORDS: dict[str, dict[str, str]] = read_tables(Path(__file__).with_suffix(".toml"))["framings"]
 _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}
 
 

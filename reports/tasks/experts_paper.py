@@ -150,12 +150,7 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
 _ELSEWHERE = "Other regimes and longer episodes"
 _N_ELSEWHERE = 32
 """Episodes of each regime, at most."""
-_PICTURES = {
-    "length-divergence": "How far the predictions are from the Bayes predictor's, over the rounds of long episodes",
-    "length-regret": "Regret over the rounds of long episodes",
-    "attention-predict": "What the prediction's position attends to, by layer, mean over heads",
-    "attention-update": "What the update's position attends to, by layer, mean over heads",
-}
+_PICTURES = _PROSE["pictures"]
 
 
 def _evaluate(context: Context) -> suite.Evaluation:
