@@ -179,7 +179,8 @@ class Basis:
     @checked
     def code(self, position: int) -> Direction:
         """The position code p_i (0-based), without the constant."""
-        return self[POS].combine(self.positions.coefficients(position))
+        coefficients = self.positions.coefficients(position).items()
+        return sum((c * self[POS][label] for label, c in coefficients), self.zero)
 
 
 @dataclass(frozen=True)
@@ -264,10 +265,6 @@ class Axes:
     def sum(self, labels: Iterable[str]) -> Direction:
         """The sum of several axes: ``b[T]`` of the paper."""
         return sum((self[label] for label in labels), self.basis.zero)
-
-    def combine(self, coefficients: Mapping[str, float]) -> Direction:
-        """A weighted sum of axes."""
-        return sum((c * self[label] for label, c in coefficients.items()), self.basis.zero)
 
 
 @dataclass(frozen=True)

@@ -375,11 +375,6 @@ class Circuit:
         rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
         return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + rounding)
 
-    @property
-    def n_nonzero(self) -> int:
-        """Non-zero attention weights in an axis-aligned basis."""
-        return sum(head.n_nonzero for head in self.heads)
-
     @checked
     def layer(self, index: int) -> tuple[Head, ...]:
         """The heads of one layer, in order."""
@@ -439,11 +434,6 @@ class Circuit:
         gone = [self.head(name) for name in fit("names", names, tuple[str, ...])]
         heads = tuple(head for head in self.heads if head not in gone)
         return replace(self, heads=heads, edits=(*self.edits, *(f"{head.name}: removed" for head in gone)))
-
-    def adding(self, *heads: Head) -> Circuit:
-        """A copy with further heads."""
-        edits = tuple(f"{head.name}: added" for head in heads)
-        return replace(self, heads=(*self.heads, *heads), edits=(*self.edits, *edits))
 
     def to_frame(self) -> pd.DataFrame:
         """The head table, one row a head (and a row for each group of neurons), in the order of computation."""

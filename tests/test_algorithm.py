@@ -67,7 +67,7 @@ def test_q_learning_is_the_recorded_table_bitwise(seed, alpha, gamma):
     np.testing.assert_array_equal(values["table"], episodes.q_tables[:, :-1])
     np.testing.assert_array_equal(values["next_table"], episodes.q_tables[:, 1:])
     np.testing.assert_array_equal(values["greedy_action"], episodes.greedy)
-    np.testing.assert_array_equal(values["choice"], episodes.greedy_before)
+    np.testing.assert_array_equal(values["choice"], episodes.next_values_before.argmax(-1))
 
 
 @few

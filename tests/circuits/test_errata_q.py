@@ -112,7 +112,7 @@ def test_q3_a_linear_head_sums_over_the_past_instead_of_multiplying(ours: Circui
         (basis["id"]["Qcurr"], -basis["buf2"]["Qcurr"]),
     )
     head = Head("2.2 as printed", 1, "linear", match(basis, STATES, "id", "buf1"), moves)
-    error = table_error(replace(ours, neurons=()).adding(head))
+    error = table_error(replace(ours, neurons=(), heads=(*ours.heads, head)))
     assert error[4] > 0.01
     assert error[19] > 0.1
     assert error[39] > 0.5
@@ -244,10 +244,10 @@ def test_q12_an_action_half_matches_its_earlier_twin() -> None:
 
 def test_q13_the_target_uses_the_table_after_the_update_the_choice_the_one_before() -> None:
     """They differ only where s_{t+1} = s_t, and there they do differ now and then."""
-    differ = EPISODES.greedy != EPISODES.greedy_before
+    differ = EPISODES.greedy != EPISODES.next_values_before.argmax(-1)
     assert not (differ & (EPISODES.states != EPISODES.next_states)).any()
     many = mdp.sample(60, 300, 4, 4, seed=1)
-    assert (many.greedy != many.greedy_before).any()
+    assert (many.greedy != many.next_values_before.argmax(-1)).any()
 
 
 def without_residual_path(circuit: Circuit) -> np.ndarray:

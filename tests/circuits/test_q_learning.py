@@ -27,7 +27,7 @@ def errors(episodes: MDPEpisodes, **arguments: Any) -> tuple[float, float]:
     model = circuits.load("qlearning-handwired", alpha=episodes.alpha, gamma=episodes.gamma, **sizes, **arguments)
     run = interp.rollout(model, episodes)
     table = np.abs(model.read_state(run.latents).double().numpy() - episodes.q_tables).max()
-    choice = np.eye(episodes.n_actions)[episodes.greedy_before]
+    choice = np.eye(episodes.n_actions)[episodes.next_values_before.argmax(-1)]
     return float(table), float(np.abs(run.predictions.double().numpy() - choice).max())
 
 
@@ -140,10 +140,8 @@ def test_sizes_are_those_of_the_specification() -> None:
             size: circuits.build("qlearning-handwired", n_states=size[0], n_actions=size[1], variant=variant, tau=0.0)
             for size in ((2, 2), (5, 2), (2, 6))
         }
-        small = made[2, 2]
-        per_state, per_action = slopes[variant]
-        assert (made[5, 2].n_nonzero - small.n_nonzero) == 3 * per_state
-        assert (made[2, 6].n_nonzero - small.n_nonzero) == 4 * per_action
+        of = {size: sum(head.n_nonzero for head in circuit.heads) for size, circuit in made.items()}
+        assert (of[5, 2] - of[2, 2], of[2, 6] - of[2, 2]) == (3 * slopes[variant][0], 4 * slopes[variant][1])
         for (n_states, n_actions), circuit in made.items():
             d_model = 3 * n_states + 6 * n_actions + 29 if variant != "lin" else 4 * n_states + 7 * n_actions + 35
             assert circuit.basis.d_model == d_model

@@ -42,7 +42,6 @@ class _LatentExpertEpisodes:
     outcomes: Int[np.ndarray, "episode round"]
     experts: Int[np.ndarray, " episode"]
     prior: Float[np.ndarray, " expert"]
-    seed: int
 
     @property
     def likelihoods(self) -> Float[np.ndarray, "episode round expert"]:
@@ -67,7 +66,7 @@ def _sample_latent_expert(
     truth = distributions[np.arange(n_episodes)[:, None], np.arange(n_rounds), experts[:, None]]
     luck = np.random.default_rng([seed, 3]).random((n_episodes, n_rounds, 1))
     outcomes = np.minimum((luck > truth.cumsum(axis=-1)).sum(axis=-1), n_outcomes - 1)
-    return _LatentExpertEpisodes(distributions, outcomes, experts, prior, seed)
+    return _LatentExpertEpisodes(distributions, outcomes, experts, prior)
 
 
 def _posterior_update(weights: _Weights, likelihoods: _Weights) -> _Weights:
@@ -168,7 +167,7 @@ def _every_history(
     drawn = _sample_latent_expert(1, n_rounds, n_experts, n_outcomes, seed=seed)
     outcomes = np.stack(np.meshgrid(*[np.arange(n_outcomes)] * n_rounds, indexing="ij"), axis=-1).reshape(-1, n_rounds)
     forecasts = drawn.distributions.repeat(len(outcomes), axis=0)
-    episodes = _LatentExpertEpisodes(forecasts, outcomes, np.full(len(outcomes), -1), drawn.prior, seed)
+    episodes = _LatentExpertEpisodes(forecasts, outcomes, np.full(len(outcomes), -1), drawn.prior)
     return episodes, episodes.likelihoods.prod(axis=1) @ drawn.prior
 
 

@@ -227,11 +227,6 @@ class MDPEpisodes(BaseEpisodes):
         return bellman.rows_at(self.q_tables[:, :-1], self.next_states)
 
     @property
-    def greedy_before(self) -> Int[np.ndarray, "episode round"]:
-        """``argmax_a Q_t(s_{t+1}, a)``: the target of a machine that chooses before it updates."""
-        return self.next_values_before.argmax(-1)
-
-    @property
     def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
         """Every greedy action of the table after the update, ties included."""
         return bellman.greedy_sets(self.next_values_after)

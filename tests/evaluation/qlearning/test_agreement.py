@@ -86,7 +86,7 @@ def test_a_hand_made_episode():
 
 def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
     """An exact machine that selects by Q_t: perfect by that table, below the gamma = 0 table by the data's target."""
-    choices = [batch.greedy_before for batch in grid]
+    choices = [batch.next_values_before.argmax(-1) for batch in grid]
     late, own = agreement(choices, grid), agreement(choices, grid, table="before")
     assert own.get("untied", "all").estimate == own.get("disputed", "all").estimate == 1.0
     assert (

@@ -26,7 +26,7 @@ def test_choosing_before_the_update_is_what_a_round_of_the_circuit_does():
     e = run(QLearner(alpha=0.5, epsilon=0.3, before_update=True), mdps, 30, seed=1)
     play, last = mdp.Interaction(mdps, 30, seed=1, epsilon=0.3, alpha=0.5), None
     while not play.done:
-        last = play.step(None if last is None else last.greedy_before[:, 0])
+        last = play.step(None if last is None else last.next_values_before[:, 0].argmax(-1))
     assert (play.episodes().actions == e.actions).all() and (play.episodes().rewards == e.rewards).all()
     assert (run(QLearner(alpha=0.5, epsilon=0.3), mdps, 30, seed=1).actions != e.actions).any()
 
