@@ -31,7 +31,7 @@ from circuits import compare
 from circuits.compare.algorithm import BEHAVIOUR
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.question import Compared, Participant, Samples, shared_sizes
-from circuits.compare.response import edits_of
+from circuits.compare.response import Edits
 from circuits.compare.state import STATE
 from circuits.compare.update import strange
 from interp.algorithm import Algorithm
@@ -105,7 +105,7 @@ def of_machine(machine: Machine, bench: Bench, n_episodes: int = 400) -> Row:
     predicted = interp.rollout(machine, episodes).predictions.double().numpy()
     above = mean_interval(divergence(bayes(episodes).predictions, predicted).mean(1))
     task, seed = interp.tasks.of(machine), bench.effort.seed
-    edits = edits_of(task, bench.samples.test, bench.effort.edits)
+    edits = Edits.of(task, bench.samples.test, bench.effort.edits)
     part = compare.explain(machine, task, bench.sets, seed=seed, edits=edits)
     weights = sum(weight.numel() for weight in machine.parameters())  # type: ignore[attr-defined]
     made = ", ".join(f"{key} {value:.3g}" for key, value in part.parameters.items())

@@ -9,9 +9,12 @@
     >>> interp.rollout(model, episodes) is interp.rollout(model, episodes)
     False
 
-A report, a comparison and a sweep each open a session around their work; whatever they call inside it asks :func:`once`
-and need not be handed results that another part has computed. A session remembers by identity: the same model object,
-the same episodes object. It keeps them alive until it closes. Results are shared, so nobody may write into them.
+A report, a comparison and a sweep each open a session around their work. The few public functions that all of them call
+(a rollout, an algorithm's values, a digest) ask :func:`once` in it. A session remembers by identity: the same model
+object, the same episodes object. It keeps them alive until it closes.
+
+What an object that is passed on owns, a comparison, a participant of one, the trial of an audit, is computed once for
+that object, and lives as long as it does: :func:`remembered`. Results are shared, so nobody may write into them.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-T = TypeVar("T")
+_P, _T, _Owner = ParamSpec("_P"), TypeVar("_T"), TypeVar("_Owner")
 _OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = ContextVar("session", default=None)
 
 
@@ -35,7 +39,7 @@ def session() -> Iterator[None]:
         _OPEN.reset(token)
 
 
-def once(what: Hashable, *about: object, make: Callable[[], T]) -> T:
+def once(what: Hashable, *about: object, make: Callable[[], _T]) -> _T:
     """What ``make`` gives; in a session it is made only the first time that it is asked for.
 
     ``what`` names the result and its settings; ``about`` are the objects that it depends on, compared by identity.
@@ -53,3 +57,25 @@ def once(what: Hashable, *about: object, make: Callable[[], T]) -> T:
     if key not in made:
         made[key] = (about, make())  # holding ``about`` keeps its identities from being given to other objects
     return made[key][1]
+
+
+def remembered(find: Callable[Concatenate[_Owner, _P], _T]) -> Callable[Concatenate[_Owner, _P], _T]:
+    """``find``, which computes anything about its first argument only once; that object keeps the results.
+
+    The other arguments are told apart by value where they are texts, numbers or tuples of these, else by identity.
+
+    >>> class Owner: ...
+    >>> count, one, made = remembered(lambda owner, key: made.append(key) or len(made)), Owner(), []
+    >>> count(one, "a"), count(one, "b"), count(one, "a"), count(Owner(), "a")
+    (1, 2, 1, 3)
+    """
+
+    @wraps(find)
+    def found(owner: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
+        made = vars(owner).setdefault("_remembered", {})
+        key = find, *(x if isinstance(x, str | int | tuple | None) else id(x) for x in args), *options.items()
+        if key not in made:
+            made[key] = args, find(owner, *args, **options)
+        return cast(_T, made[key][1])
+
+    return found

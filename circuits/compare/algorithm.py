@@ -79,7 +79,7 @@ from interp.files import json_values
 from interp.measure import UNTRAINED, Control, Measure, best_of, decisive
 from interp.progress import bar
 from interp.provenance import provenance
-from interp.session import once
+from interp.session import remembered
 from interp.statistics import NO_NUMBER, Interval, mean_interval, ratio_interval, resample_weights
 from interp.task import Task
 
@@ -252,7 +252,7 @@ def explain(
         return decided
     apart = _plainly(_differences(predictor(subject), predictor(decided.algorithm), sets)[0], seed)
     decided = replace(decided, apart=apart, family=None if apart.high > _RARE else decided.family)
-    edits = edits or edits_of(task, next(iter(sets.values()))[1], _N_EDITS)
+    edits = edits or Edits.of(task, next(iter(sets.values()))[1], _N_EDITS)
     return _responding(decided, subject, edits)
 
 
@@ -271,15 +271,12 @@ def _plainly(apart: Mapping[str, Array], seed: int) -> Interval:
     return mean_interval(shares, seed=seed)
 
 
-def _memoryless(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> _Divergences:
+@remembered
+def _memoryless(compared: Compared, subject: Any) -> _Divergences:
     """How far predictions are from those of the best algorithm without a memory, which is chosen on other episodes."""
-    task = tasks.get(task_of(sets))
-
-    def scored() -> _Divergences:
-        families = [family for family in task.rivals().values() if family.memoryless]
-        return min(_scores(subject, task, sets, families), key=lambda score: score.fitted).divergences
-
-    return once("memoryless", subject, sets, make=scored)
+    task = tasks.get(task_of(compared.sets))
+    families = [family for family in task.rivals().values() if family.memoryless]
+    return min(_scores(subject, task, compared.sets, families), key=lambda score: score.fitted).divergences
 
 
 def _scores(
@@ -492,9 +489,9 @@ def _behaves(compared: Compared) -> Behaviour:
 def _agreement(compared: Compared, subject: Participant, other: Any) -> tuple[_Agreement, list[Failure]]:
     """How far one of the two predicts what the other, or an algorithm, predicts; and the rounds that differ most."""
     sets, seed = compared.sets, compared.effort.seed
-    edits = edits_of(subject.task, compared.model.samples.test, compared.effort.edits)
+    edits = edits_of(compared)
     apart, failures = _differences(predictor(subject.model), predictor(other), sets)
-    own, base = (_memoryless(one, sets) for one in (subject.model, other))
+    own, base = (_memoryless(compared, one) for one in (subject.model, other))
     alike = _alike(apart, own, base, seed)
     found = cells(edits, responses(subject.model, edits), responses(other, edits))
     return _Agreement(alike, _plainly(apart, seed), found), failures
@@ -521,7 +518,7 @@ def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, flo
 
 def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
     """The average agreement of each untrained copy of the model."""
-    base, found = _memoryless(other, compared.sets), []
+    base, found = _memoryless(compared, other), []
     for copy in compared.untrained:
         predict, kind = predictor(copy.model), copy.task.kind
 
@@ -529,7 +526,7 @@ def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
             return probable(predict(episodes), kind)
 
         apart, _ = _differences(guess, predictor(other), compared.sets)
-        found.append(_alike(apart, _memoryless(guess, compared.sets), base, 0).estimate)
+        found.append(_alike(apart, _memoryless(compared, guess), base, 0).estimate)
     return tuple(found)
 
 
@@ -566,7 +563,7 @@ ALGORITHM = Question(
         compared.model.task,
         compared.sets,
         seed=compared.effort.seed,
-        edits=edits_of(compared.model.task, compared.model.samples.test, compared.effort.edits),
+        edits=edits_of(compared),
     ),
 )
 BEHAVIOUR = Question(

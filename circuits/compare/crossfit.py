@@ -33,7 +33,7 @@ from interp.algorithm import Algorithm
 from interp.decoder import N_FOLDS, RIDGE, Decoder
 from interp.interventions.moves import Writer
 from interp.model.run import Rollout
-from interp.session import once
+from interp.session import remembered
 from interp.statistics import NO_NUMBER, Interval
 
 _ALLOWANCE = sqrt(2)
@@ -60,19 +60,12 @@ def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
     return refit.interval(missed, asked, N_FOLDS, width=_ALLOWANCE * float(stdtrit(len(np.asarray(missed)) - 1, 0.975)))
 
 
+@remembered
 def pooled(subject: Participant) -> Rollout:
     """The subject's rollouts of the known episodes and of the test episodes as one."""
-    known, test = (subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test))
-
-    def joined() -> Rollout:
-        fed = type(known.fed).joined([known.fed, test.fed])
-        latents, predictions = (
-            torch.cat([known.latents, test.latents]),
-            torch.cat([known.predictions, test.predictions]),
-        )
-        return replace(known, predictions=predictions, latents=latents, fed=fed)
-
-    return once("pooled", known, test, make=joined)
+    runs = [subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test)]
+    parts = {name: torch.cat([getattr(run, name) for run in runs]) for name in ("predictions", "latents")}
+    return replace(runs[0], fed=type(runs[0].fed).joined([run.fed for run in runs]), **parts)
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:
@@ -117,30 +110,21 @@ class CrossFitted(Decoder):
         return parts[torch.cat(rows).argsort().to(parts.device)]
 
 
+@remembered
 def crossed_decoder(subject: Participant, algorithm: Algorithm, variable: str) -> CrossFitted:
     """Latents to a variable of the algorithm's state, for the pool, cross-fitted."""
-
-    def fitted() -> CrossFitted:
-        latents, values = pooled(subject).latents[:, :-1], pooled_values(algorithm, subject.samples)[variable]
-        fold = folds(len(latents))
-        others = [torch.from_numpy(fold != k) for k in range(N_FOLDS)]
-        fits = [Decoder.fit(latents[rows], values[rows.numpy()], ridge=RIDGE) for rows in others]
-        return CrossFitted.of(fits, len(latents))
-
-    return once(("crossed decoder", variable), subject.model, algorithm, subject.samples.known, make=fitted)
+    latents, values = pooled(subject).latents[:, :-1], pooled_values(algorithm, subject.samples)[variable]
+    others = [folds(len(latents)) != k for k in range(N_FOLDS)]
+    fits = [Decoder.fit(latents[torch.from_numpy(rows)], values[rows], ridge=RIDGE) for rows in others]
+    return CrossFitted.of(fits, len(latents))
 
 
+@remembered
 def crossed_writer(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> Writer:
     """A writer of ``keys`` for the pool, cross-fitted."""
-
-    def fitted() -> Writer:
-        run, values = pooled(subject), pooled_values(algorithm, subject.samples)
-        fold = folds(run.n_episodes)
-        writers = []
-        for k in range(N_FOLDS):
-            others = fold != k
-            held = {key: values[key][others] for key in keys}
-            writers.append(Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE))
-        return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], run.n_episodes))
-
-    return once(("crossed writer", keys), subject.model, algorithm, subject.samples.known, make=fitted)
+    run, values, writers = pooled(subject), pooled_values(algorithm, subject.samples), []
+    for k in range(N_FOLDS):
+        others = folds(run.n_episodes) != k
+        held = {key: values[key][others] for key in keys}
+        writers.append(Writer.fit(subject.model, run.select(torch.from_numpy(others)), held, keys, ridge=RIDGE))
+    return replace(writers[0], decoder=CrossFitted.of([w.decoder for w in writers], run.n_episodes))

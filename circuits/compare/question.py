@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from interp import tasks
@@ -28,7 +28,7 @@ from interp.machine import Machine
 from interp.measure import Measure
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.session import once
+from interp.session import remembered
 from interp.statistics import Interval
 from interp.task import Task
 
@@ -127,7 +127,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Participant:
-    """A model with the episodes of a comparison; in a session it is run once on each batch.
+    """A model with the episodes of a comparison; it is run once on each batch, and what is fitted to it is fitted once.
 
     ``label`` is what it is called where its own name would not do.
     """
@@ -151,27 +151,27 @@ class Participant:
         """Whether the machine says which algorithm it computes, as handwired ones do."""
         return self.model.is_handwired or isinstance(getattr(self.model, "algorithm", None), Algorithm)
 
+    @remembered
     def run(self, episodes: Any) -> Rollout:
         """The model's rollout of one of the three batches."""
-        return once("compared", self.model, episodes, make=lambda: rollout(self.model.eval(), episodes))
+        return rollout(self.model.eval(), episodes)
 
+    @remembered
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
         """Latents to a variable of the algorithm's state, fitted on the known episodes."""
         known = self.samples.known
-        make = partial(Decoder.fit, self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE)
-        about = "decoder", algorithm.key, repr(dict(algorithm.parameters)), variable
-        return once(about, self.model, known, make=make)
+        return Decoder.fit(self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE)
 
+    @remembered
     def writer(self, algorithm: Algorithm, keys: tuple[str, ...] = ()) -> Writer:
         """Decodes and moves the algorithm's state in the latents, fitted on the known episodes.
 
         Where no carried variable is named, those that the latents hold are decoded.
         """
         known, run = self.samples.known, self.run(self.samples.known)
-        make = partial(Writer.of_state, self.model, run, algorithm, known)
         if keys:
-            make = partial(Writer.fit, self.model, run, algorithm.run(known), keys, ridge=RIDGE)
-        return once(("writer", keys), self.model, algorithm, known, make=make)
+            return Writer.fit(self.model, run, algorithm.run(known), keys, ridge=RIDGE)
+        return Writer.of_state(self.model, run, algorithm, known)
 
     def claims(self, algorithm: Algorithm | None = None) -> list[Claim]:
         """What the task claims of any model of its kind, at the places that these rounds have.

@@ -44,7 +44,7 @@ from interp.interventions.moves import Writer
 from interp.machine import Machine
 from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout
-from interp.session import once
+from interp.session import remembered
 from interp.statistics import NO_NUMBER, Interval, ratio_interval, resample_weights
 from interp.task import Task
 
@@ -105,9 +105,11 @@ class Edits:
         return np.array(told, np.int64).reshape(-1, 3)
 
 
-def edits_of(task: Task, episodes: Any, n_edits: int) -> Edits:
-    """:meth:`Edits.of`, made once in a session."""
-    return once(("edits", n_edits), episodes, make=lambda: Edits.of(task, episodes, n_edits))
+@remembered
+def edits_of(compared: Compared, times: int = 1) -> Edits:
+    """The changes that a comparison asks about, ``times`` as many as its effort says."""
+    subject = compared.model
+    return Edits.of(subject.task, subject.samples.test, times * compared.effort.edits)
 
 
 def responses(subject: Any, edits: Edits) -> Float[np.ndarray, "edit round outcome"]:
@@ -119,7 +121,7 @@ def responses(subject: Any, edits: Edits) -> Float[np.ndarray, "edit round outco
     if not edits.parts:
         return np.zeros((0, edits.episodes.n_rounds, 1))
     if isinstance(subject, Machine):
-        return once("responses", subject, edits, make=lambda: _of_machine(subject, edits))
+        return _of_machine(edits, subject)
     predict = predictor(subject)
     clean = predict(edits.episodes)
     if isinstance(subject, Algorithm):  # its predictions of an episode do not hang on the others
@@ -127,7 +129,8 @@ def responses(subject: Any, edits: Edits) -> Float[np.ndarray, "edit round outco
     return np.concatenate([(predict(changed) - clean)[rows] for _, _, rows, changed in edits.parts])
 
 
-def _of_machine(model: Machine, edits: Edits) -> Array:
+@remembered
+def _of_machine(edits: Edits, model: Machine) -> Array:
     base = rollout(model.eval(), edits.episodes)
     _, at, episode = edits.of_each.T
     change: list[Array] = []
@@ -272,7 +275,7 @@ def _through_state(compared: Compared) -> ResponsePart:
     if not algorithm.state:
         return ResponsePart()
     for times in (1, _MORE):
-        edits = edits_of(subject.task, subject.samples.test, times * compared.effort.edits)
+        edits = edits_of(compared, times)
         if not edits.parts:
             return ResponsePart(algorithm.key, later=_from_next_state(subject, algorithm))
         two = responses(subject.model, edits), _mediated(subject, algorithm, subject.writer(algorithm), edits)

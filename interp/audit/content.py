@@ -24,12 +24,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, remembered
+from interp.audit.trial import THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import CONTENT, Change, donors, limited, replaced, worth
 from interp.decoder import N_FOLDS, RIDGE, cross_fitted
 from interp.interventions.moves import flat
 from interp.measure import FEW, Control, Measure, Word
 from interp.refit import PLATEAU
+from interp.session import remembered
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 
 _DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)

@@ -20,12 +20,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.audit.trial import THRESHOLDS, Array, Trial, claimed, remembered
+from interp.audit.trial import THRESHOLDS, Array, Trial, claimed
 from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Place, carried_mask
 from interp.machine import Machine
 from interp.measure import Measure
 from interp.model.run import Rollout
+from interp.session import remembered
 from interp.statistics import Interval, ratio_interval
 
 _PERIODS = range(2, 9)

@@ -20,10 +20,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from interp.algorithm import Algorithm
-from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
+from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed
 from interp.audit.used import Change, influence, mean
 from interp.machine import Machine
 from interp.measure import Measure
+from interp.session import remembered
 from interp.statistics import mean_interval
 
 _WANTED, _REGIMES, _DRAWS, _FEW = 48, 7, 6, 8

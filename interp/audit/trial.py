@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,8 +35,6 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout, room
 from interp.statistics import NO_NUMBER, Interval
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 Array = NDArray[Any]
 ALL = "all that is carried"
 """The name of every channel together."""
@@ -104,7 +102,7 @@ FULL, QUICK = Scope(), Scope(episodes=32, rounds=8, writes=3, away=2, held=24, j
 
 @dataclass(eq=False)
 class Trial:
-    """A model on episodes, with what was computed for it (:func:`remembered`).
+    """A model on episodes, with what was computed for it (:func:`interp.session.remembered`).
 
     Attributes:
         shape: episodes and rounds.
@@ -117,7 +115,6 @@ class Trial:
     model: Machine
     episodes: Any
     effort: Scope
-    known: dict[Any, Any] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """What needs no run."""
@@ -247,19 +244,6 @@ class Trial:
             Interval(*[float(side == "below")] * 3) if (of := number(copy)) is None else of for copy in self.copies
         ]
         return {UNTRAINED: best_of([of.estimate for of in numbers], side)} if numbers else {}
-
-
-def remembered(find: Callable[Concatenate[Trial, _P], _T]) -> Callable[Concatenate[Trial, _P], _T]:
-    """``find``, which computes anything about a trial only once; its arguments are hashable."""
-
-    @wraps(find)
-    def found(trial: Trial, *args: _P.args, **options: _P.kwargs) -> _T:
-        key = (find, args, *options.items())
-        if key not in trial.known:
-            trial.known[key] = find(trial, *args, **options)
-        return cast(_T, trial.known[key])
-
-    return cast(Callable[Concatenate[Trial, _P], _T], found)
 
 
 def rounds_for(model: Machine, effort: Scope, times: int = 1) -> int:

@@ -21,8 +21,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed, remembered
+from interp.audit.trial import ALL, THRESHOLDS, Array, Trial, claimed
 from interp.measure import Control, Measure
+from interp.session import remembered
 from interp.statistics import Interval, mean_interval, ratio_interval
 
 
