@@ -29,7 +29,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import fields
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -47,6 +46,7 @@ _T = TypeVar("_T")
 _MOST_SEED = 2**63 - 1
 """The largest seed that NumPy's and torch's generators both take."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+_INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=False)
 
 
 def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -285,29 +285,21 @@ def checked(function: _F) -> _F:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return _call(function, args, kwargs)
+        if _INSIDE.get():
+            return function(*args, **kwargs)
+        outside = _INSIDE.set(True)
+        try:
+            signature, wanted = _parameters(function)
+            given = signature.bind_partial(*args, **kwargs)
+            for name, kind in wanted.items():
+                if name in given.arguments:
+                    given.arguments[name] = fit(name, given.arguments[name], *kind)
+            return function(*given.args, **given.kwargs)
+        finally:
+            _INSIDE.reset(outside)
 
     run.checked = True  # type: ignore[attr-defined]
     return cast(_F, run)
-
-
-_INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=False)
-
-
-def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of ``function``, whose arguments are checked unless another checked function is running."""
-    if _INSIDE.get():
-        return function(*args, **kwargs)
-    outside = _INSIDE.set(True)
-    try:
-        signature, wanted = _parameters(function)
-        given = signature.bind_partial(*args, **kwargs)
-        for name, kind in wanted.items():
-            if name in given.arguments:
-                given.arguments[name] = fit(name, given.arguments[name], *kind)
-        return function(*given.args, **given.kwargs)
-    finally:
-        _INSIDE.reset(outside)
 
 
 def checked_fields(cls: type[_T]) -> type[_T]:
@@ -334,16 +326,8 @@ def checked_fields(cls: type[_T]) -> type[_T]:
 
 def check_fields(record: Any) -> None:
     """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
-    for name, kind, default in _kinds(type(record)):  # type: ignore[arg-type]
-        object.__setattr__(record, name, fit(name, getattr(record, name), kind, default))
-
-
-@cache
-def _kinds(cls: type) -> list[tuple[str, Any, Any]]:
-    """The fields of a dataclass that are checked: what each must be, and its default."""
-    known = vars(sys.modules[cls.__module__])
-    every = [(one.name, kind_of(one.type, known), one.default) for one in fields(cls) if one.init]
-    return [(name, kind, default) for name, kind, default in every if kind not in FREE]
+    for name, kind in _parameters(type(record))[1].items():
+        object.__setattr__(record, name, fit(name, getattr(record, name), *kind))
 
 
 def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
@@ -376,9 +360,9 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
 
 @cache
 def _parameters(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[Any, Any]]]:
-    """The signature, and what each parameter that is checked must be, with its default."""
+    """The signature of a function or dataclass, and what each parameter that is checked must be, with its default."""
     signature = inspect.signature(function)
-    known = getattr(inspect.unwrap(function), "__globals__", {})
+    known = getattr(inspect.unwrap(function), "__globals__", None) or vars(sys.modules[function.__module__])
     single = [one for one in signature.parameters.values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     kinds = {one.name: (kind_of(one.annotation, known), one.default) for one in single}
     return signature, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}

@@ -8,6 +8,7 @@ configurations.
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import math
 import reprlib
@@ -35,17 +36,20 @@ class Numbers:
     """
 
 
+class _Names(dict[str, Any]):
+    """The names of a module; what it imports for type checkers alone stands for anything."""
+
+    def __missing__(self, name: str) -> Any:
+        return Any
+
+
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
     """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything."""
-    names = {**known, "ArrayLike": Numbers}
-    while True:
-        holder = types.SimpleNamespace(__annotations__={"it": annotation})
-        try:
-            return typing.get_type_hints(holder, names)["it"]
-        except NameError as error:  # what the module imports for type checkers alone
-            names[str(error.name)] = Any
-        except (TypeError, AttributeError):
-            return Any
+    names = _Names({**vars(builtins), **known, "ArrayLike": Numbers})
+    try:
+        return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names, names)["it"]
+    except (TypeError, AttributeError):
+        return Any
 
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
