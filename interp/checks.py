@@ -326,7 +326,7 @@ def checked_fields(cls: type[_T]) -> type[_T]:
 
 def check_fields(record: Any) -> None:
     """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
-    for name, kind in _parameters(type(record))[1].items():
+    for name, kind in _parameters(type(record))[1].items():  # type: ignore[arg-type]
         object.__setattr__(record, name, fit(name, getattr(record, name), *kind))
 
 

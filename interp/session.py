@@ -25,7 +25,9 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-_P, _T, _Owner = ParamSpec("_P"), TypeVar("_T"), TypeVar("_Owner")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Owner = TypeVar("_Owner")
 _OPEN: ContextVar[dict[Hashable, tuple[tuple[object, ...], Any]] | None] = ContextVar("session", default=None)
 
 
@@ -72,7 +74,7 @@ def remembered(find: Callable[Concatenate[_Owner, _P], _T]) -> Callable[Concaten
 
     @wraps(find)
     def found(owner: _Owner, *args: _P.args, **options: _P.kwargs) -> _T:
-        made = vars(owner).setdefault("_remembered", {})
+        made = owner.__dict__.setdefault("_remembered", {})
         key = find, *(x if isinstance(x, str | int | tuple | None) else id(x) for x in args), *options.items()
         if key not in made:
             made[key] = args, find(owner, *args, **options)

@@ -248,21 +248,17 @@ def _match(one: _Profile, other: _Profile, seed: int = 0) -> _Matched:
     weights = resample_weights(one.lost.shape[-1], _N_RESAMPLES, seed, plain_first=True)
     mine, theirs = one.of(weights), other.of(weights)
     handed, taken = one.composed(weights), other.composed(weights)
-    matched = [_matched(a, b) for a, b in zip(mine, theirs, strict=True)]
     # Sums of minima and of both, by outcome: of what matched heads read, and of what they hand on.
-    read = [
-        (common.sum(0), a.sum((0, 2)) + b.sum((0, 2)))
-        for (_, _, common), a, b in zip(matched, mine, theirs, strict=True)
-    ]
-    hung = [
-        (np.minimum(a[:, i][:, :, i], b[:, j][:, :, j]).sum((1, 2)), a.sum((1, 2)) + b.sum((1, 2)))
-        for (i, j, _), a, b in zip(matched, handed, taken, strict=True)
-    ]
-    roles = [
-        _Role(one.heads[i], other.heads[j], float(w), float(v), _jaccard(common.sum(), w + v))
-        for i, j, common in zip(*matched[0], strict=True)
-        for w, v in [(mine[0, i].sum(), theirs[0, j].sum())]
-    ]
+    roles, read, hung = list[_Role](), [], []
+    for a, b, given, held in zip(mine, theirs, handed, taken, strict=True):
+        common = np.minimum(a[:, None], b[None]).sum(-1)
+        i, j = linear_sum_assignment(-common.sum(-1))
+        read.append((common[i, j].sum(0), a.sum((0, 2)) + b.sum((0, 2))))
+        alike = np.minimum(given[:, i][:, :, i], held[:, j][:, :, j]).sum((1, 2))
+        hung.append((alike, given.sum((1, 2)) + held.sum((1, 2))))
+        for m, n in zip(i, j, strict=True) if not roles else ():  # the first draw is the sample itself
+            w, v = a[m].sum(), b[n].sum()
+            roles.append(_Role(one.heads[m], other.heads[n], float(w), float(v), _jaccard(common[m, n].sum(), w + v)))
     roles.sort(key=lambda role: -role.weight - role.reference_weight)
     by_outcome = {
         f"{name} for the {outcome}": _alike(sums, [side])
@@ -272,13 +268,6 @@ def _match(one: _Profile, other: _Profile, seed: int = 0) -> _Matched:
     }
     composed = _alike(hung) if hung[0][1].any() else NO_NUMBER
     return _Matched(_alike(read), composed, tuple(roles), by_outcome)
-
-
-def _matched(one: Array, other: Array) -> tuple[Array, Array, Array]:
-    """Indices of the heads of the two that are matched, and the sum of minima of each pair by outcome."""
-    common = np.minimum(one[:, None], other[None]).sum(-1)
-    i, j = linear_sum_assignment(-common.sum(-1))
-    return i, j, common[i, j]
 
 
 def _alike(sums: Sequence[tuple[Array, Array]], sides: Sequence[int] = (0, 1)) -> Interval:

@@ -64,8 +64,9 @@ def scored(missed: ArrayLike, asked: ArrayLike) -> Interval:
 def pooled(subject: Participant) -> Rollout:
     """The subject's rollouts of the known episodes and of the test episodes as one."""
     runs = [subject.run(episodes) for episodes in (subject.samples.known, subject.samples.test)]
-    parts = {name: torch.cat([getattr(run, name) for run in runs]) for name in ("predictions", "latents")}
-    return replace(runs[0], fed=type(runs[0].fed).joined([run.fed for run in runs]), **parts)
+    predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
+    fed = type(runs[0].fed).joined([run.fed for run in runs])
+    return replace(runs[0], predictions=predictions, latents=latents, fed=fed)
 
 
 def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[Any]]:

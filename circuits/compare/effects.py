@@ -36,7 +36,7 @@ import torch
 
 from circuits.compare.crossfit import crossed_decoder, scored
 from circuits.compare.fitting import Array
-from circuits.compare.question import Compared, Effort, Participant, Question
+from circuits.compare.question import Compared, Effort, Participant, Question, columns
 from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import NEXT, Algorithm
@@ -90,13 +90,7 @@ class EffectsPart:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a move and an algorithm."""
-        intervals = {"score": "number", "slope": "slope", "difference": "difference"}
-        rows: list[dict[str, Any]] = []
-        for e in self.effects:
-            row: dict[str, Any] = {"name": "graded effect"}
-            for key, value in vars(e).items():
-                row |= value.columns(intervals[key]) if key in intervals else {key: value}
-            rows.append(row)
+        rows = [{"name": "graded effect", **columns(e, score="number")} for e in self.effects]
         if self.missing:
             rows.append({"name": "graded effect", "what": "input", "where": self.missing})
         return pd.DataFrame(rows)
@@ -314,11 +308,8 @@ class WherePart:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a variable and a model; then one a cell of every map."""
-        rows: list[dict[str, Any]] = []
-        for h in self.held:
-            said = {key: getattr(h, key) for key in ("variable", "outcome", "model", "where")}
-            fresh = {"untrained": h.untrained, "untrained, its best site": h.untrained_best}
-            rows.append({"name": "held", **said, "sites tried": h.n_sites, **h.score.columns("number"), **fresh})
+        called = {"n_sites": "sites tried", "score": "number", "untrained_best": "untrained, its best site"}
+        rows = [{"name": "held", **columns(h, **called)} for h in self.held]
         for model, m in self.maps:
             what = {"name": "effect carried", "variable": " + ".join(m.cause), "outcome": m.outcome, "model": model}
             rows += [
@@ -342,7 +333,11 @@ def _located(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
     for s, algorithm, fresh in zip(compared.pair, algorithms, untrained, strict=True):
         held += _held(s, algorithm, fresh[:1], effort)
         if not _unmapped(s.model):
-            maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
+            samples, rounds = (s.samples.test, s.samples.other), effort.at[::_MAP_ROUNDS]
+            for cause, key in causes.items():
+                fitted = key == "state" and not s.model.is_handwired
+                outcome = Outcome(key, s.decoder(algorithm, algorithm.memory) if fitted else None)
+                maps.append((s.name, effect_map(s.model, *samples, list(cause), outcome=outcome, rounds=rounds)))
     missing = tuple(filter(None, (_unmapped(s.model) for s in compared.pair)))
     return WherePart(tuple(held), tuple(maps), missing)
 
@@ -372,13 +367,6 @@ def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], ef
         any_site = max((score.estimate for c in controls for score in c), default=float("nan"))
         found.append(_Held(called, outcome, s.name, where, len(several), scores[best], same, any_site))
     return found
-
-
-def _map(s: Participant, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:
-    test, other, rounds = s.samples.test, s.samples.other, effort.at[::_MAP_ROUNDS]
-    fitted = outcome == "state" and not s.model.is_handwired
-    decode = s.decoder(algorithm, algorithm.memory) if fitted else None
-    return effect_map(s.model, test, other, list(cause), outcome=Outcome(outcome, decode), rounds=rounds)
 
 
 EFFECTS = Question(

@@ -268,6 +268,21 @@ class Compared:
         return {**first, expected.key: expected}
 
 
+def columns(record: Any, **called: str) -> dict[str, Any]:
+    """The fields of a record as columns of a table, in order, an interval as three.
+
+    Those that are ``called`` something else have this name, or are left out where it is empty.
+    """
+    row: dict[str, Any] = {}
+    for key, value in vars(record).items():
+        name = called.get(key, key)
+        if isinstance(value, Interval):
+            row |= value.columns(name)
+        elif name:
+            row[name] = " + ".join(value) if isinstance(value, tuple) else value
+    return row
+
+
 @dataclass(frozen=True)
 class Question:
     """A part of every comparison, and the claim that it decides. Everything about one stands in one file.

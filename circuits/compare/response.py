@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from circuits.compare.crossfit import pooled, pooled_values
 from circuits.compare.fitting import Array, distributions, predictor
-from circuits.compare.question import Compared, Participant, Question
+from circuits.compare.question import Compared, Participant, Question, columns
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.interventions.experiment import Edit, Experiment, run, run_on
@@ -199,8 +199,7 @@ class Cell:
 
     def row(self) -> dict[str, Any]:
         """Columns of a table."""
-        sizes = {"response": self.size, "reference response": self.reference_size}
-        return {"what": self.what, "when": self.when, **self.alike.columns("number"), **sizes}
+        return columns(self, alike="number", size="response", reference_size="reference response")
 
 
 def cells(edits: Edits, ours: Array, theirs: Array, level: float = 0.99) -> tuple[Cell, ...]:

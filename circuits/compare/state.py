@@ -284,15 +284,9 @@ def _stitched(
         products = partial(once, ("products", k, supplied), source.model, source.samples.known)
         mapped[own] = _mapped(x[others], y[others], x[own][:, effort.at], effort.at, supplied, ridge, products)
     mapped = mapped.unflatten(-1, goal.shape[-2:])
-    return torch.where(_held(target, mapped), mapped, goal[:, effort.at].to(mapped))
-
-
-def _held(target: Participant, latents: Tensor) -> Tensor:
-    """Where the target's rows hold anything, ``[latent, d_model]``: not where narrow rows are padded.
-
-    How far a growing channel is written says what round it is and is no memory: the target keeps its own.
-    """
-    return carried_mask(target.model)[: latents.shape[-2]].to(latents.device)
+    # How far a growing channel is written says what round it is and is no memory: the target keeps its own.
+    held = carried_mask(target.model)[: mapped.shape[-2]].to(mapped.device)
+    return torch.where(held, mapped, goal[:, effort.at].to(mapped))
 
 
 def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort: Effort) -> Trajectory:

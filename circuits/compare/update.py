@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isnan, nan
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled, pooled_values, scored
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, said, search
-from circuits.compare.question import Compared, Effort, Participant, Question
+from circuits.compare.question import Compared, Effort, Participant, Question, columns
 from circuits.compare.response import RESPONDS, ResponsePart
 from interp.algorithm import Algorithm, Family, Values
 from interp.decoder import RIDGE, Affine
@@ -80,11 +80,11 @@ class _Update:
     state: tuple[str, ...]
     missing: tuple[str, ...]
     decoded: float
+    bent: float
     manifold: str
     horizon: int
     r2: Interval
     untrained: tuple[float, ...]
-    bent: float = nan
 
 
 @dataclass(frozen=True)
@@ -117,16 +117,10 @@ class UpdatePart:
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate, a manifold and a horizon; then one a family of updates."""
         rows: list[dict[str, Any]] = []
+        called = {"missing": "not decodable", "decoded": "decoded R2", "bent": "non-linear R2", "r2": "number"}
         for u in self.updates:
-            held = {
-                "state": " + ".join(u.state),
-                "not decodable": " + ".join(u.missing),
-                "decoded R2": u.decoded,
-                "non-linear R2": u.bent,
-            }
-            step = {"manifold": u.manifold, "horizon": u.horizon, **u.r2.columns("number")}
-            row = {"name": "step R2", "model": u.model, "algorithm": u.algorithm}
-            rows.append({**row, **held, **step, "untrained": best_of(u.untrained).number})
+            row = {"name": "step R2", **columns(u, **called, untrained="")}
+            rows.append({**row, "untrained": best_of(u.untrained).number})
         for rule in self.rules:
             row = {"name": "fitted update", "algorithm": rule.key, "parameters": said(rule.parameters)}
             held = {"state": " + ".join(rule.state), "manifold": _ON, "horizon": 1}
@@ -224,7 +218,7 @@ def _updates(
             r2 = scored(*_missed_steps(subject, algorithm, keys, effort, horizon, by))
             fresh = (scored(*_missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
             controls = tuple(score.estimate for score in fresh)
-            yield _Update(subject.name, key, keys, missing, decoded, manifold, horizon, r2, controls, bent)
+            yield _Update(subject.name, key, keys, missing, decoded, bent, manifold, horizon, r2, controls)
 
 
 def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> float:

@@ -204,8 +204,8 @@ def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
 
 def test_the_table_has_a_row_for_each_step_with_its_best_control_and_one_for_each_rule():
     steps = [
-        Update("m", "wm", ("a", "b"), ("c",), 0.9, "on", 1, Interval(0.7, 0.6, 0.8), (0.2, 0.4, 0.3)),
-        Update("m", "wm", ("a",), (), 0.9, "off", 5, Interval(0.5, 0.4, 0.55), ()),
+        Update("m", "wm", ("a", "b"), ("c",), 0.9, np.nan, "on", 1, Interval(0.7, 0.6, 0.8), (0.2, 0.4, 0.3)),
+        Update("m", "wm", ("a",), (), 0.9, np.nan, "off", 5, Interval(0.5, 0.4, 0.55), ()),
     ]
     left = Interval(0.6, 0.5, 0.7)
     rules = (Rule("q", "Q", ("a", "b"), {"alpha": 0.123456, "gamma": 0.5}, Interval(0.3, 0.1, 0.4), left),)

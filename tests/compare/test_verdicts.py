@@ -329,7 +329,7 @@ def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, word
 
 
 def _step(r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1, bent=math.nan):
-    return Update("a", algorithm, ("log_weights", "elapsed"), (), 1.0, manifold, horizon, r2, untrained, bent)
+    return Update("a", algorithm, ("log_weights", "elapsed"), (), 1.0, bent, manifold, horizon, r2, untrained)
 
 
 def _effect(score, variable="label", what="input", outcome="state", algorithm="wm", untrained=0.0):
