@@ -80,4 +80,4 @@ def remembered(find: Callable[Concatenate[_Owner, _P], _T]) -> Callable[Concaten
             made[key] = args, find(owner, *args, **options)
         return cast(_T, made[key][1])
 
-    return found
+    return cast(Callable[Concatenate[_Owner, _P], _T], found)
