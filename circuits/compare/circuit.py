@@ -49,7 +49,7 @@ is not looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan, nan
@@ -61,7 +61,6 @@ import torch
 from jaxtyping import Float
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
-from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from circuits.compare.fitting import Array
 from circuits.compare.question import Compared, Effort, Participant, Question
@@ -69,12 +68,13 @@ from interp.algorithm import Algorithm
 from interp.decoder import Decoder
 from interp.display import lacks
 from interp.errors import require
-from interp.interventions.experiment import Outcome, Rows, passed
+from interp.interventions.experiment import Edit, Experiment, Outcome, batches
 from interp.interventions.mediation import MediationResult, Split, mediate, paths
-from interp.interventions.sites import Site, tile
+from interp.interventions.sites import Place, Site
 from interp.machine import Machine, runs_from
 from interp.measure import NOTHING, SPANS, UNTRAINED, Measure, best_of, decisive
 from interp.model.layout import RoundLayout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import NO_NUMBER, Interval, resample_weights
 
@@ -176,39 +176,94 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
     ``decode`` reads the carried state from the latents; None stands for the latents themselves.
     """
     run, model = subject.run(subject.samples.test), cast(HookedLatentTransformer, subject.model)
-    config, names = model.config, model.config.head_names
-    round_ = _Round.of(model, run.layout, Rows.of(run, _rounds(effort)), decode)
+    config, names, rounds = model.config, model.config.head_names, _rounds(effort)
     places, layers, n_heads = list(_kinds(run.layout).values()), range(config.n_layers), config.n_heads
     heads = [(layer, head) for layer in layers for head in range(n_heads)]
+    ends = {run.layout.predict_position, run.layout.update_position}
+    sides = Outcome("prediction"), Outcome("latents" if decode is None else "state", decode)
 
-    def by_episode(x: Tensor) -> Array:
-        return np.asarray(x.double().unflatten(-1, (run.n_episodes, -1)).sum(-1).numpy(force=True))
+    def read(side: Outcome, of: Rollout, prediction: Tensor, carried: Tensor) -> Tensor:
+        return side.values(model, run.layout, prediction, carried, of.slots[:, rounds])
 
-    plain = round_.plain()
+    def ran(of: Rollout, edits: list[Edit], watched: list[Site]) -> tuple[list[Tensor], Mapping[Site, Tensor]]:
+        """The prediction and the state that is left, ``[episode, round, value]``, and what is at the watched sites."""
+        (found,) = batches(Experiment(model, of, {"": edits}, rounds, commit="target", watched=watched))
+        return [read(s, of, found.predictions[0, :, :, 0], found.carried[0, :, :, 0]) for s in sides], found.seen
+
+    def by_kind(x: Float[Tensor, "episode round position head"]) -> Float[np.ndarray, "head kind episode"]:
+        several = torch.stack([x[:, :, at].sum((1, 2)) for at in places])
+        return np.asarray(several.permute(2, 0, 1).numpy(force=True))
+
+    def by_episode(x: Float[Tensor, "*some episode round value"]) -> Float[np.ndarray, "*some episode"]:
+        return np.asarray(x.double().pow(2).sum((-1, -2)).numpy(force=True))
+
+    z, every = [Site("z", i) for i in layers], [Site(kind, i) for kind in ("pattern", "v", "z") for i in layers]
+    plain, kept = ran(run, [], every)
+    means = [kept[site].flatten(0, 1).mean(0) for site in z]
+    # Of a layer all heads are ablated at once, each in rows of its own.
+    several = run.select([*range(run.n_episodes)] * n_heads)
+    whole, given = ran(several, [], z)
+
+    def each(x: Tensor) -> Tensor:
+        return x.unflatten(0, (n_heads, -1))
+
+    def without(layer: int, at: slice | list[int]) -> list[Edit]:
+        """The mean of every head of a layer at some positions, in place of what it gives there."""
+        own = each(given[z[layer]].clone())
+        for head in range(n_heads):
+            own[head][:, :, at, head] = means[layer][at, head]
+        return [Edit(Place(z[layer]), own.flatten(0, 1))]
+
+    # Square matrices that give what each head writes its length in the residual stream.
+    factors = [torch.linalg.qr(b.attn.W_O.detach().double().transpose(1, 2))[1].transpose(1, 2) for b in model.blocks]
+
+    def size(of: Tensor, layer: int) -> Float[Tensor, "episode round position head"]:
+        """The squared length of what heads write to the residual stream."""
+        return torch.einsum("...hd,hde->...he", of.double(), factors[layer]).pow(2).sum(-1)
+
     lost = np.zeros((len(heads), 2, len(places), run.n_episodes))
     changed = np.zeros((len(heads), len(heads), len(places), run.n_episodes))
     for layer in layers:
-        own = slice(layer * n_heads, (layer + 1) * n_heads)
+        own, later_layers = slice(layer * n_heads, (layer + 1) * n_heads), layers[layer + 1 :]
         for kind, at in enumerate(places):
-            for side, outcome in enumerate(round_.without(layer, at)):
-                if outcome is not None:
-                    moved = (outcome.unflatten(0, (n_heads, -1)) - plain[side]).pow(2).sum(-1)
-                    lost[own, side, kind] = by_episode(moved)
-        for later, difference in round_.changes(layer).items():
-            for kind, at in enumerate(places):
-                several = by_episode(difference[:, :, at].sum(2).unflatten(0, (n_heads, -1)).transpose(1, 2))
-                changed[own, later * n_heads : (later + 1) * n_heads, kind] = several
-    spread = [by_episode(torch.stack([round_.spread(layer)[:, at].sum(1).T for at in places], 1)) for layer in layers]
-    read = [[by_episode(round_.moved(*head, at, places)) for at in places] for head in heads]
+            if later_layers or not ends.isdisjoint(at):  # the last layer acts where outcomes are read, or not at all
+                outcomes, _ = ran(several, without(layer, at), [])
+                lost[own, :, kind] = np.stack(
+                    [by_episode(each(x - y)) for x, y in zip(outcomes, whole, strict=True)], 1
+                )
+        _, seen = ran(several, without(layer, slice(None)), z[layer + 1 :]) if later_layers else ([], {})
+        for later in later_layers:
+            moved = each(size(seen[z[later]] - given[z[later]], later))
+            changed[own, later * n_heads : (later + 1) * n_heads] = [by_kind(of_head) for of_head in moved]
+    step = plain[1] - read(sides[1], run, run.predictions[:, rounds], run.latents[:, rounds])
     return _Profile(
         tuple(f"{layer}.{head}" + (f" {names[layer][head]}" if names else "") for layer, head in heads),
         run.layout.labels,
         lost,
-        np.stack([by_episode((x - x.mean(0)).pow(2).sum(1)) for x in (plain[0], plain[1] - round_.state())]),
-        np.array(read),
+        np.stack([by_episode(x - x.mean((0, 1))) for x in (plain[0], step)]),
+        np.array([_moved(kept, layer, head, factors[layer], run.layout, places) for layer, head in heads]),
         changed,
-        np.concatenate(spread),
+        np.concatenate([by_kind(size(kept[z[layer]] - means[layer], layer)) for layer in layers]),
     )
+
+
+def _moved(
+    kept: Mapping[Site, Tensor], layer: int, head: int, factor: Tensor, layout: RoundLayout, places: list[list[int]]
+) -> Float[np.ndarray, "kind key episode"]:
+    """Squared deviation of what a head moves to each kind of position from every key, in the residual stream.
+
+    After the positions come the kinds of positions (``places``): keys with the query's own number.
+    """
+    labels, kinds = [_kind(label) for label in layout.labels], {i: k for k, at in enumerate(places) for i in at}
+    pattern = kept[Site("pattern", layer)][:, :, head]
+    values = kept[Site("v", layer)][:, :, :, head].double() @ factor[head]
+    found = values.new_zeros(len(places), len(labels) + len(places), len(values))
+    for query, (_, own) in enumerate(labels):
+        part = pattern[:, :, query, : query + 1, None] * values[:, :, : query + 1]
+        sizes = (part - part.mean((0, 1))).pow(2).sum((1, 3)).T
+        columns = [len(labels) + kinds[i] if own and own == labels[i][1] else i for i in range(query + 1)]
+        found[kinds[query]].index_add_(0, torch.tensor(columns, device=found.device), sizes)
+    return np.asarray(found.numpy(force=True))
 
 
 def _rounds(effort: Effort) -> list[int]:
@@ -279,138 +334,6 @@ def _alike(sums: Sequence[tuple[Array, Array]], sides: Sequence[int] = (0, 1)) -
 def _jaccard(minima: float, both: float) -> float:
     """Sum of minima over sum of maxima, the latter being what both add up to less the former."""
     return float(minima / (both - minima)) if both > minima else float(both > 0)
-
-
-@dataclass(frozen=True)
-class _Round:
-    """Rounds that were run once: what is left of them without a head takes the later layers and positions alone."""
-
-    model: HookedLatentTransformer
-    layout: RoundLayout
-    rows: Rows
-    decode: _Decode | None
-    kept: dict[tuple[str, int], Tensor]  # whole activations by component and layer
-    factors: list[Float[Tensor, "head d_head d_head"]]  # of each layer
-
-    @classmethod
-    def of(cls, model: HookedLatentTransformer, layout: RoundLayout, rows: Rows, decode: _Decode | None) -> _Round:
-        stream = "resid_mid" if "resid_mid" in model.points else "resid_post"
-        names, layers = {"resid_post", stream, "k", "v", "pattern", "z"}, range(model.config.n_layers)
-        watched = {(kind, layer): Site(kind, layer) for kind in sorted(names) for layer in layers}
-        _, kept = passed(model, rows, layout, watched=list(watched.values()))
-        # Square matrices that give what each head writes its length in the residual stream.
-        written = [model.blocks[i].attn.W_O.detach().double().transpose(1, 2) for i in layers]
-        factors = [torch.linalg.qr(out)[1].transpose(1, 2) for out in written]
-        return cls(model, layout, rows, decode, {key: kept[site] for key, site in watched.items()}, factors)
-
-    def plain(self) -> list[Float[Tensor, "row value"]]:
-        """The prediction, and the state that is left."""
-        last, ends = self.model.config.n_layers - 1, (self.layout.predict_position, self.layout.update_position)
-        with torch.no_grad():
-            return [self._read(self.kept["resid_post", last][:, end], side) for side, end in enumerate(ends)]
-
-    def without(self, layer: int, at: Sequence[int]) -> Iterator[Float[Tensor, "headxrow value"] | None]:
-        """The prediction and the state that is left, less each head of a layer at some positions.
-
-        None where these positions cannot act on it.
-        """
-        n_layers, n_heads, first = self.model.config.n_layers, self.model.config.n_heads, at[0]
-        ends = self.layout.predict_position, self.layout.update_position
-        is_last = layer == n_layers - 1
-        acts = [end in at if is_last else first <= end for end in ends]
-        if not any(acts):
-            yield from (None, None)
-            return
-        with torch.no_grad():
-            resid = self._written(layer, at)[:, first:]
-            if not is_last:
-                known = ((self.kept[kind, later][:, :first] for kind in "kv") for later in range(layer + 1, n_layers))
-                past = (KeyValues(*(tile(x, n_heads) for x in several)) for several in known)
-                resid = self.model.run_from(resid, layer + 1, past=past)
-            for side, end in enumerate(ends):
-                yield self._read(resid[:, end - first], side) if acts[side] else None
-
-    def changes(self, layer: int) -> dict[int, Float[Tensor, "headxrow later position"]]:
-        """Squared changes of what the heads of each later layer write, less each head of a layer at all positions."""
-        n_layers, n_heads = self.model.config.n_layers, self.model.config.n_heads
-        found: dict[int, Tensor] = {}
-
-        def note(z: Tensor, hook: Any, later: int) -> None:
-            difference = z.unflatten(0, (n_heads, -1)) - self.kept["z", later]
-            found[later] = self._size(difference, later).flatten(0, 1).transpose(1, 2)
-
-        if layer + 1 == n_layers:
-            return found
-        later = range(layer + 1, n_layers)
-        hooks = [(f"blocks.{i}.attn.hook_z", partial(note, later=i)) for i in later]
-        with torch.no_grad(), self.model.hooks(fwd_hooks=hooks):
-            self.model.run_from(self._written(layer, range(self.layout.n_positions)), layer + 1)
-        return found
-
-    def spread(self, layer: int) -> Float[Tensor, "row position head"]:
-        """Squared deviation of what the heads of a layer write from their means over rows."""
-        z = self.kept["z", layer]
-        return self._size(z - z.mean(0), layer)
-
-    def _size(self, z: Float[Tensor, "*row pos head d_head"], layer: int) -> Float[Tensor, "*row pos head"]:
-        """The squared length of what heads write to the residual stream."""
-        written = torch.einsum("...hd,hde->...he", z.double(), self.factors[layer])
-        return written.pow(2).sum(-1)
-
-    def _written(self, layer: int, at: Sequence[int]) -> Float[Tensor, "headxrow pos d_model"]:
-        """The residual stream after a layer, less each of its heads at some positions: the head's mean stands there."""
-        block, at = self.model.blocks[layer], list(at)
-        z, after = self.kept["z", layer][:, at], self.kept["resid_post", layer]
-        lost = torch.einsum("rphd,hde->hrpe", z.mean(0) - z, block.attn.W_O.detach())
-        n_heads = lost.shape[0]
-        resid = tile(after, n_heads)
-        if block.mlp is None:
-            resid[:, at] = resid[:, at] + lost.flatten(0, 1)
-            return resid
-        mid = tile(self.kept["resid_mid", layer][:, at], n_heads) + lost.flatten(0, 1)
-        resid[:, at] = mid + block.mlp(block.ln2(mid))
-        return resid
-
-    def _read(self, resid: Float[Tensor, "row d_model"], side: int) -> Float[Tensor, "row value"]:
-        """The prediction (side 0), or the state that is left (side 1), from the residual stream where it is read."""
-        read, n_positions = self.model.ln_final(resid), self.layout.n_positions
-        if side == 0:
-            prediction = self.model.read_prediction(self.model.unembed(read), n_positions)
-            return self.layout.distribution(prediction).double()
-        # As many rows at a time as there are: a hook that draws noise for them draws the same.
-        updates = [self.model.update(part, n_positions) for part in read.split(len(self.rows.latents))]
-        written = (self.model.write(self.rows.latents, update, self.rows.fed.slots) for update in updates)
-        return torch.cat([self.state(latents) for latents in written])
-
-    def state(self, latents: Tensor | None = None) -> Float[Tensor, "row value"]:
-        """What the slot that is written to holds of the carried state, in these latents or in those that are read."""
-        latents = self.rows.latents if latents is None else latents
-        if self.decode is None:
-            return latents.flatten(1).double()
-        return self.layout.written(self.decode(latents), self.rows.fed.slots).flatten(1).double()
-
-    def moved(
-        self, layer: int, head: int, at: Sequence[int], places: Sequence[Sequence[int]]
-    ) -> Float[Tensor, "key row"]:
-        """Squared deviation of what a head moves to positions from every key, in the residual stream.
-
-        After the positions come the kinds of positions (``places``): keys with the query's own number.
-        """
-        labels = [_kind(label) for label in self.layout.labels]
-        n, pattern = len(labels), self.kept["pattern", layer][:, head]
-        values = self.kept["v", layer][:, :, head].double() @ self.factors[layer][head]
-        found = values.new_zeros(n + len(places), len(values))
-        for query in at:
-            part = pattern[:, query, : query + 1, None] * values[:, : query + 1]
-            sizes = (part - part.mean(0)).pow(2).sum(-1).T
-            own = labels[query][1]
-            columns = [
-                n + kind if own and own == labels[key][1] else key
-                for key in range(query + 1)
-                for kind in [next(i for i, several in enumerate(places) if key in several)]
-            ]
-            found.index_add_(0, torch.tensor(columns, device=found.device), sizes)
-        return found
 
 
 def _over(parts: Array, whole: Array) -> Array:

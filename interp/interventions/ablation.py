@@ -115,8 +115,10 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
 def ablate(scorer: CircuitScorer) -> pd.DataFrame:
     """The metric's mean drop (95 % interval over episodes) without each node, and as a share of the gap."""
     rows = []
-    for name in scorer.graph.sources:
-        mean, low, high = bootstrap_mean(scorer.full - scorer.values(scorer.graph.without_nodes([name])))
+    for i, name in enumerate(scorer.graph.sources):
+        keep = scorer.graph.mask()
+        keep[i] = False
+        mean, low, high = bootstrap_mean(scorer.full - scorer.values(keep))
         rows.append({"name": name, "drop": float(mean), "low": float(low), "high": float(high)})
     frame = pd.DataFrame(rows)
     return frame.assign(share=frame["drop"] / scorer.gap, metric=scorer.measure.key, ablation=scorer.ablation)

@@ -123,15 +123,6 @@ class EdgeGraph:
         return array
 
     @checked
-    def without_nodes(self, nodes: Sequence[str]) -> Bool[np.ndarray, "source destination"]:
-        """Keep every edge but those that leave ``nodes`` (sources by name): ablate these nodes."""
-        keep = self.exists.copy()
-        for node in nodes:
-            require_known("node", node, self.sources, limit=40)
-            keep[self.sources.index(node)] = False
-        return keep
-
-    @checked
     def contributions(self, run: Rollout, t: int) -> Float[Tensor, "source episode pos d_model"]:
         """What every source writes in round ``t`` of ``run``, in the order of :attr:`sources`."""
         (t,) = select_rounds(t, run.n_rounds)

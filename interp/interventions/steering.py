@@ -13,7 +13,7 @@ state around these inputs; large doses leave the data's range, and agreement the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,12 @@ from interp.algorithm import Algorithm, Episodes
 from interp.checks import array_of, checked, refuse_beyond_machine
 from interp.decoder import RIDGE
 from interp.errors import require
-from interp.interventions.experiment import Edit, Experiment, over, run
+from interp.interventions.experiment import Edit, Experiment, Tabulated, over, run
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.kinds import shown
 from interp.machine import Machine
-from interp.measure import Found
 from interp.model.run import Rollout, select_rounds
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean, ratio_interval
@@ -113,67 +112,44 @@ def _memory(algorithm: Algorithm) -> str:
     return algorithm.memory
 
 
-@dataclass(frozen=True)
-class SteeringResult(Found):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SteeringResult(Tabulated):
     """Dose-response of a steered round.
 
+    The table has a row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions.
+    ``difference`` is the model's minus the algorithm's, paired by episode. ``score`` says how much of the algorithm's
+    move from dose 0 the model makes: ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over episodes, 1 the
+    whole move in every episode and 0 no better than none; NaN at dose 0, or where it is not given.
+
     Attributes:
-        doses: multiples of the state change.
         model, algorithm: probability of the outcome that is read.
         random: the model's along random directions of equal norm.
-        outcome: the outcome's name, or "one per episode".
+        max_error: largest difference from the algorithm.
     """
 
-    doses: tuple[float, ...]
     model: Float[np.ndarray, "dose episode"]
     algorithm: Float[np.ndarray, "dose episode"]
     random: Float[np.ndarray, "dose direction episode"]
-    outcome: str
-    round: int
-    settings: dict[str, Any] = field(default_factory=dict)
+    max_error: float
 
-    @property
-    def max_error(self) -> float:
-        """Largest difference from the algorithm."""
-        return float(np.abs(self.model - self.algorithm).max())
 
-    @property
-    def sentence(self) -> str:
-        """How far the model is from the algorithm, and random directions are."""
-        mine, theirs = np.abs(self.model - self.algorithm).mean(), np.abs(self.random - self.algorithm[:, None]).mean()
-        exactly = "exactly as the algorithm" if self.max_error < 1e-6 else f"within {mine:.2g} of the algorithm"
-        return f"Steering moves it {exactly}; random directions miss by {theirs:.2g}."
-
-    def _draw(self, figures: Any) -> Any:
-        """The dose-response: model, algorithm and random directions."""
-        lines = {"model": self.model.mean(1), "algorithm": self.algorithm.mean(1), "random": self.random.mean((1, 2))}
-        return figures.curves(over({"dose": self.doses}, lines), x="dose", ylabel=f"probability of {self.outcome}")
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions.
-
-        ``difference`` is the model's minus the algorithm's, paired by episode. ``score`` says how much of the
-        algorithm's move from dose 0 the model makes: ``1 - sum |model's move - algorithm's| / sum |algorithm's|`` over
-        episodes, 1 the whole move in every episode and 0 no better than none; NaN at dose 0, or where it is not given.
-        """
-        columns: dict[str, Any] = {"dose": self.doses}
-        off, random = self.model - self.algorithm, self.random.mean(1)
-        series = {"model": self.model, "algorithm": self.algorithm, "random": random, "mean_error": np.abs(off)}
-        for name, values in {**series, "difference": off, "random_difference": random - self.algorithm}.items():
-            columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
-        columns["max_error"] = np.abs(off).max(1)
-        columns["random_mean_error"] = np.abs(self.random - self.algorithm[:, None]).mean((1, 2))
-        scores = np.full((len(self.doses), 4), np.nan)
-        for i in range(len(self.doses)) if 0 in self.doses else ():
-            rest = self.doses.index(0)
-            moved, asked, drawn = (x[i] - x[rest] for x in (self.model, self.algorithm, self.random))
-            if self.doses[i] != 0:
-                score, whole = ratio_interval(np.abs(moved - asked), np.abs(asked)).complement, np.abs(asked).sum()
-                best = 1 - np.abs(drawn - asked).sum(1).min() / whole if whole else np.nan
-                scores[i] = score.estimate, score.low, score.high, best
-        return pd.DataFrame(columns).assign(
-            **dict(zip(("score", "score_low", "score_high", "random_score"), scores.T, strict=True))
-        )
+def _responses(doses: list[float], model: NDArray[Any], algorithm: NDArray[Any], random: NDArray[Any]) -> pd.DataFrame:
+    """The table of a dose-response."""
+    columns: dict[str, Any] = {"dose": doses}
+    off, drawn = model - algorithm, random.mean(1)
+    series = {"model": model, "algorithm": algorithm, "random": drawn, "mean_error": np.abs(off)}
+    for name, values in {**series, "difference": off, "random_difference": drawn - algorithm}.items():
+        columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
+    columns["max_error"] = np.abs(off).max(1)
+    columns["random_mean_error"] = np.abs(random - algorithm[:, None]).mean((1, 2))
+    scores = pd.DataFrame(np.nan, range(len(doses)), ["score", "score_low", "score_high", "random_score"])
+    for i, dose in enumerate(doses) if 0 in doses else ():
+        moved, asked, along = (x[i] - x[doses.index(0)] for x in (model, algorithm, random))
+        if dose != 0:
+            score, whole = ratio_interval(np.abs(moved - asked), np.abs(asked)).complement, np.abs(asked).sum()
+            best = 1 - np.abs(along - asked).sum(1).min() / whole if whole else np.nan
+            scores.loc[i] = score.estimate, score.low, score.high, best
+    return pd.DataFrame(columns).join(scores)
 
 
 @dataclass(frozen=True)
@@ -253,14 +229,21 @@ def steer(
         after = algorithm.step(state, inputs, {memory: moved})[1]
         answers.append(algorithm.distribution(after)[rows, 0, read])
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": exact}
+    sizes, mine, wanted, random = [float(x) for x in doses.sizes], chances[:, 0], np.stack(answers), chances[:, 1:]
+    off, theirs = np.abs(mine - wanted), np.abs(random - wanted[:, None]).mean()
+    how = "exactly as the algorithm" if off.max() < 1e-6 else f"within {off.mean():.2g} of the algorithm"
+    lines = {"model": mine.mean(1), "algorithm": wanted.mean(1), "random": random.mean((1, 2))}
+    outcome = base.layout.outcomes[read[0]] if np.ndim(of) == 0 else "one per episode"
+    axes = {"x": "dose", "ylabel": f"probability of {outcome}"}
     return SteeringResult(
-        doses=tuple(float(dose) for dose in doses.sizes),
-        model=chances[:, 0],
-        algorithm=np.stack(answers),
-        random=chances[:, 1:],
-        outcome=base.layout.outcomes[read[0]] if np.ndim(of) == 0 else "one per episode",
-        round=t,
-        settings=provenance(model, **chosen, n_random=n_random, seed=seed),
+        sentence=f"Steering moves it {how}; random directions miss by {theirs:.2g}.",
+        table=_responses(sizes, mine, wanted, random),
+        picture=lambda figures: figures.curves(over({"dose": sizes}, lines), **axes),
+        settings=provenance(model, **chosen, round=t, n_random=n_random, seed=seed),
+        model=mine,
+        algorithm=wanted,
+        random=random,
+        max_error=float(off.max()),
     )
 
 
