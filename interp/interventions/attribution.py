@@ -38,7 +38,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,13 +49,12 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
-from interp.interventions.experiment import Rows, Tabulated, by_size
+from interp.interventions.experiment import Edit, Experiment, Ran, Rows, Tabulated, batches, by_size
 from interp.interventions.pairs import Metric, Pair, Readout
 from interp.interventions.pairs import metric as find_metric
-from interp.interventions.sites import frozen
+from interp.interventions.sites import Place, Site, frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
-from interp.model.replay import replay
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer, RoundOutput
 from interp.provenance import provenance
@@ -157,22 +155,35 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     # The mean distance of rows from their mean; 1 where all are the same.
     spread = [float((x - x.mean(0)).norm(dim=-1).mean()) or 1.0 for x in plain]
     candidates = _candidates(model, rows, run.layout, spread, _CANDIDATES * k // 2, seed)
-    changes = zip(_cut(model, rows, run.layout, candidates), plain, spread, strict=True)
-    effects = np.stack([(cut - before).norm(dim=-1).numpy(force=True) / scale for cut, before, scale in changes])
+    layers = [Site("pattern", layer) for layer in range(model.config.n_layers)]
+    (whole,) = batches(Experiment(model, run, {"": []}, [t], commit="target", watched=layers))
+    changes = []
+    for read in candidates:
+        pattern = whole.seen[layers[read.layer]].clone()
+        pattern[:, :, read.head, read.query, read.key] = 0
+        edits = {"": [Edit(Place(layers[read.layer]), pattern)]}
+        (cut,) = batches(Experiment(model, run, edits, [t], commit="target"))
+        sides = zip(_ends(cut, run.layout), _ends(whole, run.layout), spread, strict=True)
+        changes.append([(x - y).norm(dim=-1).numpy(force=True) / scale for x, y, scale in sides])
+    effects = np.stack(changes, 1)
     mean = effects.mean(-1)
     first = np.argsort(-mean, axis=-1, kind="stable")[:, : k // 2]
     best = {int(i) for out, order in enumerate(first) for i in order if mean[out, i] > _NOTHING}
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
-    _, _, patterns = replay(model, run, rounds=[t], names_filter=names)
     table = []
     for i in sorted(best, key=lambda i: candidates[i]):
         read, out = candidates[i], int(mean[:, i].argmax())
-        weight = patterns[names[read.layer]][:, 0, read.head, read.query, read.key].double().mean()
+        weight = whole.seen[layers[read.layer]][:, 0, read.head, read.query, read.key].double().mean()
         where = (read.layer, read.head, run.layout.labels[read.key], run.layout.labels[read.query])
         value = mean_interval(effects[out, i], seed=seed)
         table.append((*where, float(weight), EXITS[out], value.estimate, value.low, value.high))
     columns = ["layer", "head", "source", "target", "weight", "exit", "effect", "low", "high"]
     return pd.DataFrame(table, columns=columns)
+
+
+def _ends(ran: Ran, layout: RoundLayout) -> tuple[Tensor, Tensor]:
+    """What a round predicts, and what it leaves, each ``[row, value]``."""
+    prediction, left = ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0]
+    return layout.distribution(prediction).flatten(1).double(), left.flatten(1).double()
 
 
 def _exits(out: RoundOutput, layout: RoundLayout) -> tuple[Tensor, Tensor]:
@@ -200,27 +211,3 @@ def _candidates(
             best = torch.argsort(score.flatten(), descending=True, stable=True)[:n].tolist()
             reads += [np.unravel_index(i, score.shape) for i in best if score.flatten()[i] > 0]
     return [_Read(*map(int, index)) for index in dict.fromkeys(reads)]
-
-
-def _cut(
-    model: HookedLatentTransformer, rows: Rows, layout: RoundLayout, reads: Sequence[_Read]
-) -> tuple[Tensor, Tensor]:
-    """The exits with each read cut on its own, ``[read, row, value]``; layers before it are run once for all."""
-
-    def without(read: _Read, pattern: Tensor, hook: Any) -> Tensor:
-        pattern = pattern.clone()
-        pattern[:, read.head, read.query, read.key] = 0
-        return pattern
-
-    cut = []
-    with torch.no_grad():
-        latents = model.hook_latents(rows.latents)
-        before = [model.embedded(rows.fed.tokens, latents, rows.fed.values)]
-        for layer in range(model.config.n_layers - 1):
-            before.append(model.run_from(before[-1], layer, layer + 1))
-        for read in reads:
-            hook = f"blocks.{read.layer}.attn.hook_pattern", partial(without, read)
-            with model.hooks(fwd_hooks=[hook]):
-                cut.append(_exits(model.read_out(model.run_from(before[read.layer], read.layer), latents), layout))
-    prediction, update = (torch.stack(of) for of in zip(*cut, strict=True))
-    return prediction, update
