@@ -132,7 +132,8 @@ def test_one_machine_is_the_same_as_itself_whatever_can_be_measured(wired):
     scores = {"weighted_majority": type("Score", (), {"name": "WM"})}
     found = type("Found", (), {"scores": scores, "closest": "weighted_majority", "algorithm": MAJORITY, "family": None})
     keys = "weighted_majority", one.task.explains(nameless).key
-    steps = [Update("a", key, ("log_weights",), (), 0.5, np.nan, "on", 1, Interval(0.2, 0.1, 0.3), (0.0,)) for key in keys]
+    between = Interval(0.2, 0.1, 0.3)
+    steps = [Update("a", key, ("log_weights",), (), 0.5, np.nan, "on", 1, between, (0.0,)) for key in keys]
     parts = {"algorithm": found, "update": UpdatePart(tuple(steps)), "effects": EffectsPart(()), "response": UNASKED}
     itself, asked = (Compared(two, other, [], [], SMALL, {}, parts) for two in (one, wired[0]))
     assert UPDATE.measure(itself).word == "yes"
