@@ -15,6 +15,7 @@ import numpy as np
 
 from circuits.compare.choices import ChoicePart, explain_choices
 from circuits.compare.fitting import predictor
+from circuits.compare.participants import by_participant
 from circuits.compare.portrait import phase_portrait
 from interp import tasks
 from interp.checks import checked, integer
@@ -88,6 +89,14 @@ def _report(
     sections.append(
         Section("Families", [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")])
     )
+    if family and len(family.searched) and facts["Participants"] > 1:
+        people = by_participant(family, episodes, np.where(episodes.counted, episodes.choices, np.nan))
+        told = [
+            f"{name}: {people[name].mean():.3g} (standard deviation {people[name].std():.2g})"
+            for name in found.parameters
+        ]
+        caption = f"{family.name}, fitted to each participant. Mean over participants: {'; '.join(told)}."
+        sections.append(Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)]))
     sources = {family.name: family.make(**found.parameters)} if family else {}
     if sources | machines:
         portrait = phase_portrait(sources | machines, episodes)
