@@ -26,7 +26,7 @@ test-ranges: .ranges/newest .ranges/lowest
 .ranges/%: pyproject.toml constraints.txt
 	@mkdir -p .ranges
 	grep '^torch==' constraints.txt > .ranges/newest.txt
-	sed -n '/"torch>=/d; s/^ *"\([a-z0-9-]*\)>=\([0-9.]*\).*",$$/\1~=\2.0/p' pyproject.toml | cat .ranges/newest.txt - > .ranges/lowest.txt
+	sed -n '/^dependencies/,/^]/{/"torch>=/d; s/^ *"\([a-z0-9-]*\)>=\([0-9.]*\).*",$$/\1~=\2.0/p}' pyproject.toml | cat .ranges/newest.txt - > .ranges/lowest.txt
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check -c .ranges/$*.txt -e ".[dev]"
 

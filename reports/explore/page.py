@@ -34,6 +34,8 @@ from reports.attention import AttentionView, heads_of
 from reports.explore.answer import Answer
 from reports.explore.view import KINDS, Bench, score, script
 
+VISIBLE = 1e-3
+"""A change of a prediction that matters: no axis is finer, and smaller changes are said to be none."""
 _MOST_ROWS = 12
 """Outcomes that a page lists: those that move most, or are likeliest."""
 
@@ -84,7 +86,7 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
         if reference is not None:
             middle.plot(rounds, reference.differences()["machine"], color=LIGHT["green"])
         middle.set_ylabel("moved by edits")
-        middle.set_ylim(bottom=0)
+        middle.set_ylim(0, max(middle.get_ylim()[1], VISIBLE if answer.bench.classes else 0.0))
         if drawn:
             key, number, label = drawn
             sides = [side[key].reshape(len(rounds), -1)[:, number] for side in answer.decoded]
@@ -109,10 +111,10 @@ def _sentence(answer: Answer) -> str:
     if not n:
         return "No edit yet: the model beside its algorithm."
     machine, algorithm = moved["machine"], moved["algorithm"]
-    t = int(np.nanargmax(machine))
-    said = (
-        f"The {'edit moves' if n == 1 else f'{n} edits move'} the prediction by at most {machine[t]:.3f}, in round {t}"
-    )
+    t, what = int(np.nanargmax(machine)), "edit moves" if n == 1 else f"{n} edits move"
+    if answer.bench.classes and max(machine[t], np.nanmax(algorithm, initial=0.0)) < VISIBLE:
+        return f"The {what} no prediction by {VISIBLE} or more{_state_moved(answer)}."
+    said = f"The {what} the prediction by at most {machine[t]:.3f}, in round {t}"
     low, high = (moved.get(f"control_{end}", np.full(len(machine), np.nan))[t] for end in ("low", "high"))
     said += f"; random changes of equal size move it there by {low:.3f} to {high:.3f}"
     if not answer.followed:
@@ -122,6 +124,17 @@ def _sentence(answer: Answer) -> str:
     else:
         said += f"; the algorithm's prediction moves by {algorithm[t]:.3f}"
     return f"{said}."
+
+
+def _state_moved(answer: Answer) -> str:
+    """By how much edits move the number of the decoded state that they move most, and where; empty for none."""
+    drawn = _state_number(answer)
+    if drawn is None:
+        return ""
+    key, number, label = drawn
+    first, second = (side[key].reshape(len(side[key]), -1)[:, number] for side in answer.decoded)
+    t = int(np.abs(second - first).argmax())
+    return f"; the decoded {label} moves by {second[t] - first[t]:.3f}, in round {t}"
 
 
 def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:

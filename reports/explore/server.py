@@ -35,6 +35,8 @@ from reports.explore.view import LONGEST, N_EPISODES, Bench, Edit, View, script
 
 _ROUNDS = 30
 """Rounds of an episode, where the task has so many that say something new."""
+_TRIED = 4
+"""Changes of an input that are tried, at most, for the one that a page opens with."""
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
@@ -87,6 +89,29 @@ class Explorer:
         first = Bench(self.model.eval(), self.origin, episodes, regime, seed)
         other = None if self.reference is None else Bench(self.reference.eval(), "", episodes, regime, seed)
         return first, other
+
+    def opening(self, view: View) -> View:
+        """A view as it is, or where it has no edit and no round a telling one, whose edit acts half-way.
+
+        Of the single changes of an input that the task knows it is the one that moves a prediction most; where none
+        does, what is carried is taken from another episode.
+        """
+        if view.edits or view.round:
+            return view
+        bench, edits = self._benches(view.regime, view.rounds, view.seed)[0], list[Edit]()
+        for record in bench.task.analysis.corruptions():
+            for options in () if record.changes_history else record.each(bench.episodes).values():
+                value = ",".join(f"{key}={value}" for key, value in options.items()) or "-"
+                edits.append(Edit("input", bench.n_rounds // 2, record.key, value))
+        n = len(bench.episodes)
+        others = [Edit("patch", bench.n_rounds // 2, "latent", str((view.episode + i) % n)) for i in range(1, n)]
+        for kind in (edits[:_TRIED], others[:_TRIED]):
+            tried = [replace(view, edits=(edit,)) for edit in kind]
+            moved = {one: self.answer(one)[0].differences()["machine"] for one in tried}
+            best = max(tried, key=lambda one: float(moved[one].sum()), default=view)
+            if tried and moved[best].max() > page.VISIBLE:
+                return replace(best, round=int(moved[best].argmax()))
+        return view
 
     def rows(self, name: str, view: View) -> Iterator[dict[str, Any]]:
         """The rows of a longer part, each computed when it is asked for."""
@@ -259,7 +284,7 @@ class Served:
             def eof_received(self) -> bool:
                 return bool(self.cycle and not self.cycle.response_complete)
 
-        self.token = secrets.token_urlsafe(24)
+        self.token, self.view = secrets.token_urlsafe(24), self.explorer.opening(self.view)
         require(0 <= self.port < 65536, f"a port is 0 for any free one, or up to 65535, got {self.port}")
         try:  # whoever opens the address at once waits until it is served; nothing beyond this computer reaches it
             self._socket = socket.create_server(("127.0.0.1", self.port))
@@ -302,7 +327,8 @@ def explore(model: Machine | str, reference: Machine | str | None = None, *, vie
     Args:
         model: a machine, or what :func:`interp.load` takes.
         reference: another machine of the same task, run beside it on the same episodes and edits of inputs and state.
-        view: what the page shows first: the query of an address that was kept.
+        view: what the page shows first: the query of an address that was kept. Without a round and an edit it opens
+            half-way, with the change of an input that moves a prediction most.
         port: 0 for any free one.
 
     Example:

@@ -240,6 +240,28 @@ def test_layers_and_carriers_come_row_by_row_beside_an_untrained_copy(client: Te
     assert client.get(f"/{TOKEN}/?{view.query()}").status_code == 200
 
 
+@pytest.mark.parametrize(("name", "kind"), [("wma-handwired", "input"), ("qlearning-handwired", "patch")])
+def test_a_page_opens_at_a_round_where_an_edit_is_seen(name: str, kind: str) -> None:
+    """A flipped vote moves a prediction at once; no reward moves a hard policy, so a state is taken from elsewhere."""
+    looked = explorer(name)
+    (edit,) = (view := looked.opening(View(rounds=8))).edits
+    shown = looked.answer(view)[0]
+    moved = shown.differences()["machine"]
+    assert (edit.kind, edit.round) == (kind, 4) and moved[view.round] == moved.max() > 0.1 and len(shown.controls)
+    assert looked.opening(view) == view and looked.opening(View(round=2)) == View(round=2)
+
+
+def test_an_edit_that_moves_no_prediction_says_what_it_moves() -> None:
+    shown = explorer("qlearning-handwired").answer(View.of("rounds=8&edit=input+4+change-reward+-"))[0]
+    assert shown.differences()["machine"].max() == 0
+    assert page.contents(shown, None)["sentence"].startswith(
+        "The edit moves no prediction by 0.001 or more; the decoded "
+    )
+    (before, after), t = shown.decoded, 5
+    said = page.contents(shown, None)["sentence"].rpartition("moves by ")[2]
+    assert said == f"{max((after['table'] - before['table']).ravel(), key=abs):.3f}, in round {t}."
+
+
 def test_a_notebook_serves_a_page_until_it_is_closed() -> None:
     import socket
     import urllib.error
