@@ -27,6 +27,8 @@ _SECONDS = 20
 """How long a scheduler may take to answer."""
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """The environment of a worker: workers share the cores."""
+_SMALL = 2**14
+"""Numbers in the largest weight matrix below which a second thread of torch saves no time."""
 
 
 def each(
@@ -160,5 +162,19 @@ def one_thread() -> Iterator[None]:
     try:
         with threadpool_limits(1):
             yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def threads_for(machine: Any) -> Iterator[None]:
+    """Torch on one thread while a machine of small matrices runs; the user's setting for others, and afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    if before > 1 and all(weights.numel() < _SMALL for weights in machine.parameters()):
+        torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(before)

@@ -34,6 +34,7 @@ from interp.model.run import Rollout
 from interp.provenance import provenance
 from interp.refit import PLATEAU
 from interp.session import session
+from interp.workers import one_thread
 from probes import estimators
 from probes.activations import ProbedSite, place, places, read, without_rounding
 from probes.controls import GroupedTargets, Kind, Problem
@@ -71,6 +72,7 @@ _LEANS_LOW = (
 
 
 @checked
+@one_thread()
 def fit(
     activations: Any,
     target: TargetValues | Any,
@@ -162,6 +164,7 @@ def fit(
 
 
 @checked
+@one_thread()
 def probe(
     model: Machine,
     episodes: Episodes,

@@ -113,3 +113,19 @@ def test_one_thread_holds_for_torch_and_linear_algebra_and_ends():
         with one_thread():
             assert counts() == {1}
         assert counts() == {2}
+
+
+@pytest.mark.parametrize(("name", "point", "n"), [("wma-gru", "points.new", 1), ("wma-learned", "hook_embed", 2)])
+def test_a_machine_of_small_matrices_runs_on_one_thread_and_the_users_setting_is_left(name, point, n):
+    """The largest matrices hold 7,680 numbers and 16,384; a round that fails leaves the setting, too."""
+    machine, episodes, seen, before = interp.load(name), experts.sample(2, 3, 4, seed=0), [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        watching = (point, lambda value, hook: seen.append(torch.get_num_threads()))
+        interp.rollout(machine, episodes, fwd_hooks=[watching])
+        assert set(seen) == {n} and torch.get_num_threads() == 2
+        with pytest.raises((ZeroDivisionError, InputError), match="division"):
+            interp.rollout(machine, episodes, fwd_hooks=[(point, lambda value, hook: 1 / 0)])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -38,6 +38,7 @@ from interp.model.transformer import untrained
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import session
+from interp.workers import one_thread
 
 QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, EFFECTS, CIRCUIT, WHERE)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""
@@ -120,6 +121,7 @@ class Comparison(Measured):
 
 
 @checked
+@one_thread()
 def run(
     model: Machine,
     reference: Machine | str | None = None,

@@ -23,6 +23,7 @@ from interp.measure import Measure, Measured
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import session
+from interp.workers import one_thread
 
 _SEED = 50  # of the regimes that are run with twice as many rounds
 
@@ -45,6 +46,7 @@ class AuditResult(Measured):
 
 
 @checked
+@one_thread()
 def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
     """Measure every claim of a machine.
 

@@ -39,6 +39,7 @@ from interp.model.replay import replay
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.session import once
+from interp.workers import threads_for
 
 _MANY = 10_000
 """Rounds of which one is cached by itself first, to see what all of them would take."""
@@ -208,7 +209,7 @@ def run_round(
     Callers that run many rounds without hooks give the model's ``stepper()`` as ``step``, which is then made once.
     """
     forward = model.step if hooks or step is None else step
-    with model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
+    with threads_for(model), model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
         done = forward(latents, encoded)
         choice = layout.choose(done.prediction)
         if commit == "own":

@@ -45,6 +45,7 @@ from interp.training import runs
 from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
+from interp.workers import threads_for
 
 _SAID = ("name", "origin")
 """What a configuration says of a model's history, not of its shape."""
@@ -173,7 +174,8 @@ class _Run:
         shown, path = self.accelerator.is_main_process, self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, shown)
         lines = appending(path) if shown else nullcontext()
-        with writing(path), bar as update, lines as stream, interruptible() as interrupted:
+        threads = threads_for(self.model)
+        with threads, writing(path), bar as update, lines as stream, interruptible() as interrupted:
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()

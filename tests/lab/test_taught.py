@@ -102,7 +102,7 @@ def _carried(model, seed, n_rounds=30, regime="grid", **sizes):
     return float((wanted * (wanted.log() - said.log())).sum(-1).mean()), float(missed.max())
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_what_was_taught_single_rounds_carries_the_table_through_episodes(seed):
     model = lab.load(f"qlearning-taught{f'-{seed}' * bool(seed)}")
     divergence, missed = _carried(model, seed)
