@@ -12,11 +12,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp import library, tasks
 from interp.checks import MOST_GB, checked, checked_fields, fit, integer, number, refuse_above, unique
 from interp.errors import InputError, require, require_known
+from interp.files import read_tables
 from interp.kinds import kind_of
 from interp.lazy import named
 
@@ -61,46 +63,18 @@ class CircuitRecord:
         return named(self.verification) if isinstance(self.verification, str) else self.verification
 
 
-RECORDS: dict[str, CircuitRecord] = unique(
-    (
-        CircuitRecord(
-            key="wma-handwired",
-            description="Weighted Majority wired by hand (paper, section 3): exact log-weights in one latent",
-            task="experts",
-            builder="circuits.weighted_majority:weighted_majority",
-            verification="circuits.weighted_majority.construction:PLAN",
-            float32={"heavy": 20.0, "match_logit": 60.0},
-            soft={"eta": 60.0},
-            weights=lambda n: 36 * (6 * n["n_experts"] + 26) * (2 * n["n_experts"] + 5),
-        ),
-        CircuitRecord(
-            key="qlearning-handwired",
-            description=(
-                "Tabular Q-learning wired by hand (paper, section 4): one latent per action holds its column of Q"
-            ),
-            task="qlearning",
-            builder="circuits.q_learning:q_learning",
-            verification="circuits.q_learning.ground_truth:PLAN",
-            float32={"relative_tau": 2.5e-7},
-            soft={"eta": 60.0, "hardness": 10.0},
-            weights=lambda n: (
-                (3 * n["n_states"] + 6 * n["n_actions"] + 29) * (96 * (3 * n["n_actions"] + 10) + 16 * n["n_states"])
-            ),
-        ),
-        CircuitRecord(
-            key="reachability-handwired",
-            description="Parallel breadth-first search wired by hand: one latent holds every node reached so far",
-            task="reachability",
-            builder="circuits.reachability:reachability",
-            verification="circuits.reachability.construction:PLAN",
-            float32={},
-            soft={"eta": 30.0},
-            weights=lambda n: (
-                (4 * n["n_nodes"] + 3 * n["n_edges"] + 13) * (32 * (3 * n["n_edges"] + 7) + 12 * n["n_nodes"])
-            ),
-        ),
+_WEIGHTS: dict[str, Callable[[Mapping[str, int]], float]] = {
+    "wma-handwired": lambda n: 36 * (6 * n["n_experts"] + 26) * (2 * n["n_experts"] + 5),
+    "qlearning-handwired": lambda n: (
+        (3 * n["n_states"] + 6 * n["n_actions"] + 29) * (96 * (3 * n["n_actions"] + 10) + 16 * n["n_states"])
     ),
-    "handwired model",
+    "reachability-handwired": lambda n: (
+        (4 * n["n_nodes"] + 3 * n["n_edges"] + 13) * (32 * (3 * n["n_edges"] + 7) + 12 * n["n_nodes"])
+    ),
+}
+_TABLES = read_tables(Path(__file__).with_suffix(".toml"))
+RECORDS: dict[str, CircuitRecord] = unique(
+    [CircuitRecord(key, **_TABLES[key], weights=weights) for key, weights in _WEIGHTS.items()], "handwired model"
 )
 
 

@@ -36,14 +36,8 @@ from interp.tasks.experts.predictors import PREDICTORS, weighted_majority
 
 _TREATMENTS = ("wrong", "skipped")
 _BASELINES = (
-    "weighted_majority_paper",
-    "follow_the_leader",
-    "follow_previous_winners",
-    "majority_vote",
-    "random",
-    "bayes_uniform",
-    "bayes",
-    "oracle",
+    *("weighted_majority_paper", "follow_the_leader", "follow_previous_winners", "majority_vote", "random"),
+    *("bayes_uniform", "bayes", "oracle"),
 )
 _OWN_ETA = "weighted majority, eta given with each instance"
 Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]

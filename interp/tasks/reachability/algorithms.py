@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, variable_table
 from interp.checks import checked
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
+from interp.files import read_rows
 from interp.lapses import sometimes
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -271,23 +272,15 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
 # Heuristics.
 
 
-_HEURISTICS: dict[str, tuple[str, str, Callable[[NDArray[np.bool_], _Array], _Array]]] = {
-    "fewer_parents": ("the candidate with the lower in-degree", "in-degree", lambda m, r: -m.sum(-2)),
-    "more_children": ("the candidate with the higher out-degree", "out-degree", lambda m, r: m.sum(-1)),
-    "more_ancestors": ("the candidate with more ancestors", "ancestors", lambda m, r: graphs.closure(m).sum(-2)),
-    "nearer_undirected": (
-        "the candidate nearer the root, whichever way edges run",
-        "undirected distance",
-        lambda m, r: -graphs.distances(m | np.swapaxes(m, -1, -2), r),
-    ),
-    "larger_name": (
-        "the candidate with the larger name",
-        "larger name",
-        lambda m, r: np.broadcast_to(np.arange(m.shape[-1]), m.shape[:-1]),
-    ),
+_NUMBERS: dict[str, Callable[[NDArray[np.bool_], _Array], _Array]] = {
+    "fewer_parents": lambda m, r: -m.sum(-2),
+    "more_children": lambda m, r: m.sum(-1),
+    "more_ancestors": lambda m, r: graphs.closure(m).sum(-2),
+    "nearer_undirected": lambda m, r: -graphs.distances(m | np.swapaxes(m, -1, -2), r),
+    "larger_name": lambda m, r: np.broadcast_to(np.arange(m.shape[-1]), m.shape[:-1]),
 }
-"""By key: name, short name, and adjacency Bool[..., source, target] with roots Int[...] to the number that is compared,
-Int[..., node]."""
+"""By key: adjacency Bool[..., source, target] with roots Int[...] to the number that is compared, Int[..., node]."""
+_NAMES = {row["key"]: row for row in read_rows(Path(__file__).with_name("heuristics.csv"))}
 
 
 def heuristic(key: str = "more_ancestors") -> Algorithm:
@@ -296,15 +289,13 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
     >>> heuristic("fewer_parents").state
     ()
     """
-    if key not in _HEURISTICS:
-        raise unknown_name("heuristic", key, _HEURISTICS)
-    name, _, number = _HEURISTICS[key]
+    require_known("heuristic", key, _NUMBERS)
 
     def compared(v: Values) -> _Array:
         matrix = graphs.adjacency(np.stack([v["source"], v["target"]], -1), _n_nodes(v))
-        return _answered(_take(number(matrix, v["root"]), v["candidates"]), v)
+        return _answered(_take(_NUMBERS[key](matrix, v["root"]), v["candidates"]), v)
 
-    return _algorithm(key, name, {"prediction": compared}, "heuristic", memory="")
+    return _algorithm(key, _NAMES[key]["name"], {"prediction": compared}, "heuristic", memory="")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
@@ -320,5 +311,5 @@ def records() -> tuple[AlgorithmRecord, ...]:
         ),
         AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", depth_first),
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),
-        *(AlgorithmRecord(k, name, short, partial(heuristic, k)) for k, (name, short, _) in _HEURISTICS.items()),
+        *(AlgorithmRecord(k, row["name"], row["short"], partial(heuristic, k)) for k, row in _NAMES.items()),
     )
