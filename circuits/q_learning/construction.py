@@ -13,24 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from circuits import heads as wire
 from circuits.basis import Basis, Coordinates, Direction
 from circuits.circuit import Circuit, held, located, table
-from circuits.heads import (
-    Head,
-    Neuron,
-    Term,
-    content_chooser,
-    copy,
-    fixed_offset,
-    in_words,
-    match,
-    names,
-    needs_float64,
-    numbered,
-    softmax_only,
-    softmax_pair,
-    stated,
-)
 from circuits.q_learning.ground_truth import algorithm, value_bound
 from interp.errors import require, require_known
 from interp.model.config import AttentionRule
@@ -114,12 +99,12 @@ def q_learning(
         f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
         "not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
-    labels = numbered("s", n_states), numbered("a", n_actions)
+    labels = wire.numbered("s", n_states), wire.numbered("a", n_actions)
     wiring = _Wiring(basis, *labels, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness, layout.draws)
     last = _fetching_heads(wiring) if variant == "softmlp" else _adding_heads(wiring)
     exact = (*_routing_heads(wiring), *_evaluating_heads(wiring), *_selecting_heads(wiring), *last)
-    exact = in_words(exact, stated(_FOLDER / "heads.csv", {variant, *["boltzmann"] * bool(beta)}))
-    heads = softmax_only(exact, eta, lambda head: softmax_pair(head, wiring.sink, epsilon, heavy))
+    exact = wire.in_words(exact, wire.stated(_FOLDER / "heads.csv", {variant, *["boltzmann"] * bool(beta)}))
+    heads = wire.softmax_only(exact, eta, lambda head: wire.softmax_pair(head, wiring.sink, epsilon, heavy))
     neurons = () if variant == "lin" else _evaluating_neurons(wiring)
     neurons = (*neurons, *(_adding_neurons(wiring) if variant == "softmlp" else ()))
     ids, buf1 = basis["id"], basis["buf1"]
@@ -130,8 +115,8 @@ def q_learning(
         "ALL": every,
         "ROWS": labels[0],
         "CANDIDATES": labels[1],
-        "COLUMNS": numbered("c", n_actions),
-        "STATES": numbered("s'", n_actions),
+        "COLUMNS": wire.numbered("c", n_actions),
+        "STATES": wire.numbered("s'", n_actions),
         "DRAWS": layout.draws,
         "LAST": [f"s'_{n_actions}"],
         # Neurons 2.2 read the name of Select, which keeps them silent there.
@@ -143,7 +128,7 @@ def q_learning(
     buf2 = basis["buf2"]
     fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
     named = {"added": buf1.sum(labels[0]), "fetched": fetched, "current": -buf2["Qcurr"]}
-    sites = located(stated(_FOLDER / "sites.csv", form), basis, groups, named, {"alpha": alpha})
+    sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, named, {"alpha": alpha})
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -163,8 +148,8 @@ def q_learning(
             alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness, noise=noise
         ),
         sites=sites,
-        **held(stated(_FOLDER / "held.csv", form), sites, groups),
-        edges=table(stated(_FOLDER / "edges.csv", form), names((*heads, *neurons)), groups),
+        **held(wire.stated(_FOLDER / "held.csv", form), sites, groups),
+        edges=table(wire.stated(_FOLDER / "edges.csv", form), wire.names((*heads, *neurons)), groups),
         float64_only=_float64_only(variant, eta, slope, bound),
     )
 
@@ -172,7 +157,7 @@ def q_learning(
 def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -> str:
     """Why float32 does not do, with the bound that it breaks; empty where it does."""
     if eta is not None and variant != "softmlp":
-        return needs_float64(f"variant {variant!r}", "'softmlp'")
+        return wire.needs_float64(f"variant {variant!r}", "'softmlp'")
     if bound > _LARGEST_FLOAT32:
         return (
             f"values up to M = {bound:g} are beyond {_LARGEST_FLOAT32:g}, twice which float32 must hold; load it with "
@@ -216,73 +201,77 @@ class _Wiring:
         return self.basis["id"].sum(self.actions)
 
     @property
-    def taken(self) -> tuple[Term, ...]:
+    def taken(self) -> tuple[wire.Term, ...]:
         """What Update finds the action in phase Qcurr by."""
         return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.acting),)
 
-    def move(self, labels: Sequence[str], source: str, target: str, scale: float = 1.0) -> tuple[Term, ...]:
+    def move(self, labels: Sequence[str], source: str, target: str, scale: float = 1.0) -> tuple[wire.Term, ...]:
         """Terms that copy ``labels`` from block ``source`` to block ``target``, times ``scale``."""
-        return copy(self.basis, labels, source, target, scale)
+        return wire.copy(self.basis, labels, source, target, scale)
 
 
-def _routing_heads(wiring: _Wiring) -> tuple[Head, ...]:
+def _routing_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 1: states, phases and columns to the tokens that need them."""
     ids, one, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
     sink, states, lin = wiring.sink, wiring.states, wiring.variant == "lin"
     only_actions = one - acting + ids["Update"]  # c_a is an action and an Update: it must not fire.
     copies = wiring.move(states, "id", "id")
     both = tuple((ids[state], ids[state] + wiring.basis["buf2"][state]) for state in states) if lin else ()
-    same = match(wiring.basis, wiring.actions, "id", "id")
+    same = wire.match(wiring.basis, wiring.actions, "id", "id")
     extra = ((acting - 2.0 * ids["Update"], ids["Update"]),)
     move, fetched = wiring.move, "buf3" if lin else "buf1"
     drawn = ((ids["Select"], ids.sum(wiring.draws)),)
-    told = content_chooser("1.7 draw to Select", 0, drawn, move(wiring.draws, "id", "buf2"), sink)
+    told = wire.content_chooser("1.7 draw to Select", 0, drawn, move(wiring.draws, "id", "buf2"), sink)
     following = move(states, "id", "buf2") if lin else copies
     return (
-        fixed_offset("1.1 state to actions", 0, 1, copies, only_actions, sink),
-        fixed_offset("1.2 state to Select", 0, 2, following, one - ids["Select"], sink),
-        fixed_offset("1.3 state to reward", 0, 2, both if lin else copies, one - ids["r"], sink),
-        fixed_offset("1.4 current-phase tag", 0, 2, move(("Qcurr",), "id", "id"), only_actions, sink),
-        content_chooser("1.5 next-phase tag", 0, ((acting, ids["Qnext"]),), move(("Qnext",), "id", "id"), sink),
-        content_chooser("1.6 context fetch", 0, (*same, *extra), move(states, "buf1", fetched), sink, theta=1.5),
+        wire.fixed_offset("1.1 state to actions", 0, 1, copies, only_actions, sink),
+        wire.fixed_offset("1.2 state to Select", 0, 2, following, one - ids["Select"], sink),
+        wire.fixed_offset("1.3 state to reward", 0, 2, both if lin else copies, one - ids["r"], sink),
+        wire.fixed_offset("1.4 current-phase tag", 0, 2, move(("Qcurr",), "id", "id"), only_actions, sink),
+        wire.content_chooser("1.5 next-phase tag", 0, ((acting, ids["Qnext"]),), move(("Qnext",), "id", "id"), sink),
+        wire.content_chooser("1.6 context fetch", 0, (*same, *extra), move(states, "buf1", fetched), sink, theta=1.5),
         *([told] if wiring.draws else ()),
     )
 
 
-def _evaluating_heads(wiring: _Wiring) -> tuple[Head, ...]:
+def _evaluating_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 2: s_t to Select; in "lin", rows of Q from the columns."""
     ids, states, sink = wiring.basis["id"], wiring.states, wiring.sink
     asks = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
-    fetch = content_chooser("2.1 Select fetches s_t", 1, asks, wiring.move(states, "id", "buf1"), sink, theta=1.5)
+    fetch = wire.content_chooser("2.1 Select fetches s_t", 1, asks, wiring.move(states, "id", "buf1"), sink, theta=1.5)
     if wiring.variant != "lin":
         return (fetch,)
-    scored, moved = match(wiring.basis, states, "buf2", "buf1"), wiring.move(states, "buf2", "buf2")
-    rows = Head("2.2 Q-values", 1, "linear", scored, wiring.move(wiring.actions, "id", "buf2"))
-    return fetch, rows, fixed_offset("2.3 next state to Update", 1, 2, moved, wiring.basis.one - ids["Update"], sink)
+    scored, moved = wire.match(wiring.basis, states, "buf2", "buf1"), wiring.move(states, "buf2", "buf2")
+    rows = wire.Head("2.2 Q-values", 1, "linear", scored, wiring.move(wiring.actions, "id", "buf2"))
+    return (
+        fetch,
+        rows,
+        wire.fixed_offset("2.3 next state to Update", 1, 2, moved, wiring.basis.one - ids["Update"], sink),
+    )
 
 
-def _selecting_heads(wiring: _Wiring) -> tuple[Head, ...]:
+def _selecting_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 3: choose, take the maximum, inherit the visited column."""
     buf2, lin = wiring.basis["buf2"], wiring.variant == "lin"
     best = _selection(wiring, "hard" if wiring.hardness is None else "softmax", wiring.hardness or 1.0, wiring.tau)
     choice = best if wiring.beta is None else _selection(wiring, "softmax", wiring.beta, 0.0)
     if wiring.draws:
         choice = _exploring(wiring, *choice, wiring.beta or wiring.hardness or 1.0)
-    maximum: tuple[Term, ...] = ((buf2["Qnext"], buf2["Select"]),)
+    maximum: tuple[wire.Term, ...] = ((buf2["Qnext"], buf2["Select"]),)
     inherited = (
         *wiring.move(wiring.actions, "id", "id"),
         *wiring.move(wiring.states, "buf3" if lin else "buf1", "buf1"),
     )
     return (
-        Head("3.1 action selection", 2, *choice, wiring.move(wiring.actions, "id", "id")),
-        Head("3.2 max extraction", 2, *best, wiring.move(wiring.states, "buf3", "buf3") if lin else maximum),
-        content_chooser("3.3 Update inheritance", 2, wiring.taken, inherited, wiring.sink, theta=1.5),
+        wire.Head("3.1 action selection", 2, *choice, wiring.move(wiring.actions, "id", "id")),
+        wire.Head("3.2 max extraction", 2, *best, wiring.move(wiring.states, "buf3", "buf3") if lin else maximum),
+        wire.content_chooser("3.3 Update inheritance", 2, wiring.taken, inherited, wiring.sink, theta=1.5),
     )
 
 
 def _selection(
     wiring: _Wiring, rule: AttentionRule, sharpness: float, tau: float
-) -> tuple[AttentionRule, tuple[Term, ...]]:
+) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
     """Rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C less for others.
 
     The gate has a column of its own, so that it is exactly 0 for candidates and costs no precision of Q. In "lin"
@@ -298,13 +287,13 @@ def _selection(
         # There the gate stands beside values of either size in one sum: it must not drown in their rounding.
         gate = max(gate, 2.0**-10 * sharpness * wiring.bound)
     order = sum((float(k) * ids[action] for k, action in enumerate(wiring.actions)), wiring.basis.zero)
-    common: tuple[Term, ...] = (
+    common: tuple[wire.Term, ...] = (
         (select, gate * (ids["Qnext"] + wiring.acting - 2.0 * one)),
         (gate * (one - select), wiring.sink),
     )
     if wiring.variant != "lin":
         return rule, ((sharpness * select, wiring.basis["buf2"]["Qnext"] - tau * order), *common)
-    rows = match(wiring.basis, wiring.actions, "buf2", "id", sharpness)
+    rows = wire.match(wiring.basis, wiring.actions, "buf2", "id", sharpness)
     silent = (gate + 2.0 * sharpness * wiring.bound) * (one - select)
     centred = ((-sharpness / len(wiring.actions)) * wiring.basis["buf2"].sum(wiring.actions), wiring.acting)
     ordered = () if not tau else ((-sharpness * tau * select, order),)
@@ -312,8 +301,8 @@ def _selection(
 
 
 def _exploring(
-    wiring: _Wiring, rule: AttentionRule, scores: tuple[Term, ...], sharpness: float
-) -> tuple[AttentionRule, tuple[Term, ...]]:
+    wiring: _Wiring, rule: AttentionRule, scores: tuple[wire.Term, ...], sharpness: float
+) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
     """The selection, in which the candidate that Select's draw names gets more than any value can differ by.
 
     So much less get all that are no candidates, of which some hold the same action.
@@ -325,7 +314,7 @@ def _exploring(
     return rule, (*scores, *drawn, others)
 
 
-def _evaluating_neurons(wiring: _Wiring) -> tuple[Neuron, ...]:
+def _evaluating_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
     """``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``: Q(s, a) where state and phase are there, else 0."""
     ids, buf1, buf2, M = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.bound
     # Select holds s_t in buf1 with weight 1, which M keeps silent only from 1 on.
@@ -335,17 +324,17 @@ def _evaluating_neurons(wiring: _Wiring) -> tuple[Neuron, ...]:
         for part in (1.0, -1.0) if wiring.signed else (1.0,):
             for state in wiring.states:
                 read = part * buf1[state] + M * (ids[state] + ids[phase]) - silenced
-                out.append(Neuron("2.2 Q-values", 1, read, -2 * M, part * sign * buf2[phase]))
+                out.append(wire.Neuron("2.2 Q-values", 1, read, -2 * M, part * sign * buf2[phase]))
     return tuple(out)
 
 
-def _adding_heads(wiring: _Wiring) -> tuple[Head, ...]:
+def _adding_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 4, "mlp" and "lin": linear heads add the three TD terms."""
     ids, buf1, buf2, lin = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.variant == "lin"
     update, states, alpha = ids["Update"], wiring.states, wiring.alpha
-    move, linear = wiring.move, functools.partial(Head, layer=3, rule="linear")
-    current = match(wiring.basis, wiring.actions, "id", "buf2") if lin else ((update, buf2["Qcurr"]),)
-    best = match(wiring.basis, states, "buf2", "buf3") if lin else ((update, buf2["Select"]),)
+    move, linear = wiring.move, functools.partial(wire.Head, layer=3, rule="linear")
+    current = wire.match(wiring.basis, wiring.actions, "id", "buf2") if lin else ((update, buf2["Qcurr"]),)
+    best = wire.match(wiring.basis, states, "buf2", "buf3") if lin else ((update, buf2["Select"]),)
     minus = -alpha if lin else alpha  # The MLP of layer 2 writes -Q(s_t, a_t).
     adding = (
         linear("4.1 subtract current value", scores=current, moves=move(states, "id", "buf1", minus)),
@@ -355,32 +344,32 @@ def _adding_heads(wiring: _Wiring) -> tuple[Head, ...]:
     if not lin:
         return adding
     cleared = move(states, "buf2", "buf2", -1.0)
-    return (*adding, fixed_offset("4.4 clean up", 3, 0, cleared, wiring.basis.one - update, wiring.sink))
+    return (*adding, wire.fixed_offset("4.4 clean up", 3, 0, cleared, wiring.basis.one - update, wiring.sink))
 
 
-def _fetching_heads(wiring: _Wiring) -> tuple[Head, ...]:
+def _fetching_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
     """Layer 4, "softmlp": fetch the three values and s_t; the MLP multiplies."""
     ids, sink, move = wiring.basis["id"], wiring.sink, wiring.move
     update, current = ids["Update"], (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
     return (
-        content_chooser("4.1 fetch current value", 3, wiring.taken, current, sink, theta=1.5),
-        content_chooser("4.2 fetch reward", 3, ((update, ids["r"]),), move(("r",), "buf1", "buf2"), sink),
-        content_chooser("4.3 fetch max", 3, ((update, ids["Select"]),), move(("Select",), "buf2", "buf2"), sink),
+        wire.content_chooser("4.1 fetch current value", 3, wiring.taken, current, sink, theta=1.5),
+        wire.content_chooser("4.2 fetch reward", 3, ((update, ids["r"]),), move(("r",), "buf1", "buf2"), sink),
+        wire.content_chooser("4.3 fetch max", 3, ((update, ids["Select"]),), move(("Select",), "buf2", "buf2"), sink),
     )
 
 
-def _adding_neurons(wiring: _Wiring) -> tuple[Neuron, ...]:
+def _adding_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
     """``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)`` adds d = alpha x TD error at s_t; the rest clears."""
     buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
     d = wiring.alpha * (buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"])
     D = wiring.alpha * wiring.bound * (2 + wiring.gamma)
     add = [
-        Neuron("4.4 add TD error", 3, sign * d + D * buf2[state], -D, sign * buf1[state])
+        wire.Neuron("4.4 add TD error", 3, sign * d + D * buf2[state], -D, sign * buf1[state])
         for state in wiring.states
         for sign in (1.0, -1.0)
     ]
     signs = [*((state, 1.0) for state in wiring.states), ("Qcurr", -1.0), ("r", 1.0), ("Select", 1.0)]
     if wiring.signed:
         signs += [("Qcurr", 1.0), ("r", -1.0), ("Select", -1.0)]
-    clear = [Neuron("4.5 clean up", 3, sign * buf2[label], 0.0, -sign * buf2[label]) for label, sign in signs]
+    clear = [wire.Neuron("4.5 clean up", 3, sign * buf2[label], 0.0, -sign * buf2[label]) for label, sign in signs]
     return (*add, *clear)

@@ -10,21 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from circuits import heads as wire
 from circuits.basis import MIN_MARGIN, Basis, Coordinates, PositionCode
 from circuits.circuit import Circuit, VerificationPlan, held, located, table
-from circuits.heads import (
-    Head,
-    Neuron,
-    content_chooser,
-    copy,
-    fixed_offset,
-    in_words,
-    match,
-    names,
-    numbered,
-    softmax_only,
-    stated,
-)
 from interp import tasks
 from interp.algorithm import Values
 from interp.checks import integer
@@ -86,11 +74,11 @@ def reachability(
     }
     basis = coordinates.basis(blocks, layout.labels)
     mean = expand == "mean" or eta is not None
-    heads = softmax_only(_heads(basis, layout, mean), eta, lambda head: (head,))
+    heads = wire.softmax_only(_heads(basis, layout, mean), eta, lambda head: (head,))
     neurons = _neurons(basis, nodes, n_edges if mean else 1)
     ids = basis["id"]
     one_hot, every = coordinates.one_hot, layout.labels
-    sources, targets, bound = (numbered(letter, n_edges) for letter in ("s", "t", "e" if marks else "t"))
+    sources, targets, bound = (wire.numbered(letter, n_edges) for letter in ("s", "t", "e" if marks else "t"))
     groups = {
         "ALL": every,
         "NAMES": nodes,
@@ -107,7 +95,7 @@ def reachability(
         "AT_C": ["c_1", "c_2"] if one_hot else every,
     }
     form = {"marks" if marks else "unmarked", *["mean"] * mean, *["sinusoidal"] * (not one_hot), *["exact"] * (not eta)}
-    sites = located(stated(_FOLDER / "sites.csv", form), basis, groups, {}, {})
+    sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, {}, {})
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -121,12 +109,12 @@ def reachability(
         state=tuple(ids[node] for node in layout.outcomes),
         algorithm=breadth_first(),
         sites=sites,
-        **held(stated(_FOLDER / "held.csv", form), sites, groups),
-        edges=table(stated(_FOLDER / "edges.csv", form), names((*heads, *neurons)), groups),
+        **held(wire.stated(_FOLDER / "held.csv", form), sites, groups),
+        edges=table(wire.stated(_FOLDER / "edges.csv", form), wire.names((*heads, *neurons)), groups),
     )
 
 
-def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, ...]:
+def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[wire.Head, ...]:
     """Layer 1 reads the round, layer 2 computes."""
     ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
     sink, one, at = ids["w"], basis.one, layout.position
@@ -136,24 +124,24 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, .
     back = 2 if layout.marks else 1
     binding = ids["e"] if layout.marks else pos.sum(f"t_{i}" for i in range(1, layout.n_edges + 1))
     looking = one - ids["w?"] - (ids["e"] if layout.marks else 0.0 * one)
-    near = fixed_offset("1.1 near", 0, 1, copy(basis, nodes, "id", "near"), looking, sink)
-    source = fixed_offset("1.2 source", 0, back, copy(basis, nodes, "id", "far"), one - binding, sink)
-    fetch = content_chooser("1.3 fetch z", 0, ((ids["w?"], z),), copy(basis, nodes, "id", "near"), sink)
-    wanted = (*match(basis, nodes, "id", "id"), (one, z))
+    near = wire.fixed_offset("1.1 near", 0, 1, wire.copy(basis, nodes, "id", "near"), looking, sink)
+    source = wire.fixed_offset("1.2 source", 0, back, wire.copy(basis, nodes, "id", "far"), one - binding, sink)
+    fetch = wire.content_chooser("1.3 fetch z", 0, ((ids["w?"], z),), wire.copy(basis, nodes, "id", "near"), sink)
+    wanted = (*wire.match(basis, nodes, "id", "id"), (one, z))
     mark = ((z - shared * sink, out["in"]),)
-    member = content_chooser("1.4 member", 0, wanted, mark, sink, theta=2.0 - basis.positions.margin / 2)
-    matches = match(basis, nodes, "near", "far")
-    moves = copy(basis, nodes, "near" if layout.marks else "id", "near")
+    member = wire.content_chooser("1.4 member", 0, wanted, mark, sink, theta=2.0 - basis.positions.margin / 2)
+    matches = wire.match(basis, nodes, "near", "far")
+    moves = wire.copy(basis, nodes, "near" if layout.marks else "id", "near")
     expand = (
-        content_chooser("2.1 expand", 1, matches, moves, sink)
+        wire.content_chooser("2.1 expand", 1, matches, moves, sink)
         if mean
-        else Head("2.1 expand", 1, "linear", matches, moves)
+        else wire.Head("2.1 expand", 1, "linear", matches, moves)
     )
     candidates = 2.0 / _apart(basis.positions, layout) * (basis.code(at("c_1")) + basis.code(at("c_2"))) + out["in"]
     scores = (_ANSWER * ids["p?"], candidates), (_SINK * (one - ids["p?"]), sink)
-    answer = Head("2.2 answer", 1, "softmax", scores, copy(basis, nodes, "id", "out"))
+    answer = wire.Head("2.2 answer", 1, "softmax", scores, wire.copy(basis, nodes, "id", "out"))
     form = {"marks" if layout.marks else "unmarked", *["mean"] * mean}
-    return in_words((near, source, fetch, member, expand, answer), stated(_FOLDER / "heads.csv", form))
+    return wire.in_words((near, source, fetch, member, expand, answer), wire.stated(_FOLDER / "heads.csv", form))
 
 
 def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
@@ -170,19 +158,19 @@ def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
     return apart
 
 
-def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[Neuron, ...]:
+def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[wire.Neuron, ...]:
     """Neurons that clip every node to 0 or 1 and clear what is not the new set.
 
     A node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 / gain``.
     """
     ids, near = basis["id"], basis["near"]
     # From the second round on z holds the root, and z + r holds it twice.
-    neurons = [Neuron("1 clip", 0, near[node], -1.0, -near[node]) for node in nodes]
+    neurons = [wire.Neuron("1 clip", 0, near[node], -1.0, -near[node]) for node in nodes]
     for node in nodes:
-        neurons.append(Neuron("2 reached", 1, 2.0 * gain * near[node], -0.5, ids[node]))
-        neurons.append(Neuron("2 at most once", 1, 2.0 * gain * near[node], -1.5, -ids[node]))
-        neurons.append(Neuron("2 clear", 1, near[node], 0.0, -near[node]))
-    return (*neurons, Neuron("2 clear w?", 1, ids["w?"], 0.0, -ids["w?"]))
+        neurons.append(wire.Neuron("2 reached", 1, 2.0 * gain * near[node], -0.5, ids[node]))
+        neurons.append(wire.Neuron("2 at most once", 1, 2.0 * gain * near[node], -1.5, -ids[node]))
+        neurons.append(wire.Neuron("2 clear", 1, near[node], 0.0, -near[node]))
+    return (*neurons, wire.Neuron("2 clear w?", 1, ids["w?"], 0.0, -ids["w?"]))
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:

@@ -12,25 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from circuits import heads as wire
 from circuits.basis import Basis, Coordinates, Direction
 from circuits.circuit import Circuit, VerificationPlan, held, located, table
-from circuits.heads import (
-    Head,
-    Term,
-    content_chooser,
-    copy,
-    fixed_offset,
-    heavy_sink,
-    in_words,
-    match,
-    names,
-    needs_float64,
-    numbered,
-    shift_terms,
-    softmax_only,
-    softmax_pair,
-    stated,
-)
 from interp.algorithm import Values
 from interp.errors import require, require_known
 from interp.tasks.experts import algorithms, sample
@@ -87,25 +71,25 @@ def weighted_majority(
     tokens = tuple(token.strip("<>") for token in layout.vocabulary)
     basis = coordinates.basis(dict.fromkeys(("id", "buf1", "buf2", "buf3"), tokens), layout.labels)
     ids = basis["id"]
-    heads = softmax_only(
+    heads = wire.softmax_only(
         _heads(basis, n_experts, variant, log_gamma),
         eta,
         lambda head: (
-            softmax_pair(head, ids["w"], epsilon, heavy)
+            wire.softmax_pair(head, ids["w"], epsilon, heavy)
             if variant == "P"
-            else (heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
+            else (wire.heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
         ),
     )
     every, form = layout.labels, {variant, "softmax" if eta else "exact"}
     groups = {
         "ALL": every,
-        "EXPERTS": numbered("e", n_experts),
-        "VOTES": numbered("p", n_experts),
+        "EXPERTS": wire.numbered("e", n_experts),
+        "VOTES": wire.numbered("p", n_experts),
         # Only one-hot codes have no axis for what lies outside the round.
         "BEFORE": every[:-1] if coordinates.one_hot else every,
         "AFTER": every[1:] if coordinates.one_hot else every,
     }
-    sites = located(stated(_FOLDER / "sites.csv", form), basis, groups, {}, {"log_gamma": log_gamma})
+    sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, {}, {"log_gamma": log_gamma})
     return Circuit(
         name=_NAME,
         arguments=arguments,
@@ -115,11 +99,11 @@ def weighted_majority(
         tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
         latents=(basis.zero,),
         outcomes=(basis["buf3"]["q0"], basis["buf3"]["q1"]),
-        state=tuple(ids[expert] for expert in numbered("e", n_experts)),
+        state=tuple(ids[expert] for expert in wire.numbered("e", n_experts)),
         algorithm=algorithms.weighted_majority(log_gamma),
         sites=sites,
-        **held(stated(_FOLDER / "held.csv", form), sites, groups),
-        edges=table(stated(_FOLDER / "edges.csv", form), names(heads), groups),
+        **held(wire.stated(_FOLDER / "held.csv", form), sites, groups),
+        edges=table(wire.stated(_FOLDER / "edges.csv", form), wire.names(heads), groups),
         float64_only=_float64_only(variant, eta, coordinates.rotation),
     )
 
@@ -129,45 +113,45 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
     if eta is None or (variant == "R" and rotation is None):
         return ""
     if variant == "P":
-        return needs_float64("variant 'P'", "'R'")
+        return wire.needs_float64("variant 'P'", "'R'")
     return (
         "in a rotated basis the heavy sink that variant 'R' has at a finite eta amplifies the rounding of float32; "
         "load it with dtype='float64', or without rotation"
     )
 
 
-def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, ...]:
+def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.Head, ...]:
     """Sections 1-3 of the round, layer by layer."""
     ids, buf1 = basis["id"], basis["buf1"]
-    experts, votes, sink, one = numbered("e", n), ("q0", "q1"), ids["w"], basis.one
+    experts, votes, sink, one = wire.numbered("e", n), ("q0", "q1"), ids["w"], basis.one
     tagged: Direction = buf1["w"] - sink  # The tag is on w too (it sees only itself): subtract it there.
     ask_z = ids["p?"] + ids["w?"] if variant == "P" else ids["p?"]
-    prediction: tuple[Term, ...] = (
-        *match(basis, experts, "buf2", "buf1"),
+    prediction: tuple[wire.Term, ...] = (
+        *wire.match(basis, experts, "buf2", "buf1"),
         (-_GATE * ids["p?"], one - ids.sum(votes)),
         (_SINK * (one - ids["p?"]), sink),
     )
-    matches = match(basis, votes, "buf3", "id", log_gamma)
+    matches = wire.match(basis, votes, "buf3", "id", log_gamma)
     r = variant == "R"
-    scored = matches if r else (*match(basis, experts, "buf2", "buf1"), *matches)
-    cleared = (*copy(basis, ("w?",), "id", "id", -1.0), *copy(basis, votes, "buf3", "buf3", -1.0))
+    scored = matches if r else (*wire.match(basis, experts, "buf2", "buf1"), *matches)
+    cleared = (*wire.copy(basis, ("w?",), "id", "id", -1.0), *wire.copy(basis, votes, "buf3", "buf3", -1.0))
     if not r:
-        cleared = (*cleared, *copy(basis, experts, "buf2", "buf2", -1.0))
-    bind = copy(basis, (*experts, "p?"), "id", "buf1")
-    carry = content_chooser("2.3 carry z", 1, ((ids["w?"], tagged),), copy(basis, experts, "id", "id"), sink)
+        cleared = (*cleared, *wire.copy(basis, experts, "buf2", "buf2", -1.0))
+    bind = wire.copy(basis, (*experts, "p?"), "id", "buf1")
+    carry = wire.content_chooser("2.3 carry z", 1, ((ids["w?"], tagged),), wire.copy(basis, experts, "id", "id"), sink)
     heads = (
-        fixed_offset("1.1 bind", 0, 1, bind, one - ids.sum(votes), sink),
-        Head("1.2 state tag", 0, "hard", shift_terms(basis, 1), copy(basis, ("w",), "id", "buf1")),
-        content_chooser("2.1 fetch z", 1, ((ask_z, tagged),), copy(basis, experts, "id", "buf2"), sink),
-        content_chooser("2.2 fetch y", 1, ((ids["w?"], buf1["p?"]),), copy(basis, votes, "id", "buf3"), sink),
+        wire.fixed_offset("1.1 bind", 0, 1, bind, one - ids.sum(votes), sink),
+        wire.Head("1.2 state tag", 0, "hard", wire.shift_terms(basis, 1), wire.copy(basis, ("w",), "id", "buf1")),
+        wire.content_chooser("2.1 fetch z", 1, ((ask_z, tagged),), wire.copy(basis, experts, "id", "buf2"), sink),
+        wire.content_chooser("2.2 fetch y", 1, ((ids["w?"], buf1["p?"]),), wire.copy(basis, votes, "id", "buf3"), sink),
         *((carry,) if r else ()),
-        Head("3.1 predict", 2, "softmax", prediction, copy(basis, votes, "id", "buf3")),
-        Head("3.2 update", 2, "linear", scored, copy(basis, experts, "buf1", "id")),
-        content_chooser(
+        wire.Head("3.1 predict", 2, "softmax", prediction, wire.copy(basis, votes, "id", "buf3")),
+        wire.Head("3.2 update", 2, "linear", scored, wire.copy(basis, experts, "buf1", "id")),
+        wire.content_chooser(
             "3.3 clean up" if r else "4.1 clean up", 2 if r else 3, ((ids["w?"], ids["w?"]),), cleared, sink
         ),
     )
-    return in_words(heads, stated(_FOLDER / "heads.csv", {variant}))
+    return wire.in_words(heads, wire.stated(_FOLDER / "heads.csv", {variant}))
 
 
 _STATE = ("log_weights", "next_log_weights", "carried_state")
