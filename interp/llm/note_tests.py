@@ -42,16 +42,7 @@ from numpy.typing import NDArray
 
 from interp.errors import require, require_known
 from interp.files import read_tables
-from interp.llm.backend import (
-    AGENTS,
-    AgentBackend,
-    Backend,
-    Connection,
-    Evidence,
-    ScriptedAgent,
-    Settings,
-    evidence_in,
-)
+from interp.llm import backend as players
 from interp.llm.loading import from_trace, load
 from interp.llm.notes import mentions, read_counts, write_counts
 from interp.llm.plan import Instance, Job
@@ -90,15 +81,15 @@ class Endpoint:
     concurrency: int = 4
     device: str = "cpu"
 
-    def backend(self, settings: Settings, address: str) -> Connection | Backend:
+    def backend(self, settings: players.Settings, address: str) -> players.Connection | players.Backend:
         """What answers for a player with ``settings``, who was reached at ``address``."""
-        if self.base_url is None and settings.model in AGENTS and address.startswith("scripted agent"):
-            return AgentBackend(settings.model, AGENTS[settings.model])
+        if self.base_url is None and settings.model in players.AGENTS and address.startswith("scripted agent"):
+            return players.AgentBackend(settings.model, players.AGENTS[settings.model])
         if self.base_url is None and address.startswith("transformers on"):
             from interp.llm.local import LocalBackend
 
             return LocalBackend(settings, self.concurrency, self.device)
-        return Connection(self.base_url or address, self.key_env, self.concurrency)
+        return players.Connection(self.base_url or address, self.key_env, self.concurrency)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +150,7 @@ def try_edits(
     folder: str | Path,
     rounds: int = 2,
     against: Sequence[str] = AGAINST,
-    where: Endpoint | Backend = Endpoint(),
+    where: Endpoint | players.Backend = Endpoint(),
     seed: int = 0,
 ) -> list[_NoteTest]:
     """Edit the notes in the traces below ``path``, let their players go on, and say what their notes are for.
@@ -176,8 +167,8 @@ def try_edits(
     require(rounds >= 1, f"rounds must be 1 or more, got {rounds}")
     require(bool(against), "name at least one scripted agent that says what an edit should do")
     for name in against:
-        require_known("scripted agent", name, AGENTS)
-    agents = [AGENTS[name] for name in against]
+        require_known("scripted agent", name, players.AGENTS)
+    agents = [players.AGENTS[name] for name in against]
     groups: dict[tuple[str, str], list[_Moment]] = {}
     for moment in _moments(Path(path), rounds):
         groups.setdefault((moment.job.settings.model, moment.job.condition.name), []).append(moment)
@@ -226,7 +217,7 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
             note = write_counts(right.tolist(), at)
         later = whole.advice[at : at + rounds], whole.labels[at : at + rounds]
         instance = Instance(whole.regime, whole.index, told.get("seed"), *later, np.asarray(told["accuracies"]))
-        settings = Settings(**header["settings"])
+        settings = players.Settings(**header["settings"])
         job = Job(session.condition, instance, Prompt(header["prompt"]["text"], header["prompt"]["wording"]), settings)
         earlier = whole.notes[at // 2 - 1] if at >= 2 and not given else None
         begins = {"note": note, "history": session.history, "last_note": False}
@@ -235,7 +226,7 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
         )
 
 
-def _asked(moment: _Moment, agents: Sequence[ScriptedAgent], seed: tuple[int, int]) -> Iterator[_Asked]:
+def _asked(moment: _Moment, agents: Sequence[players.ScriptedAgent], seed: tuple[int, int]) -> Iterator[_Asked]:
     """Every edit that some votes tell in the first round, then the controls with the votes of the first of them."""
     every = np.array(list(product((0, 1), repeat=moment.job.instance.advice.shape[1])))
     np.random.default_rng(seed).shuffle(every)
@@ -259,7 +250,9 @@ def _asked(moment: _Moment, agents: Sequence[ScriptedAgent], seed: tuple[int, in
         yield replace(_with_votes(moment, name, used[0].job.instance.advice, agents), after=used[0].after)
 
 
-def _with_votes(moment: _Moment, name: str, advice: NDArray[np.int64], agents: Sequence[ScriptedAgent]) -> _Asked:
+def _with_votes(
+    moment: _Moment, name: str, advice: NDArray[np.int64], agents: Sequence[players.ScriptedAgent]
+) -> _Asked:
     told = "-".join("".join(map(str, votes)) for votes in advice)
     own = replace(moment.job, instance=replace(moment.job.instance, advice=advice), variant=f"own-{told}")
     text = moment.texts[name]
@@ -270,11 +263,11 @@ def _with_votes(moment: _Moment, name: str, advice: NDArray[np.int64], agents: S
         seen = _evidence(one.begins["note"], advice.shape[1])
         for t, (votes, label) in enumerate(zip(advice, one.instance.labels, strict=True)):
             choices[i, :, t] = [agent.rule(seen, votes) for agent in agents]
-            seen = Evidence(seen.correct + (votes == label), seen.rounds + 1, votes == label)
+            seen = players.Evidence(seen.correct + (votes == label), seen.rounds + 1, votes == label)
     return _Asked(name, moment.given, job, own, *choices)
 
 
-_evidence = lru_cache(maxsize=1000)(evidence_in)
+_evidence = lru_cache(maxsize=1000)(players.evidence_in)
 
 
 def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]]) -> pd.DataFrame:
@@ -324,7 +317,7 @@ def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
     return carries, used
 
 
-def _same_state(one: Evidence, other: Evidence) -> bool:
+def _same_state(one: players.Evidence, other: players.Evidence) -> bool:
     """Do two notes say the same: of counts, or where there are none, of who was right last?"""
     alike = np.array_equal(one.correct, other.correct)
     return bool(alike and (one.correct.any() or np.array_equal(one.last, other.last)))
@@ -332,7 +325,7 @@ def _same_state(one: Evidence, other: Evidence) -> bool:
 
 def _says_anything(note: str, n_experts: int) -> bool:
     """Does a note tell the experts apart, by counts or by who was right last?"""
-    said = evidence_in(note, n_experts)
+    said = players.evidence_in(note, n_experts)
     return bool(np.ptp(said.correct) or (said.last.any() and not said.last.all()))
 
 
@@ -345,7 +338,7 @@ def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, 
     >>> _edited("A:5/9, B:3/9, C:8/9, D:2/9", 4)["swap two players"]
     'A:5/9, B:3/9, D:8/9, C:2/9'
     """
-    said, letters = evidence_in(note, n_experts), expert_letters(n_experts)
+    said, letters = players.evidence_in(note, n_experts), expert_letters(n_experts)
     order = said.correct if said.correct.any() else said.last.astype(np.int64)
     best, worst = int(order.argmax()), int(order.argmin())
     raised, swapped, without = order.copy(), order.copy(), order.copy()
@@ -369,7 +362,7 @@ def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, 
     }
     found = {}
     for name, (text, counts) in wanted.items():
-        after = evidence_in(text, n_experts)
+        after = players.evidence_in(text, n_experts)
         if not np.array_equal(counts, order) and np.array_equal(
             after.correct if after.correct.any() else after.last, counts
         ):
@@ -387,9 +380,11 @@ def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, 
     for separator, between in ((r"[;\n]\s*", "; "), (r"[;,\n]\s*", ", "), (r"\s+(?=Round)", " ")):
         parts = [part for part in re.split(separator, note.strip().removesuffix(".")) if part]
         text = between.join(reversed(parts))
-        if len(parts) > 1 and _same_state(evidence_in(text, n_experts), said):
+        if len(parts) > 1 and _same_state(players.evidence_in(text, n_experts), said):
             controls.setdefault("reorder", text)
-    return found | {name: text for name, text in controls.items() if _same_state(evidence_in(text, n_experts), said)}
+    return found | {
+        name: text for name, text in controls.items() if _same_state(players.evidence_in(text, n_experts), said)
+    }
 
 
 def _renamed(note: str, names: Mapping[str, str], n_experts: int) -> str:

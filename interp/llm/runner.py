@@ -32,18 +32,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.llm.backend import (
-    AGENTS,
-    PLAYERS,
-    AgentBackend,
-    Backend,
-    Connection,
-    ContextOverflowError,
-    RefusedError,
-    Reply,
-    Settings,
-    UnavailableError,
-)
+from interp.llm import backend as players
 from interp.llm.client import Client
 from interp.llm.plan import PAPER_REGIMES, Budget, Job, Prices, instances, plan
 from interp.llm.protocol import LockedError, Request, Session, TraceFile, read_lines, replay, session_from
@@ -104,7 +93,7 @@ class RunSummary:
 def run(
     jobs: Sequence[Job],
     folder: str | Path,
-    where: Connection | Backend,
+    where: players.Connection | players.Backend,
     prices: Prices | None = None,
     progress: Callable[[RunSummary], None] | None = None,
     malformed_limit: int = _MALFORMED_LIMIT,
@@ -135,7 +124,7 @@ def run(
     for record in (record for path in places if path.is_file() for record in read_lines(path)[0]):
         if allowed and "reply" in record:
             allowed.settle(0.0, _usage_tokens(record.get("usage")))
-    backend = Client(jobs[0].settings, where) if isinstance(where, Connection) else where
+    backend = Client(jobs[0].settings, where) if isinstance(where, players.Connection) else where
     one = _Playing(Path(folder), backend, RunSummary(len(jobs)), progress or (lambda _: None), malformed_limit, allowed)
     playing = one.play(jobs, prices or Prices())
     try:
@@ -153,7 +142,7 @@ class _Playing:
     """One run in progress: where it writes, who answers, and what was counted."""
 
     folder: Path
-    backend: Backend
+    backend: players.Backend
     state: RunSummary
     report: Callable[[RunSummary], None]
     malformed_limit: int
@@ -179,9 +168,9 @@ class _Playing:
             await self.backend.start(jobs[0].condition)
             workers += [asyncio.create_task(worker()) for _ in range(min(self.backend.concurrency, len(jobs)))]
             await asyncio.gather(*workers)
-        except UnavailableError as error:
+        except players.UnavailableError as error:
             raise InputError(f"{error}; start the server or check the address, and run again to resume") from error
-        except (RefusedError, ContextOverflowError) as error:
+        except (players.RefusedError, players.ContextOverflowError) as error:
             raise InputError(
                 f"{error}; check the model name, the settings and what the key may do, and run again to resume"
             ) from error
@@ -201,13 +190,13 @@ class _Playing:
             self.in_a_row = 0
         except _OverBudgetError:
             self.state = replace(self.state, over_budget=True)
-        except (LockedError, UnavailableError, RefusedError) as error:
-            self.count(unfinished=((str(job.place), str(error)),), refused=isinstance(error, RefusedError))
+        except (LockedError, players.UnavailableError, players.RefusedError) as error:
+            self.count(unfinished=((str(job.place), str(error)),), refused=isinstance(error, players.RefusedError))
             if isinstance(error, LockedError):
                 return
             self.in_a_row = 1 if self.state.calls > calls else self.in_a_row + 1
             nothing_yet = self.state.calls + self.state.resumed_calls == 0
-            hopeless = nothing_yet or isinstance(error, UnavailableError)
+            hopeless = nothing_yet or isinstance(error, players.UnavailableError)
             if hopeless and self.in_a_row >= _GIVE_UP_AFTER:
                 raise
 
@@ -241,7 +230,7 @@ class _Playing:
         try:
             reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
             tokens = _usage_tokens(reply.usage)
-        except ContextOverflowError as error:
+        except players.ContextOverflowError as error:
             if not session.predictions:
                 raise InputError(
                     f"not even the first request fits into the model's context ({error}); lower max_tokens "
@@ -249,7 +238,7 @@ class _Playing:
                 ) from error
             trace.append({"end": "overflow", **at, "error": str(error)})
             return "overflow"
-        except RefusedError as error:
+        except players.RefusedError as error:
             told = {"refused": str(error), **at}
             if trace.records[-1:] != [told]:
                 trace.append(told)
@@ -273,7 +262,7 @@ class _Playing:
         return None
 
 
-def trace_record(request: Request, seed: int | None, reply: Reply, answer: ParsedReply) -> dict[str, Any]:
+def trace_record(request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply) -> dict[str, Any]:
     """A line of the trace; what the server said about its reply is kept as it came."""
     served = {name: getattr(reply, name) for name in ("model", "system_fingerprint", "usage", "more", "seconds")}
     return {
@@ -332,7 +321,5 @@ def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 8, n_rounds:
     and write the traces below ``folder``."""
     conditions = [Condition.parse(name) for name in ("online-no-note", "online-note-only", "weather-note-only")]
     episodes, prompts = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed), built_in_prompts()
-    return {
-        name: run(plan(Settings(name), prompts, episodes, conditions), folder, AgentBackend(name, AGENTS[name]))
-        for name in PLAYERS
-    }
+    jobs = {name: plan(players.Settings(name), prompts, episodes, conditions) for name in players.PLAYERS}
+    return {name: run(of, folder, players.AgentBackend(name, players.AGENTS[name])) for name, of in jobs.items()}
