@@ -15,8 +15,7 @@ import numpy as np
 
 from circuits.compare.choices import ChoicePart, explain_choices
 from circuits.compare.fitting import predictor
-from circuits.compare.participants import by_participant
-from circuits.compare.portrait import phase_portrait
+from circuits.compare.players import by_participant, phase_portrait
 from interp import tasks
 from interp.checks import checked, integer
 from interp.files import file_to_write, writable
@@ -28,13 +27,6 @@ from reports.page import Report, Section, write_listed
 from reports.parts.closing import commands
 
 _TEXTS = TEXTS["choices"]
-_PYTHON = """
-from circuits.compare.choices import explain_choices
-from interp.tasks import bandit
-
-played = bandit.read({path!r}{columns})
-print(explain_choices(played, played.choices))
-"""
 
 
 @checked
@@ -64,7 +56,8 @@ def write(
         from interp.training.recorded import fit_cell
 
         cell = fit_cell(episodes, units=units, n_folds=min(5, people), seed=seed)
-        beside = {name: (cell.held_out, predictor(cell.machine.fresh(seed))(episodes))}
+        untrained = predictor(cell.machine.fresh(seed))(episodes)
+        beside = {name: (cell.held_out, np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms))}
         machines = {name: cell.machine}
     choices = np.where(episodes.counted, episodes.choices, np.nan)
     found = explain_choices(episodes, choices, beside=beside, seed=seed)
@@ -105,7 +98,7 @@ def _report(
         sections.append(Section("Phase portrait", [Prose(_TEXTS["portrait"]), drawn, bins]))
     named = [f"{key}={value!r}" for key, value in columns.items() if value is not None]
     shell = [f"--{key}={value}" for key, value in columns.items() if value is not None]
-    python = _PYTHON.format(path=str(path), columns="".join(f", {one}" for one in named))
+    python = _TEXTS["python"].format(path=str(path), columns="".join(f", {one}" for one in named))
     sections.append(commands(shlex.join(["interp", "choices", str(path), *shell]), python))
     said = f"{found}."
     about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}", "sentence": said}

@@ -47,7 +47,7 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
     assert told["closest"] == "rescorla_wagner" and abs(told["parameters"]["rate"] - 0.6) < 0.2
     assert told["families"][0]["family"] == "rescorla_wagner" and len(told["files"]) == 1
     page = (tmp_path / "pages" / "people.html").read_text("utf-8")
-    for expected in ("What was found", "Participants", "Phase portrait", "300 of 300, in 10 episodes", "--participant=person", "100"):
+    for expected in ("Participants", "Phase portrait", "300 of 300, in 10 episodes", "--participant=person"):
         assert expected in page, expected
 
 

@@ -1,13 +1,24 @@
-"""The phase portrait of choices: by how much a round moves the log-odds of an arm, against what they were.
+"""Players one by one, and side by side: parameters by participant, and the phase portrait of choices.
 
-The logit of an arm is ``log p / (1 - p)``, by a family at its fitted parameters, a machine, or anything that predicts
-choices. Its change over a round is averaged in bins of the logit, apart for each choice and reward::
+:func:`by_participant` fits a family of algorithms to the choices of one participant at a time::
 
     >>> from interp.tasks import bandit
+    >>> played = bandit.sample(3, 60, 2, "reversal", seed=0)
+    >>> found = by_participant(bandit.TASK.rivals()["rescorla_wagner"], played, played.choices)
+    >>> list(found)[:6], len(found)
+    (['participant', 'rounds', 'nats', 'rate', 'rate_low', 'rate_high'], 3)
+
+By maximum likelihood on a grid of all parameters, with 95 % profile intervals. The probability of a choice is
+the family's own: a family that has no temperature is taken to draw from its distribution. A short record says little
+of one participant, and an interval that ends at a bound of the search is open there.
+
+:func:`phase_portrait` says by how much a round moves the log-odds of an arm, ``log p / (1 - p)``, against what they
+were: by a family at its fitted parameters, a machine, or anything that predicts choices. The change over a round is
+averaged in bins of the logit, apart for each choice and reward::
+
     >>> from interp.tasks.bandit.algorithms import perseveration, rescorla_wagner
     >>> episodes = bandit.sample(40, 50, 2, "reversal", seed=0)
-    >>> found = phase_portrait({"RW": rescorla_wagner(0.5), "repeats": perseveration(0.5, 2.0)}, episodes)
-    >>> found
+    >>> phase_portrait({"RW": rescorla_wagner(0.5), "repeats": perseveration(0.5, 2.0)}, episodes)
     After a choice of arm_1 that paid 1 or 0, its logit moves by: RW +0.98 or -1.13; repeats +1.83 or -0.20.
 
 The spread in a bin says how much else than the logit decides: an algorithm whose whole state is the logit has none.
@@ -17,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,13 +36,76 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from circuits.compare.fitting import checked_distributions, predictor
-from interp.checks import checked, integer
+from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor
+from interp import tasks
+from interp.algorithm import Family
+from interp.checks import array_of, checked, integer
 from interp.errors import require
 from interp.measure import Found
 from interp.palette import CYCLE
 from interp.style import WIDTH, styled
 from interp.tasks.bandit import BanditEpisodes
+
+_VALUES, _COSTS = {1: 201, 2: 31, 3: 13}, 1.92
+"""Number of parameters -> values of each; half the 95 % point of chi-squared, in nats."""
+
+
+@checked
+def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
+    """A row for each participant, or for each episode where none are known: parameters with their intervals.
+
+    Args:
+        family: with 1 to 3 parameters that are real.
+        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
+    """
+    chosen, wanted = array_of("choices", choices).astype(np.float64), (len(episodes), episodes.n_rounds)
+    require(chosen.shape == wanted, f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}")
+    searched = sorted(family.searched, key=lambda one: bool(one.enters))
+    require(
+        len(searched) in _VALUES, f"{family.name} has {len(searched)} parameters; participants are fitted by 1 to 3"
+    )
+    first = tasks.of(episodes).data.first_asked
+    known = (~np.isnan(chosen) & episodes.counted)[:, first:]
+    asked = np.where(known, chosen[:, first:], 0).astype(np.int64)[..., None]
+    whose = np.arange(len(episodes)) if episodes.participants is None else episodes.participants
+    people, rows = np.unique(whose, return_inverse=True)
+    grids = [
+        _finer(np.array(one.grid), _VALUES[len(searched)]) if one.kind == "real" else np.array(one.grid)
+        for one in searched
+    ]
+    members, lost = Distributions(family, [episodes]), []
+    for point in product(*grids):
+        parameters = {one.name: float(value) for one, value in zip(searched, point, strict=True)}
+        p = np.take_along_axis(members(family.make(**parameters), parameters), asked, -1)[..., 0]
+        lost.append(np.bincount(rows, weights=(-np.log(np.maximum(p, 1e-12)) * known).sum(1)))
+    nats = np.moveaxis(np.reshape(lost, (*map(len, grids), len(people))), -1, 0)
+    counts = np.bincount(rows, weights=known.sum(1)).astype(int)
+    frame = pd.DataFrame(
+        {"participant": people, "rounds": counts, "nats": nats.reshape(len(people), -1).min(1) / counts}
+    )
+    for axis, (one, grid) in enumerate(zip(searched, grids, strict=True)):
+        profile = nats.min(tuple(i + 1 for i in range(len(grids)) if i != axis))
+        frame[one.name] = grid[profile.argmin(1)]
+        frame[f"{one.name}_low"], frame[f"{one.name}_high"] = np.transpose([_interval(grid, each) for each in profile])
+    return frame
+
+
+def _finer(grid: Array, n: int) -> Array:
+    """A grid with ``n`` values, as many between any two of its own."""
+    return np.interp(np.linspace(0, len(grid) - 1, n), np.arange(len(grid)), grid) if len(grid) > 1 else grid
+
+
+def _interval(grid: Array, profile: NDArray[Any]) -> tuple[float, float]:
+    """The values, between those of the grid, at which the likelihood is as low as an interval allows."""
+    beyond = profile - profile.min() - _COSTS
+    within = np.flatnonzero(beyond <= 0)
+    ends = []
+    for at, step in ((within[0], -1), (within[-1], 1)):
+        out = at + step
+        share = -beyond[at] / (beyond[out] - beyond[at]) if 0 <= out < len(grid) else 0.0
+        ends.append(float(grid[at] + share * (grid[out % len(grid)] - grid[at])))
+    return ends[0], ends[1]
+
 
 _LEVELS, _CERTAIN = 4, 1e-9
 """Rewards that are told apart; where there are more, those above the median from the others."""
@@ -119,7 +194,8 @@ def phase_portrait(
         paid, levels, words = (paid > middle) * 1.0, np.array([0.0, 1.0]), [f"to {middle:g}", f"above {middle:g}"]
     counted, rows = episodes.counted[:, :-1] & episodes.counted[:, 1:], []
     for source, subject in sources.items():
-        p = checked_distributions(predictor(subject)(episodes), episodes)[..., arm]
+        given = np.where(episodes.counted[..., None], predictor(subject)(episodes), 1 / episodes.n_arms)
+        p = checked_distributions(given, episodes)[..., arm]
         logit = special.logit(np.clip(p, _CERTAIN, 1 - _CERTAIN))
         change = np.diff(logit, axis=1)
         for choice, (level, word) in (
