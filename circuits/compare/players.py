@@ -194,7 +194,9 @@ def phase_portrait(
         paid, levels, words = (paid > middle) * 1.0, np.array([0.0, 1.0]), [f"to {middle:g}", f"above {middle:g}"]
     counted, rows = episodes.counted[:, :-1] & episodes.counted[:, 1:], []
     for source, subject in sources.items():
-        given = np.where(episodes.counted[..., None], predictor(subject)(episodes), 1 / episodes.n_arms)
+        given = np.array(predictor(subject)(episodes), np.float64)
+        if given.shape[:2] == episodes.counted.shape:
+            given[~episodes.counted] = 1 / episodes.n_arms  # nothing is predicted there
         p = checked_distributions(given, episodes)[..., arm]
         logit = special.logit(np.clip(p, _CERTAIN, 1 - _CERTAIN))
         change = np.diff(logit, axis=1)

@@ -46,6 +46,8 @@ def test_a_missing_round_leaves_the_state_as_it_is(played):
     cell = fit_cell(gone, n_folds=2, steps=1).machine
     whole, without = (_scores(cell, each)[0] for each in (replace(played, missing=missing), gone))
     torch.testing.assert_close(whole[:, kept], without)
+    found = interp.rollout(cell, replace(played, missing=missing)).predictions[:, kept]
+    torch.testing.assert_close(found, without.softmax(-1).detach(), atol=1e-5, rtol=0)
 
 
 def test_more_folds_than_participants_are_refused(played):
