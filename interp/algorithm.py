@@ -521,12 +521,15 @@ class Searched:
             whole numbers.
         enters: keys of the variables whose equations it enters; all of them, where none is named. A fit computes again
             what depends on these: a parameter that only the prediction reads costs no second run of the state.
+        tempers: whether it says how sharply the algorithm chooses, as a temperature does: a fit to choices then has no
+            temperature of its own.
     """
 
     name: str
     grid: tuple[float, ...]
     kind: Literal["real", "choice"] = "real"
     enters: tuple[str, ...] = ()
+    tempers: bool = False
 
     def __post_init__(self) -> None:
         rising = all(isinstance(a, int | float) and math.isfinite(a) for a in self.grid)
@@ -553,6 +556,11 @@ class Family:
     searched: tuple[Searched, ...] = ()
     memoryless: bool = False
     extends: str = ""
+
+    @property
+    def tempers(self) -> bool:
+        """Whether one of its parameters says how sharply it chooses."""
+        return any(s.tempers for s in self.searched)
 
 
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:

@@ -52,6 +52,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, said, search
+from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, nats_of, own_players
 from interp import tasks
 from interp.algorithm import Family
 from interp.checks import array_of, checked, unique
@@ -62,11 +63,17 @@ from interp.measure import AS_WELL, NOT_RUN, Measure, decisive
 from interp.statistics import NO_NUMBER, Interval, ratio_interval
 from interp.tasks.experts.players import player_families
 
-_TEMPERATURES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Those that are tried: 0 takes the likeliest outcome, 1 draws from the distribution."""
-_AGREES = 0.85
-"""Least agreement in telling rounds: between a player that departs in one round of ten (named) and one that departs in
-one of five (not named); ``python -m tests.llm.players`` prints both."""
+_OTHERWISE = 0.1
+"""Most by which the share of telling rounds in which a player agrees may differ from that of a family's own players."""
+_UNLIKE = 0.2
+"""Most by which what a player saves beside any family may differ from what own players save, as a share of what a
+memory is worth: win stay, lose shift, which no family is, differs from the closest family's players by .2 and more."""
+_LAPSE = 0.3
+"""Most of the rounds in which a player may guess: between one departure in ten rounds (.2 of two outcomes) and one in
+five (.4), beyond which an algorithm that nobody thought of and a lapse look alike."""
+_CHANCE = 3.0
+"""Standard deviations over a simpler family's own players beyond which what a larger one saves is no luck: about one
+in 400 of them, for the best of many larger ones is asked."""
 _WORTH = 0.01
 """Share of the memory's worth that further parameters must save, by the whole interval: .003 to .005 nats a round for
 known players without noise, where one choice among 1,000 is worth .005."""
@@ -74,25 +81,19 @@ _UNKNOWN = 0.025
 """Share of the memory's worth that a larger family of the group might save, by its interval, beyond which the name is
 undecided: half of what Weighted Majority (eta .5) saves over follow the leader in the regime that tells them apart
 least (.05 and more without noise, .03 to .04 with one round of ten wrong)."""
+_GRADED = 0.25
+"""A temperature below which a parameter moves choices one by one."""
 _LEFT = 0.02
 """Nats a round that a family might save beyond a machine."""
 _REFINED = 2
 """How many families are refined between the points of their grids, with those that they extend."""
-_LEAST, _CERTAIN, _TIED, _BISECTIONS = 1e-2, 1e-12, 1e-12, 14
 _SWITCH_SAVES = 0.004
 """Nats a round that a switch must save, fitted to all choices, to be asked at all."""
 _SWITCHES = "switches"
+_BAND = 1.96
+"""Standard deviations on both sides that hold 95 % of own players."""
 _ANYTHING = 1e-9
 """Nats a round from which on something is saved: less is rounding."""
-
-
-@dataclass(frozen=True)
-class _Link:
-    """How a distribution becomes choices: lapse rate, temperature, and P(each outcome) where all are alike."""
-
-    lapse: float
-    temperature: float
-    tied: Array
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class _ChoiceScore:
     Attributes:
         group: key of the family that it extends, or its own; ``size``: how many parameters were searched.
         searched: parameters by name, fitted on all episodes; ``link``: with this link.
-        losses: held out, nats in all rounds of each episode ``[episode]``.
+        q: held out, the probability of each choice ``[episode, round, outcome]``; ``losses``: what the player's lose
+            by it, nats in all rounds of each episode ``[episode]``.
         prefers: the outcome that it holds likeliest, held out, ``[episode, round]``; -1 where several are.
     """
 
@@ -112,22 +114,43 @@ class _ChoiceScore:
     memoryless: bool
     size: int
     searched: Mapping[str, float]
-    link: _Link
+    link: Link
+    q: Array = field(repr=False)
     losses: Array = field(repr=False)
     prefers: NDArray[np.int64] = field(repr=False)
 
 
-def _needed(key: str, telling: Interval, saved: Mapping[str, Interval]) -> list[Measure]:
-    """What any claim about choices needs: agreement in telling rounds, and nats that are saved beside each other guess.
+@dataclass(frozen=True)
+class _Own:
+    """A player beside simulated players of what it was fitted with, in the rounds that were recorded.
 
-    Where no round tells the two apart, nothing agrees.
+    Attributes:
+        telling: the agreement of own players in telling rounds, with the interval that 95 % of them are in.
+        otherwise: by how much the player's differs from it; ``unlike``: by how much what it saves beside ``family``,
+            where it differs most, as a share of what a memory is worth. Intervals as wide as that of own players.
+        lapse: share of rounds in which they guess.
     """
-    agreement = Interval(0.0, 0.0, 0.0) if isnan(telling.high) else telling
-    agrees = Measure(
-        key, "", agreement, _AGREES, unit="share of telling rounds", about="agreement", needs_control=False
-    )
-    saves = replace(agrees, threshold=_ANYTHING, unit="nats a round", is_share=False)
-    return [agrees, *(replace(saves, number=nats, about=f"saved beside {name}") for name, nats in saved.items())]
+
+    telling: Interval
+    otherwise: Interval
+    unlike: Interval
+    family: str
+    lapse: Interval
+
+    def parts(self, saved: Mapping[str, Interval], key: str) -> list[Measure]:
+        """What any claim about choices needs: nats that are saved beside other guesses, and doing as own players do."""
+        own = Measure(key, "", self.otherwise, _OTHERWISE, "below", about="agreement beside its own players")
+        own = replace(own, unit="share of telling rounds", needs_control=False)
+        rest = {f"saved beside {self.family} and by its own players": (self.unlike, _UNLIKE, "share of memory")}
+        rest |= {"lapse": (self.lapse, _LAPSE, "share of rounds")}
+        saves = [
+            replace(
+                own, number=nats, threshold=_ANYTHING, side="above", unit="nats a round", is_share=False, about=name
+            )
+            for name, nats in ((f"saved beside {name}", nats) for name, nats in saved.items())
+        ]
+        others = [replace(own, number=n, threshold=at, unit=u, about=about) for about, (n, at, u) in rest.items()]
+        return [*saves, own, *others]
 
 
 @dataclass(frozen=True)
@@ -139,21 +162,23 @@ class _Beside:
             which the player does what the machine prefers.
         over_floor: nats a round that the machine's predictions lose less than that guess, held out; ``over_untrained``:
             than those of an untrained copy, NaN without one; ``left``: nats a round that the best family saves.
+        own: the player beside simulated ones of the machine.
     """
 
     telling: Interval
     over_floor: Interval
     over_untrained: Interval
     left: Interval
+    own: _Own
 
     @property
     def measure(self) -> Measure:
         """That the player chooses as the machine does: by what it needs, the first that fails."""
         saved = {"the best guess without a memory": self.over_floor, "an untrained copy": self.over_untrained}
-        parts = _needed("beside", self.telling, saved)
+        parts = self.own.parts(saved, "beside")
         if isnan(self.over_untrained.low):
-            parts[-1] = replace(parts[-1], unless={"undecided": f"{NOT_RUN}: give an untrained copy's predictions"})
-        last = replace(parts[1], number=self.left, threshold=_LEFT, side="below", about="saved by the best family")
+            parts[1] = replace(parts[1], unless={"undecided": f"{NOT_RUN}: give an untrained copy's predictions"})
+        last = replace(parts[0], number=self.left, threshold=_LEFT, side="below", about="saved by the best family")
         said = {"yes": "chooses as the machine does", "no": "chooses otherwise than the machine"}
         return decisive([*parts, last], claim="The player chooses as the machine does", **said)
 
@@ -172,6 +197,7 @@ class ChoicePart:
             prefers another outcome.
         lead: nats a round that it loses less than ``runner_up``, the best family of another group that has a memory;
             ``over_floor``: than ``floor``.
+        own: the player beside simulated ones of the closest family.
         scores: every family by key, the best first.
         beside: of each machine that it was held against, whether the player chooses as it does.
     """
@@ -188,6 +214,7 @@ class ChoicePart:
     lead: Interval
     over_floor: Interval
     runner_up: str
+    own: _Own
     scores: Mapping[str, _ChoiceScore] = field(repr=False)
     beside: Mapping[str, _Beside] = field(default_factory=dict)
 
@@ -198,7 +225,7 @@ class ChoicePart:
         saved = {floor: self.over_floor, self.scores[self.runner_up].name: self.lead}
         unless = {} if self.alone else {"yes": f"another family of its group {AS_WELL}"}
         said = {"yes": f"chooses by {name}", "no": "chooses by no known algorithm"}
-        parts = _needed("algorithm", self.telling, saved)
+        parts = self.own.parts(saved, "algorithm")
         return decisive(parts, claim=f"{name} explains the choices", unless=unless, **said)
 
     @property
@@ -221,7 +248,8 @@ class ChoicePart:
         return (
             f"{self.answer} ({made or 'no parameters'}; lapse {link.lapse:.2g}, temperature {link.temperature:.2g}): "
             f"{self.nats} nats a round held out, {self.lead} less than {self.scores[self.runner_up].name}; agrees in "
-            f"{self.agreement} of the rounds, in {self.telling} of the telling ones"
+            f"{self.agreement} of the rounds, in {self.telling} of the telling ones, its own players in "
+            f"{self.own.telling}"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -284,14 +312,14 @@ def explain_choices(
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
     game = _Game(episodes.select(rows), chosen[rows], task.data.first_asked)
-    scores = [_constant(game)]
     grids = {family.key: _best_of_grid(game, family, game.known) for family in asked.values()}
     ranked = sorted(asked.values(), key=lambda family: grids[family.key][0])
     refined = {family.extends or family.key for family in ranked[:_REFINED]} | {one.key for one in ranked[:_REFINED]}
     # Those far behind keep, in both halves, what fits all choices best: it can only flatter them.
     kept = {key: point for key, (_, point) in grids.items() if key not in refined}
-    scores += [_scored(game, family, kept.get(family.key)) for family in asked.values()]
-    scores += _switched(game, scores[1:], asked, grids[ranked[0].key][0])
+    scores = [_scored(game, family, kept.get(family.key)) for family in asked.values()]
+    scores += [_constant(game, scores[0].q.shape[-1])]
+    scores += _switched(game, scores[:-1], asked, grids[ranked[0].key][0])
     part = _decided(game, scores, asked, seed)
     machines = {}
     for name, given in (beside or {}).items():
@@ -338,66 +366,15 @@ class _Game:
 
     def loss(self, family: Family, use: NDArray[np.bool_]) -> Callable[[Mapping[str, float]], float]:
         """The least loss of a member over links, nats a round where ``use [episode, round]``."""
-        return lambda parameters: _linked(self.predicted(family, parameters), self.choices, use)[0]
+        return lambda parameters: self.linked(self.predicted(family, parameters), use, family.tempers)[0]
 
+    def linked(self, p: Array, use: NDArray[np.bool_], tempers: bool = False) -> tuple[float, Link]:
+        """The least loss over links, nats a round where ``use [episode, round]``, and the link that has it."""
+        return fitted_link(p, self.choices, use, tempers)
 
-def _tempered(p: Array, temperature: float) -> Array:
-    """``p [..., outcome]`` to the power of 1 / temperature, as a distribution."""
-    if temperature == 0:
-        top = (p >= p.max(-1, keepdims=True) - _TIED).astype(np.float64)
-        return top / top.sum(-1, keepdims=True)
-    power = np.power(np.maximum(p, _CERTAIN), 1 / temperature)
-    return power / power.sum(-1, keepdims=True)
-
-
-def _is_tied(p: Array) -> NDArray[np.bool_]:
-    return np.ptp(p, axis=-1) < _TIED
-
-
-def _linked(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tuple[float, _Link]:
-    """The least loss over links, nats a round, and the link that has it."""
-    given, chosen = p[use], choices[use]
-    n = given.shape[-1]
-    tied = _is_tied(given)
-    alike = (np.bincount(chosen[tied], minlength=n) + 1.0) / (tied.sum() + n)
-    asked, rows = given[~tied], np.arange((~tied).sum())
-    made = np.stack([_tempered(asked, temperature)[rows, chosen[~tied]] for temperature in _TEMPERATURES])
-    lapses = _lapses(made, n)
-    nats = -np.log(lapses[:, None] / n + (1 - lapses[:, None]) * made).sum(1)
-    best = int(nats.argmin())
-    least = (nats[best] - np.log(alike[chosen[tied]]).sum()) / len(chosen)
-    return float(least), _Link(float(lapses[best]), _TEMPERATURES[best], alike)
-
-
-def _lapses(made: Array, n: int) -> Array:
-    """The lapse rate of greatest likelihood for each row of probabilities ``made [temperature, choice]``.
-
-    By bisection, for the log-likelihood is concave in it; never below one departure in 200 choices, nor half of one
-    in all: a parameter that is found a little off misses a choice, which must not decide between families.
-    """
-    low = np.full(len(made), max(_LEAST, 1 / (made.shape[1] + 2)))
-    high = np.ones(len(made))
-    for _ in range(_BISECTIONS):
-        middle = ((low + high) / 2)[:, None]
-        slope = ((1 / n - made) / (middle / n + (1 - middle) * made)).sum(1)
-        low, high = np.where(slope > 0, middle[:, 0], low), np.where(slope > 0, high, middle[:, 0])
-    return np.asarray((low + high) / 2)
-
-
-def _losses(p: Array, link: _Link, choices: NDArray[np.int64]) -> Array:
-    """Nats of every choice under a link, ``[episode, round]``."""
-    n = p.shape[-1]
-    q = link.lapse / n + (1 - link.lapse) * _tempered(p, link.temperature)
-    q = np.where(_is_tied(p)[..., None], link.tied, q)
-    return np.asarray(-np.log(np.take_along_axis(q, choices[..., None], -1)[..., 0]))
-
-
-def _preferred(p: Array, link: _Link) -> NDArray[np.int64]:
-    """The likeliest outcome, -1 where several are and the link prefers none."""
-    n = p.shape[-1]
-    scores = np.where(_is_tied(p)[..., None], link.tied, p)
-    top = scores >= scores.max(-1, keepdims=True) - _TIED
-    return np.where(top.sum(-1) == 1, top.argmax(-1), -1 if n > 1 else 0)
+    def lost(self, q: Array) -> Array:
+        """Nats of every known choice ``[episode, round]``, 0 where there is none."""
+        return nats_of(q, self.choices) * self.known
 
 
 def _best_of_grid(game: _Game, family: Family, use: NDArray[np.bool_]) -> tuple[float, dict[str, float]]:
@@ -410,18 +387,21 @@ def _fitted(game: _Game, family: Family, use: NDArray[np.bool_]) -> dict[str, fl
     return search(family.searched, game.loss(family, use))[1] if family.searched else {}
 
 
-def _held_out(game: _Game, fitted: Callable[[NDArray[np.bool_]], Array]) -> tuple[Array, NDArray[np.int64]]:
-    """Nats of all known rounds ``[episode]`` and preferred outcomes ``[episode, round]``, each half by the other.
+def _held_out(
+    game: _Game, fitted: Callable[[NDArray[np.bool_]], Array], tempers: bool = False
+) -> tuple[Array, NDArray[np.int64]]:
+    """Probabilities ``[episode, round, outcome]`` and preferred outcomes ``[episode, round]``, each half by the other.
 
     ``fitted`` gives predictions that were fitted to the choices of a mask ``[episode, round]``.
     """
-    losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
+    q, prefers = np.empty(0), np.zeros(game.choices.shape, np.int64)
     for fold in game.folds:
         use = game.known & fold[:, None]
         p = fitted(use)
-        link = _linked(p, game.choices, use)[1]
-        losses[~fold], prefers[~fold] = _losses(p, link, game.choices)[~fold], _preferred(p, link)[~fold]
-    return (losses * game.known).sum(1), prefers
+        link = game.linked(p, use, tempers)[1].spread(int(use.sum()))
+        q = q if q.size else np.zeros_like(p)
+        q[~fold], prefers[~fold] = link.probabilities(p)[~fold], link.preferred(p)[~fold]
+    return q, prefers
 
 
 def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _ChoiceScore:
@@ -430,21 +410,20 @@ def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _C
     def fitted(use: NDArray[np.bool_]) -> Array:
         return game.predicted(family, _fitted(game, family, use) if kept is None else kept)
 
-    lost, prefers = _held_out(game, fitted)
+    q, prefers = _held_out(game, fitted, family.tempers)
     searched = _fitted(game, family, game.known) if kept is None else kept
-    link = _linked(game.predicted(family, searched), game.choices, game.known)[1]
-    group = family.extends or family.key
+    link = game.linked(game.predicted(family, searched), game.known, family.tempers)[1]
+    group, lost = family.extends or family.key, game.lost(q).sum(1)
     size = sum(len(s.grid) > 1 for s in family.searched)
-    return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, lost, prefers)
+    return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, q, lost, prefers)
 
 
-def _constant(game: _Game) -> _ChoiceScore:
-    """The guess that is the same in every round: outcomes as often as they are chosen."""
-    n = int(game.choices.max()) + 1 if game.choices.max() > 0 else 2
+def _constant(game: _Game, n: int) -> _ChoiceScore:
+    """The guess that is the same in every round: n outcomes as often as they are chosen."""
     alike = np.full((*game.choices.shape, n), 1 / n)
-    lost, prefers = _held_out(game, lambda use: alike)
-    link = _linked(alike, game.choices, game.known)[1]
-    return _ChoiceScore("constant", "a guess, the same in every round", "constant", True, 0, {}, link, lost, prefers)
+    q, prefers = _held_out(game, lambda use: alike)
+    link, lost = game.linked(alike, game.known)[1], game.lost(q).sum(1)
+    return _ChoiceScore("constant", "a guess, the same in every round", "constant", True, 0, {}, link, q, lost, prefers)
 
 
 # One algorithm, then another.
@@ -464,7 +443,7 @@ def _switched(
         return []
     if _best_switch(game, simple, everything)[0] / game.n_rounds > least - _SWITCH_SAVES:
         return []
-    losses, prefers = np.zeros(game.choices.shape), np.zeros(game.choices.shape, np.int64)
+    q, prefers = np.zeros_like(scores[0].q), np.zeros(game.choices.shape, np.int64)
     for fold in (*game.folds, everything):
         _, at, *two = _best_switch(game, simple, fold)
         parts = []
@@ -472,18 +451,20 @@ def _switched(
             use = game.within(rounds, fold)
             parameters = _fitted(game, family, use)
             p = game.predicted(family, parameters)
-            link = _linked(p, game.choices, use)[1]
+            link = game.linked(p, use, family.tempers)[1]
             parts.append((family, parameters, link))
-            losses[~fold, rounds] = _losses(p, link, game.choices)[~fold, rounds]
-            prefers[~fold, rounds] = _preferred(p, link)[~fold, rounds]
-    (first, before, link), (second, after, _) = parts
+            spread = link.spread(int(use.sum()))
+            q[~fold, rounds] = spread.probabilities(p)[~fold, rounds]
+            prefers[~fold, rounds] = link.preferred(p)[~fold, rounds]
+    (first, before, _), (second, after, _) = parts
+    link = max((link for _, _, link in parts), key=lambda link: link.lapse)
     searched = {"round": float(at + game.first_asked + 1)}
     searched |= {f"{name} before": value for name, value in before.items()}
     searched |= {f"{name} after": value for name, value in after.items()}
     name = f"{first.name}, then {second.name}"
-    size, lost = 3 + len(before) + len(after), (losses * game.known).sum(1)
+    size, lost = 3 + len(before) + len(after), game.lost(q).sum(1)
     group = first.extends or first.key
-    return [_ChoiceScore(_SWITCHES, name, group, False, size, searched, link, lost, prefers)]
+    return [_ChoiceScore(_SWITCHES, name, group, False, size, searched, link, q, lost, prefers)]
 
 
 def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:
@@ -496,7 +477,8 @@ def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_])
         use, by_family = game.within(part, fold), {}
         for family in simple:
             p = game.predicted(family, _best_of_grid(game, family, use)[1])
-            nats = (_losses(p, _linked(p, game.choices, use)[1], game.choices) * game.known)[fold].sum(0)
+            link = game.linked(p, use, family.tempers)[1].spread(int(use.sum()))
+            nats = game.lost(link.probabilities(p))[fold].sum(0)
             by_family[family.key] = np.concatenate([[0.0], np.cumsum(nats)])
         lost.append(by_family)
     found = []
@@ -518,13 +500,23 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
         """Nats a round by which ``one`` loses less than ``other``."""
         return ratio_interval(other.losses - one.losses, rounds, seed=seed)
 
+    def is_luck(one: _ChoiceScore, other: _ChoiceScore) -> bool:
+        """Whether players of ``other`` could make ``one`` lose as much less as it does."""
+        seen, own, spread = own_players(other.q, np.log(one.q / other.q), game.choices, game.known)
+        return seen <= own + _CHANCE * spread
+
     best, floor = ranked[0], next(one for one in ranked if one.memoryless)
     group = [one for one in ranked if one.group == best.group]
-    closest, alone = _simplest(group, less, less(best, floor).estimate)
+    closest, alone = _simplest(group, less, is_luck, less(best, floor).estimate)
     others = [one for one in ranked if one.group != closest.group]
     rival = next((one for one in others if not one.memoryless), others[0])
     # A guess without a memory saves nothing beside itself.
     lead, over_floor = less(closest, rival), less(closest, closest if closest.memoryless else floor)
+
+    lapse = Interval(*[closest.link.lapse] * 3)
+    if closest.key in families:
+        p = game.predicted(families[closest.key], closest.searched)
+        lapse = lapse_interval(p, game.choices, game.known, closest.link)
 
     def agreeing(use: NDArray[np.bool_]) -> Interval:
         counted = use & game.known & (closest.prefers >= 0)
@@ -544,18 +536,49 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
         lead=lead,
         over_floor=over_floor,
         runner_up=rival.key,
+        own=_own(game, closest.q, closest.prefers, lapse, ranked, floor, over_floor.estimate),
         scores={one.key: one for one in ranked},
     )
 
 
+def _own(
+    game: _Game,
+    q: Array,
+    prefers: NDArray[np.int64],
+    lapse: Interval,
+    scores: Sequence[_ChoiceScore],
+    floor: _ChoiceScore,
+    memory: float,
+) -> _Own:
+    """The player beside players of ``q``, who lapse so often; ``memory`` is what a memory is worth, nats a round."""
+
+    def apart(x: Array, use: NDArray[np.bool_], worth: float = 1.0) -> tuple[Interval, Interval]:
+        """What own players give, and by how much the player differs, as a share of ``worth``."""
+        seen, own, spread = own_players(q, x, game.choices, use)
+        gap, half = abs(seen - own) / worth, _BAND * spread
+        return Interval(own, own - half, own + half), Interval(gap, max(gap - half / worth, 0.0), gap + half / worth)
+
+    telling = game.known & (prefers >= 0) & (prefers != floor.prefers)
+    agreement, otherwise = apart((np.arange(q.shape[-1]) == prefers[..., None]).astype(np.float64), telling)
+    logs, worth = np.log(q), max(memory, _ANYTHING)
+    unlike = {one.name: apart(logs - np.log(one.q) if one.q is not q else logs, game.known, worth)[1] for one in scores}
+    worst = max(unlike, key=lambda name: (unlike[name].low > _UNLIKE, unlike[name].high))
+    return _Own(agreement, otherwise, unlike[worst], worst, lapse)
+
+
 def _simplest(
-    group: Sequence[_ChoiceScore], less: Callable[[_ChoiceScore, _ChoiceScore], Interval], memory: float
+    group: Sequence[_ChoiceScore],
+    less: Callable[[_ChoiceScore, _ChoiceScore], Interval],
+    is_luck: Callable[[_ChoiceScore, _ChoiceScore], bool],
+    memory: float,
 ) -> tuple[_ChoiceScore, bool]:
     """The family that is meant of a ``group``, the best first, and whether no other one of it could be meant as well.
 
-    ``less`` gives the nats a round by which one loses less than another, ``memory`` what a memory is worth.
+    ``less`` gives the nats a round by which one loses less than another, ``is_luck`` whether it does so by luck, and
+    ``memory`` what a memory is worth.
     """
-    alike = [one for one in group if less(group[0], one).low <= _WORTH * memory]
+    best = group[0]
+    alike = [one for one in group if less(best, one).low <= _WORTH * memory or is_luck(best, one)]
     closest = min(alike, key=lambda one: one.size)
     simpler = [less(closest, one).low > 0 for one in group if one.size < closest.size]
     larger = [less(one, closest).high <= _UNKNOWN * memory for one in group if one.size > closest.size]
@@ -565,20 +588,23 @@ def _simplest(
 def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, seed: int) -> _Beside:
     """A player beside a machine with predictions ``trained [episode, asked round, outcome]``, ``blank`` untrained."""
     rounds, floor = game.known.sum(1).astype(float), part.scores[part.floor]
-    lost, prefers = _held_out(game, lambda use: trained)
+    q, prefers = _held_out(game, lambda use: trained)
+    lost = game.lost(q).sum(1)
     best = min((one.losses for one in part.scores.values()), key=lambda losses: float(losses.sum()))
     counted = game.known & (prefers >= 0) & (prefers != floor.prefers)
     telling = ratio_interval((counted & (prefers == game.choices)).sum(1), counted.sum(1), seed=seed)
     over_untrained = NO_NUMBER
     if blank is not None:
-        over_untrained = ratio_interval(_held_out(game, lambda use: blank)[0] - lost, rounds, seed=seed)
+        over_untrained = ratio_interval(
+            game.lost(_held_out(game, lambda use: blank)[0]).sum(1) - lost, rounds, seed=seed
+        )
     over_floor = ratio_interval(floor.losses - lost, rounds, seed=seed)
     left = ratio_interval(lost - best, rounds, seed=seed)
-    return _Beside(telling, over_floor, over_untrained, left)
+    lapse = lapse_interval(trained, game.choices, game.known, game.linked(trained, game.known)[1])
+    own = _own(game, q, prefers, lapse, list(part.scores.values()), floor, over_floor.estimate)
+    return _Beside(telling, over_floor, over_untrained, left, own)
 
 
-_CHI2 = 3.841 / 2
-"""Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
 _STEPS = 3.676
 """The same where the likeliest outcome is chosen (temperature 0): a parameter then moves choices one by one, and the
 likelihood is a random walk on both sides of the truth, of which P(both maxima <= c) = (1 - exp(-c))^2 = .95 (Hansen
@@ -597,7 +623,7 @@ def _profiles(game: _Game, family: Family, found: _ChoiceScore) -> dict[str, Int
         def worse(value: float, s: Any = s, loss: Any = loss) -> float:
             return float(loss({**found.searched, s.name: value}) * game.n_rounds)
 
-        most = worse(estimate) + (_STEPS if found.link.temperature == 0 else _CHI2)
+        most = worse(estimate) + (_STEPS if found.link.temperature < _GRADED else CHI2)
         bounds = [_edge(worse, most, estimate, end) for end in (s.grid[0], s.grid[-1])]
         intervals[s.name] = Interval(estimate, *bounds)
     return intervals

@@ -32,11 +32,11 @@ _KEPT: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "majority_window": {"gain": _FEW_GAINS, "window": (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)},
     "stopped_majority": {"gain": _FEW_GAINS, "last": (3.0, 5.0, 10.0, 20.0, 40.0)},
     "deaf_majority": {"gain": _FEW_GAINS, "expert": (1, 2, 3, 4, 5, 6), "hears": (SILENT,)},
-    "sigmoid_vote": {"gain": (0.03, 0.1, 0.3, 1.0)},
+    "sigmoid_vote": {"gain": (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)},
     "follow_the_leader": {},
     "follow_previous_winners": {},
     "majority_vote": {},
-    "fixed_vote": {"accuracy": (0.1, 0.4, 0.6, 0.9)},
+    "fixed_vote": {"accuracy": (1e-6, 0.1, 0.4, 0.6, 0.9, 1 - 1e-6)},
 }
 """Family -> the values that its parameters are searched over."""
 _LIMITS = ("follow_the_leader", "follow_previous_winners")

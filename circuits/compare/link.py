@@ -1,0 +1,153 @@
+r"""How a distribution over outcomes becomes choices: one temperature and one lapse rate, and what follows for players.
+
+A player who holds a distribution :math:`p` over K outcomes, and announces one of them, makes a choice with::
+
+    q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
+
+Rounds in which all outcomes are alike go by how often each was chosen in such rounds. A temperature can be told from a
+lapse where p is graded, and only there: where p is certain in every round, T is 0, and where the distribution has a
+temperature of its own, T is 1. A lapse is 0 unless it saves :data:`CHI2` nats in all.
+
+A player of q draws each choice from it, given what was seen until then: what such players would do is known in closed
+form (:func:`own_players`), also where a choice changes what is seen next, for the recorded rounds are held as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from circuits.compare.fitting import Array
+from interp.statistics import Interval
+
+CHI2 = 3.841 / 2
+"""Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
+_GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+_RANGE = np.log([0.05, 100.0])
+"""Temperatures beside which a lapse is searched first, and logarithms of the bounds of all that are searched."""
+_CERTAIN, _TIED, _BISECTIONS = 1e-12, 1e-12, 14
+
+
+@dataclass(frozen=True)
+class Link:
+    """Lapse rate, temperature, and P(each outcome) where all are alike."""
+
+    lapse: float
+    temperature: float
+    tied: Array
+
+    def probabilities(self, p: Array) -> Array:
+        """P(each choice) of distributions ``p [..., outcome]``."""
+        if self.temperature == 0:
+            power = _top(p).astype(np.float64)
+        else:
+            power = np.power(np.maximum(p, _CERTAIN) / p.max(-1, keepdims=True), 1 / self.temperature)
+        q = self.lapse / p.shape[-1] + (1 - self.lapse) * power / power.sum(-1, keepdims=True)
+        return np.where(_is_tied(p)[..., None], self.tied, q)
+
+    def spread(self, n: int) -> Link:
+        """The link with half a departure in the n choices that it was fitted to: none was seen, one may come."""
+        return replace(self, lapse=max(self.lapse, 1 / (n + 2)))
+
+    def preferred(self, p: Array) -> NDArray[np.int64]:
+        """The likeliest outcome, -1 where several are and the link prefers none."""
+        top = _top(np.where(_is_tied(p)[..., None], self.tied, p))
+        return np.where(top.sum(-1) == 1, top.argmax(-1), -1 if p.shape[-1] > 1 else 0)
+
+
+def nats_of(q: Array, choices: NDArray[np.int64]) -> Array:
+    """What each choice loses, ``[episode, round]``, of ``q [episode, round, outcome]``."""
+    return np.asarray(-np.log(np.take_along_axis(q, choices[..., None], -1)[..., 0]))
+
+
+def _top(p: Array) -> NDArray[np.bool_]:
+    return np.asarray(p >= p.max(-1, keepdims=True) - _TIED)
+
+
+def _is_tied(p: Array) -> NDArray[np.bool_]:
+    return np.ptp(p, axis=-1) < _TIED
+
+
+def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], tempers: bool) -> tuple[float, Link]:
+    """The link of least loss, in nats a round where ``use [episode, round]``, and that loss, with what a lapse costs.
+
+    ``tempers`` says that p has a temperature of its own.
+    """
+    given, chosen = p[use], choices[use]
+    n = given.shape[-1]
+    tied = _is_tied(given)
+    alike = (np.bincount(chosen[tied], minlength=n) + 1.0) / (tied.sum() + n)
+    asked, rows = given[~tied], chosen[~tied][:, None]
+    logs, top = np.log(np.maximum(asked, _CERTAIN)), _top(asked)
+    behind = logs - np.take_along_axis(logs, rows, -1)
+    likeliest = np.take_along_axis(top, rows, -1)[:, 0] / top.sum(-1)
+
+    def made(temperature: float) -> Array:
+        return 1 / np.exp(behind / temperature).sum(-1) if temperature else likeliest
+
+    def nats(lapse: float, temperature: float) -> float:
+        return float(-np.log(lapse / n + (1 - lapse) * made(temperature)).sum())
+
+    def sharpened(lapse: float) -> float:
+        options = {"bounds": _RANGE, "method": "bounded", "options": {"xatol": 2e-3}}
+        return float(np.exp(optimize.minimize_scalar(lambda log: nats(lapse, float(np.exp(log))), **options).x))
+
+    certain = bool((asked.max(-1, initial=0) >= 1 - _CERTAIN).all())
+    found = []
+    if not certain:
+        temperature = 1.0 if tempers else sharpened(0.0)
+        found.append((nats(0.0, temperature), 0.0, temperature))
+    if likeliest.min(initial=1.0) > 0 and not tempers:
+        found.append((nats(0.0, 0.0), 0.0, 0.0))
+    least, _, temperature = min(found, default=(np.inf, 0.0, 0.0))
+    if least > CHI2 and (not found or ((1 / n - made(temperature)) / made(temperature)).sum() > 0):
+        grid = (1.0,) if tempers else (0.0,) if certain else _GRID
+        several = np.stack([made(at) for at in grid])
+        lapses = _lapses(several, n)
+        best = int(-np.log(lapses[:, None] / n + (1 - lapses[:, None]) * several).sum(1).argmin())
+        lapse, temperature = float(lapses[best]), grid[best]
+        if temperature and not tempers:
+            temperature = sharpened(lapse)
+            lapse = float(_lapses(made(temperature)[None], n)[0])
+        found.append((nats(lapse, temperature) + CHI2, lapse, temperature))
+    least, lapse, temperature = min(found)
+    return (least - float(np.log(alike[chosen[tied]]).sum())) / len(chosen), Link(lapse, temperature, alike)
+
+
+def _lapses(made: Array, n: int) -> Array:
+    """The lapse rate of greatest likelihood for each row of probabilities ``made [temperature, choice]`` among n.
+
+    By bisection, for the log-likelihood is concave in it.
+    """
+    low, high = np.zeros(len(made)), np.ones(len(made))
+    for _ in range(_BISECTIONS):
+        middle = ((low + high) / 2)[:, None]
+        slope = ((1 / n - made) / (middle / n + (1 - middle) * made)).sum(1)
+        low, high = np.where(slope > 0, middle[:, 0], low), np.where(slope > 0, high, middle[:, 0])
+    return np.asarray((low + high) / 2)
+
+
+def lapse_interval(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], link: Link) -> Interval:
+    """The lapse with its 95 % profile likelihood interval, the temperature held where it is."""
+    lapses, whole = np.linspace(0, 1, 201), replace(link, lapse=0.0).probabilities(p)
+    given = ~_is_tied(p) & use
+    chance = np.take_along_axis(whole, choices[..., None], -1)[..., 0][given]
+    with np.errstate(divide="ignore"):
+        lost = np.array([-np.log(at / p.shape[-1] + (1 - at) * chance).sum() for at in (link.lapse, *lapses)])
+    held = lapses[lost[1:] <= lost[0] + CHI2]
+    return Interval(link.lapse, min(held.min(initial=1), link.lapse), max(held.max(initial=0), link.lapse))
+
+
+def own_players(q: Array, x: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tuple[float, float, float]:
+    """The mean of ``x [episode, round, outcome]`` over the choices where ``use``, and the same of players of ``q``.
+
+    The first is the player's; then the mean and the standard deviation over players of ``q``. NaN where there are none.
+    """
+    if not use.any():
+        return (np.nan,) * 3
+    seen, mean = np.take_along_axis(x, choices[..., None], -1)[..., 0][use].mean(), (q * x).sum(-1)[use]
+    spread = np.maximum((q * np.square(x)).sum(-1)[use] - np.square(mean), 0).sum() ** 0.5 / use.sum()
+    return float(seen), float(mean.mean()), float(spread)
