@@ -521,15 +521,12 @@ class Searched:
             whole numbers.
         enters: keys of the variables whose equations it enters; all of them, where none is named. A fit computes again
             what depends on these: a parameter that only the prediction reads costs no second run of the state.
-        tempers: whether it says how sharply the algorithm chooses, as a temperature does: a fit to choices then has no
-            temperature of its own.
     """
 
     name: str
     grid: tuple[float, ...]
     kind: Literal["real", "choice"] = "real"
     enters: tuple[str, ...] = ()
-    tempers: bool = False
 
     def __post_init__(self) -> None:
         rising = all(isinstance(a, int | float) and math.isfinite(a) for a in self.grid)
@@ -548,6 +545,8 @@ class Family:
         memoryless: whether its algorithms keep nothing from round to round, so that any learner should do better.
         extends: key of the family that it adds something to and can imitate, such as a memory that fades. The simpler
             one stands unless the extension explains much more; they are no rivals of each other.
+        tempered: whether its parameters say how sharply it chooses, as an inverse temperature does: a fit to choices
+            then has no temperature of its own.
     """
 
     key: str
@@ -556,11 +555,7 @@ class Family:
     searched: tuple[Searched, ...] = ()
     memoryless: bool = False
     extends: str = ""
-
-    @property
-    def tempers(self) -> bool:
-        """Whether one of its parameters says how sharply it chooses."""
-        return any(s.tempers for s in self.searched)
+    tempered: bool = False
 
 
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:

@@ -1,35 +1,38 @@
 r"""Which algorithm explains what a player chooses, where choices are all that is seen of it.
 
-:func:`explain_choices` is :func:`~circuits.compare.algorithm.explain` with another link: the player, such as a language
-model, announces an outcome each round and no probabilities. A family's distribution :math:`p` over K outcomes becomes
-the probability of a choice by a temperature and a lapse rate::
+:func:`explain_choices` is :func:`~circuits.compare.algorithm.explain` with another link: the player, a person or a
+language model, announces an outcome each round and no probabilities. A family's distribution becomes the probability of
+a choice by a temperature and a lapse rate (:mod:`circuits.compare.link`). These and the family's parameters are fitted
+on every other unit, and scored on those left, then the other way round: every loss is *held out*, in nats a round. The
+units, which intervals draw whole, are participants, episodes where no participants are known, or stretches of fewer
+than eight episodes. A player may also *switch* at a round from one family to another, which is asked of the best few.
 
-    q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
+That a family explains the choices is calibrated by its own simulated players, who choose by the fitted parameters and
+link in the rounds that were recorded: where a choice changes what is seen next, it is what the real player saw. It
+needs all of these, each by its whole 95 % interval:
 
-Rounds in which all outcomes are alike go by how often each was chosen in such rounds. Lapse (by maximum likelihood),
-temperature (of :data:`_TEMPERATURES`) and the family's parameters are fitted on every other episode, and scored on
-those left, then the other way round: every loss is *held out*, in nats a round. A player may also *switch* at a round
-from one family to another, which is asked of the best few.
+- the family loses less than the best guess without a memory, and less than the best family of another group;
+- in the rounds where it and that guess prefer different outcomes, the player does what the family says as often as its
+  own players do, within :data:`_OTHERWISE`; a soft chooser agrees seldom, and so do they;
+- own players save beside every family that was asked what the player saves, within :data:`_UNLIKE` of what a memory is
+  worth, and surely within :data:`_SURELY_UNLIKE`: who follows another algorithm is better explained where that says so;
+- the player guesses in at most :data:`_LAPSE` of the rounds, for a high lapse explains any noise.
 
-That a family explains the choices needs all of these, each by its 95 % interval over episodes:
-
-- in the rounds where it and the best guess without a memory prefer different outcomes, the player does what the family
-  says at least :data:`_AGREES` of the time;
-- it loses less than that guess, and less than the best family of another group.
+Own players are those of the held-out fits, in closed form. Refits of simulated players would add the error of the fits;
+beside families that are close it is a few hundredths of the memory's worth in 1,000 choices.
 
 Within a group (families that extend one another) the one with fewest parameters is taken of those that may lose no more
-than :data:`_WORTH` beyond the best; it is undecided where a larger one may save :data:`_UNKNOWN`. Both are shares of
-what a memory is worth to this player, the nats a round that the best family saves over the best guess without one: a
-player who departs from its algorithm in one round of ten halves that worth, and with it every difference between
-families.
+than :data:`_WORTH` beyond the best, or whose own players would lose as much more by luck; it is undecided where a
+larger one may save :data:`_UNKNOWN`. Both are shares of what a memory is worth to this player, the nats a round that
+the best family saves over the best guess without one: a player who departs from its algorithm in one round of ten
+halves that worth, and with it every difference between families.
 
-That a player *chooses as a machine does* needs that it does what the machine prefers in at least :data:`_AGREES` of the
-rounds where the machine and the best guess without a memory prefer different outcomes, that the machine's predictions,
-through a link of their own, lose less than that guess and than an untrained copy's, and that no family saves
-:data:`_LEFT` nats a round beyond them. Without an untrained copy it is undecided.
+That a player *chooses as a machine does* needs the same of the machine's predictions, through a link of their own, with
+an untrained copy in the place of the other family, and that no family saves :data:`_LEFT` nats a round beyond them.
+Without an untrained copy it is undecided.
 
-What this is NOT: evidence of how a player computes. Noise and another algorithm that nobody thought of look alike: a
-player who departs from every family in one round of five is not named.
+What this is NOT: evidence of how a player computes, or of another algorithm that nobody thought of and that departs
+from a family's players by less than the thresholds.
 
 :func:`behaviour` takes runs of language models (:mod:`interp.llm`) and asks :func:`explain_choices` for each model,
 condition and regime. Choices that fit an algorithm do not show that a model holds weights.
@@ -65,9 +68,10 @@ from interp.tasks.experts.players import player_families
 
 _OTHERWISE = 0.1
 """Most by which the share of telling rounds in which a player agrees may differ from that of a family's own players."""
-_UNLIKE = 0.2
+_UNLIKE, _SURELY_UNLIKE = 0.15, 0.05
 """Most by which what a player saves beside any family may differ from what own players save, as a share of what a
-memory is worth: win stay, lose shift, which no family is, differs from the closest family's players by .2 and more."""
+memory is worth, and most by which it may surely do so. Win stay, lose shift, which no family is, differs from the
+closest family's players by .11 to .27, on 90 instances surely by .06."""
 _LAPSE = 0.3
 """Most of the rounds in which a player may guess: between one departure in ten rounds (.2 of two outcomes) and one in
 five (.4), beyond which an algorithm that nobody thought of and a lapse look alike."""
@@ -81,8 +85,6 @@ _UNKNOWN = 0.025
 """Share of the memory's worth that a larger family of the group might save, by its interval, beyond which the name is
 undecided: half of what Weighted Majority (eta .5) saves over follow the leader in the regime that tells them apart
 least (.05 and more without noise, .03 to .04 with one round of ten wrong)."""
-_GRADED = 0.25
-"""A temperature below which a parameter moves choices one by one."""
 _LEFT = 0.02
 """Nats a round that a family might save beyond a machine."""
 _REFINED = 2
@@ -90,6 +92,8 @@ _REFINED = 2
 _SWITCH_SAVES = 0.004
 """Nats a round that a switch must save, fitted to all choices, to be asked at all."""
 _SWITCHES = "switches"
+_FEWEST_CHOICES, _STRETCHES = 32, 8
+"""Choices that a fit needs; how many episodes count as units, or else into how many stretches each of them is cut."""
 _BAND = 1.96
 """Standard deviations on both sides that hold 95 % of own players."""
 _ANYTHING = 1e-9
@@ -104,7 +108,7 @@ class _ChoiceScore:
         group: key of the family that it extends, or its own; ``size``: how many parameters were searched.
         searched: parameters by name, fitted on all episodes; ``link``: with this link.
         q: held out, the probability of each choice ``[episode, round, outcome]``; ``losses``: what the player's lose
-            by it, nats in all rounds of each episode ``[episode]``.
+            by it, nats ``[episode, round]``, 0 where there is no choice.
         prefers: the outcome that it holds likeliest, held out, ``[episode, round]``; -1 where several are.
     """
 
@@ -143,14 +147,11 @@ class _Own:
         own = replace(own, unit="share of telling rounds", needs_control=False)
         rest = {f"saved beside {self.family} and by its own players": (self.unlike, _UNLIKE, "share of memory")}
         rest |= {"lapse": (self.lapse, _LAPSE, "share of rounds")}
-        saves = [
-            replace(
-                own, number=nats, threshold=_ANYTHING, side="above", unit="nats a round", is_share=False, about=name
-            )
-            for name, nats in ((f"saved beside {name}", nats) for name, nats in saved.items())
-        ]
+        save = replace(own, threshold=_ANYTHING, side="above", unit="nats a round", is_share=False)
+        saves = [replace(save, number=nats, about=f"saved beside {name}") for name, nats in saved.items()]
         others = [replace(own, number=n, threshold=at, unit=u, about=about) for about, (n, at, u) in rest.items()]
-        return [*saves, own, *others]
+        surely = replace(others[0], number=Interval(*[self.unlike.low] * 3), threshold=_SURELY_UNLIKE, refuted=_UNLIKE)
+        return [*saves, own, surely, *others]
 
 
 @dataclass(frozen=True)
@@ -298,17 +299,16 @@ def explain_choices(
     wanted = (len(episodes), episodes.n_rounds)
     require(chosen.shape == wanted, f"choices must be [episode, round] = {wanted}, got shape {chosen.shape}")
     require(task.kind == "classes", f"{task.name} predicts real numbers; choices are of outcomes")
+    chosen = np.where(episodes.counted, chosen, np.nan)
     known = chosen[~np.isnan(chosen)]
     require(
         known.size > 0 and bool((known == known.astype(int)).all() and (known >= 0).all()),
         "choices must be outcomes 0, 1, ..., or NaN, and not all of them NaN",
     )
-    played = ~np.isnan(chosen).all(1)
     require(
-        int(played.sum()) >= 4,
-        f"a fit to choices needs at least 4 episodes with choices, got {int(played.sum())}; play more instances",
+        known.size >= _FEWEST_CHOICES, f"a fit needs at least {_FEWEST_CHOICES} choices, got {known.size}; play more"
     )
-    rows = np.flatnonzero(played)
+    rows = np.flatnonzero(~np.isnan(chosen).all(1))
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
     game = _Game(episodes.select(rows), chosen[rows], task.data.first_asked)
@@ -340,10 +340,14 @@ class _Game:
         self.choices = np.where(self.known, asked, 0).astype(np.int64)
         self._predicted: dict[str, Distributions] = {}
         self._kept: dict[tuple[Any, ...], Array] = {}
-        half = np.arange(len(asked)) % 2 == 0
-        self.folds = (half, ~half)
+        self._units = _units(episodes, self.known)
+        self.folds = (self._units % 2 == 0, self._units % 2 == 1)
         self.n_rounds = int(self.known.sum())
         self.rounds = np.ones_like(self.known)
+
+    def per_unit(self, values: NDArray[Any]) -> Array:
+        """The sum of ``values [episode, round]`` over the known choices of each unit that is drawn whole."""
+        return np.asarray(np.bincount(self._units[self.known], np.asarray(values, np.float64)[self.known]), np.float64)
 
     def predicted(self, family: Family, parameters: Mapping[str, float]) -> Array:
         """``[episode, asked round, outcome]``."""
@@ -361,20 +365,29 @@ class _Game:
     def within(self, rounds: slice, fold: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The known choices of a fold in some rounds, ``[episode, round]``."""
         use = np.zeros_like(self.known)
-        use[fold, rounds] = self.known[fold, rounds]
+        use[:, rounds] = (self.known & fold)[:, rounds]
         return use
 
     def loss(self, family: Family, use: NDArray[np.bool_]) -> Callable[[Mapping[str, float]], float]:
         """The least loss of a member over links, nats a round where ``use [episode, round]``."""
-        return lambda parameters: self.linked(self.predicted(family, parameters), use, family.tempers)[0]
+        return lambda parameters: self.linked(self.predicted(family, parameters), use, family.tempered)[0]
 
-    def linked(self, p: Array, use: NDArray[np.bool_], tempers: bool = False) -> tuple[float, Link]:
+    def linked(self, p: Array, use: NDArray[np.bool_], tempered: bool = False) -> tuple[float, Link]:
         """The least loss over links, nats a round where ``use [episode, round]``, and the link that has it."""
-        return fitted_link(p, self.choices, use, tempers)
+        return fitted_link(p, self.choices, use, tempered)
 
     def lost(self, q: Array) -> Array:
         """Nats of every known choice ``[episode, round]``, 0 where there is none."""
         return nats_of(q, self.choices) * self.known
+
+
+def _units(episodes: Any, known: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What is drawn whole, and fitted or scored whole: participants, else episodes, else stretches of few episodes."""
+    (n, rounds), names = known.shape, episodes.participants
+    if names is not None and len(np.unique(names)) > 1:
+        return np.broadcast_to(np.unique(names, return_inverse=True)[1][:, None], known.shape)
+    stretch = np.arange(rounds) * _STRETCHES // rounds if n < _STRETCHES else np.zeros(rounds, int)
+    return np.arange(n)[:, None] + n * stretch
 
 
 def _best_of_grid(game: _Game, family: Family, use: NDArray[np.bool_]) -> tuple[float, dict[str, float]]:
@@ -388,7 +401,7 @@ def _fitted(game: _Game, family: Family, use: NDArray[np.bool_]) -> dict[str, fl
 
 
 def _held_out(
-    game: _Game, fitted: Callable[[NDArray[np.bool_]], Array], tempers: bool = False
+    game: _Game, fitted: Callable[[NDArray[np.bool_]], Array], tempered: bool = False
 ) -> tuple[Array, NDArray[np.int64]]:
     """Probabilities ``[episode, round, outcome]`` and preferred outcomes ``[episode, round]``, each half by the other.
 
@@ -396,9 +409,9 @@ def _held_out(
     """
     q, prefers = np.empty(0), np.zeros(game.choices.shape, np.int64)
     for fold in game.folds:
-        use = game.known & fold[:, None]
+        use = game.known & fold
         p = fitted(use)
-        link = game.linked(p, use, tempers)[1].spread(int(use.sum()))
+        link = game.linked(p, use, tempered)[1].spread(int(use.sum()))
         q = q if q.size else np.zeros_like(p)
         q[~fold], prefers[~fold] = link.probabilities(p)[~fold], link.preferred(p)[~fold]
     return q, prefers
@@ -410,10 +423,10 @@ def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _C
     def fitted(use: NDArray[np.bool_]) -> Array:
         return game.predicted(family, _fitted(game, family, use) if kept is None else kept)
 
-    q, prefers = _held_out(game, fitted, family.tempers)
+    q, prefers = _held_out(game, fitted, family.tempered)
     searched = _fitted(game, family, game.known) if kept is None else kept
-    link = game.linked(game.predicted(family, searched), game.known, family.tempers)[1]
-    group, lost = family.extends or family.key, game.lost(q).sum(1)
+    link = game.linked(game.predicted(family, searched), game.known, family.tempered)[1]
+    group, lost = family.extends or family.key, game.lost(q)
     size = sum(len(s.grid) > 1 for s in family.searched)
     return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, q, lost, prefers)
 
@@ -422,7 +435,7 @@ def _constant(game: _Game, n: int) -> _ChoiceScore:
     """The guess that is the same in every round: n outcomes as often as they are chosen."""
     alike = np.full((*game.choices.shape, n), 1 / n)
     q, prefers = _held_out(game, lambda use: alike)
-    link, lost = game.linked(alike, game.known)[1], game.lost(q).sum(1)
+    link, lost = game.linked(alike, game.known)[1], game.lost(q)
     return _ChoiceScore("constant", "a guess, the same in every round", "constant", True, 0, {}, link, q, lost, prefers)
 
 
@@ -438,7 +451,7 @@ def _switched(
     loses.
     """
     simple = [families[one.key] for one in scores if one.size <= 1 and one.key in families]
-    everything = np.ones(len(game.choices), bool)
+    everything = game.rounds
     if len(simple) < 2 or game.choices.shape[1] < 10:
         return []
     if _best_switch(game, simple, everything)[0] / game.n_rounds > least - _SWITCH_SAVES:
@@ -451,18 +464,19 @@ def _switched(
             use = game.within(rounds, fold)
             parameters = _fitted(game, family, use)
             p = game.predicted(family, parameters)
-            link = game.linked(p, use, family.tempers)[1]
+            link = game.linked(p, use, family.tempered)[1]
             parts.append((family, parameters, link))
             spread = link.spread(int(use.sum()))
-            q[~fold, rounds] = spread.probabilities(p)[~fold, rounds]
-            prefers[~fold, rounds] = link.preferred(p)[~fold, rounds]
+            scored = ~fold
+            scored[:, : rounds.start or 0] = scored[:, rounds.stop or scored.shape[1] :] = False
+            q[scored], prefers[scored] = spread.probabilities(p)[scored], link.preferred(p)[scored]
     (first, before, _), (second, after, _) = parts
     link = max((link for _, _, link in parts), key=lambda link: link.lapse)
     searched = {"round": float(at + game.first_asked + 1)}
     searched |= {f"{name} before": value for name, value in before.items()}
     searched |= {f"{name} after": value for name, value in after.items()}
     name = f"{first.name}, then {second.name}"
-    size, lost = 3 + len(before) + len(after), game.lost(q).sum(1)
+    size, lost = 3 + len(before) + len(after), game.lost(q)
     group = first.extends or first.key
     return [_ChoiceScore(_SWITCHES, name, group, False, size, searched, link, q, lost, prefers)]
 
@@ -477,8 +491,8 @@ def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_])
         use, by_family = game.within(part, fold), {}
         for family in simple:
             p = game.predicted(family, _best_of_grid(game, family, use)[1])
-            link = game.linked(p, use, family.tempers)[1].spread(int(use.sum()))
-            nats = game.lost(link.probabilities(p))[fold].sum(0)
+            link = game.linked(p, use, family.tempered)[1].spread(int(use.sum()))
+            nats = (game.lost(link.probabilities(p)) * fold).sum(0)
             by_family[family.key] = np.concatenate([[0.0], np.cumsum(nats)])
         lost.append(by_family)
     found = []
@@ -494,11 +508,11 @@ def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_])
 
 def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family], seed: int) -> ChoicePart:
     ranked = sorted(scores, key=lambda one: float(one.losses.sum()))
-    rounds = game.known.sum(1).astype(float)
+    rounds = game.per_unit(game.known)
 
     def less(one: _ChoiceScore, other: _ChoiceScore) -> Interval:
         """Nats a round by which ``one`` loses less than ``other``."""
-        return ratio_interval(other.losses - one.losses, rounds, seed=seed)
+        return ratio_interval(game.per_unit(other.losses - one.losses), rounds, seed=seed)
 
     def is_luck(one: _ChoiceScore, other: _ChoiceScore) -> bool:
         """Whether players of ``other`` could make ``one`` lose as much less as it does."""
@@ -521,16 +535,16 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
     def agreeing(use: NDArray[np.bool_]) -> Interval:
         counted = use & game.known & (closest.prefers >= 0)
         right = counted & (closest.prefers == game.choices)
-        return ratio_interval(right.sum(1), counted.sum(1), seed=seed)
+        return ratio_interval(game.per_unit(right), game.per_unit(counted), seed=seed)
 
     return ChoicePart(
         closest=closest.key,
         alone=alone,
         parameters=closest.searched,
         intervals=_profiles(game, families[closest.key], closest) if closest.key in families else {},
-        nats=ratio_interval(closest.losses, rounds, seed=seed),
+        nats=ratio_interval(game.per_unit(closest.losses), rounds, seed=seed),
         floor=floor.key,
-        floor_nats=ratio_interval(floor.losses, rounds, seed=seed),
+        floor_nats=ratio_interval(game.per_unit(floor.losses), rounds, seed=seed),
         agreement=agreeing(game.rounds),
         telling=agreeing(closest.prefers != floor.prefers),
         lead=lead,
@@ -587,19 +601,19 @@ def _simplest(
 
 def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, seed: int) -> _Beside:
     """A player beside a machine with predictions ``trained [episode, asked round, outcome]``, ``blank`` untrained."""
-    rounds, floor = game.known.sum(1).astype(float), part.scores[part.floor]
+    rounds, floor = game.per_unit(game.known), part.scores[part.floor]
     q, prefers = _held_out(game, lambda use: trained)
-    lost = game.lost(q).sum(1)
+    lost = game.per_unit(game.lost(q))
     best = min((one.losses for one in part.scores.values()), key=lambda losses: float(losses.sum()))
     counted = game.known & (prefers >= 0) & (prefers != floor.prefers)
-    telling = ratio_interval((counted & (prefers == game.choices)).sum(1), counted.sum(1), seed=seed)
+    right = counted & (prefers == game.choices)
+    telling = ratio_interval(game.per_unit(right), game.per_unit(counted), seed=seed)
     over_untrained = NO_NUMBER
     if blank is not None:
-        over_untrained = ratio_interval(
-            game.lost(_held_out(game, lambda use: blank)[0]).sum(1) - lost, rounds, seed=seed
-        )
-    over_floor = ratio_interval(floor.losses - lost, rounds, seed=seed)
-    left = ratio_interval(lost - best, rounds, seed=seed)
+        untrained = game.per_unit(game.lost(_held_out(game, lambda use: blank)[0]))
+        over_untrained = ratio_interval(untrained - lost, rounds, seed=seed)
+    over_floor = ratio_interval(game.per_unit(floor.losses) - lost, rounds, seed=seed)
+    left = ratio_interval(lost - game.per_unit(best), rounds, seed=seed)
     lapse = lapse_interval(trained, game.choices, game.known, game.linked(trained, game.known)[1])
     own = _own(game, q, prefers, lapse, list(part.scores.values()), floor, over_floor.estimate)
     return _Beside(telling, over_floor, over_untrained, left, own)
@@ -623,7 +637,7 @@ def _profiles(game: _Game, family: Family, found: _ChoiceScore) -> dict[str, Int
         def worse(value: float, s: Any = s, loss: Any = loss) -> float:
             return float(loss({**found.searched, s.name: value}) * game.n_rounds)
 
-        most = worse(estimate) + (_STEPS if found.link.temperature < _GRADED else CHI2)
+        most = worse(estimate) + (_STEPS if found.link.temperature == 0 else CHI2)
         bounds = [_edge(worse, most, estimate, end) for end in (s.grid[0], s.grid[-1])]
         intervals[s.name] = Interval(estimate, *bounds)
     return intervals

@@ -26,8 +26,11 @@ from interp.statistics import Interval
 CHI2 = 3.841 / 2
 """Half the 95 % point of chi-squared with one degree of freedom: how many nats a parameter may cost in all."""
 _GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
-_RANGE = np.log([0.05, 100.0])
-"""Temperatures beside which a lapse is searched first, and logarithms of the bounds of all that are searched."""
+_RANGE = np.log([0.25, 100.0])
+"""Temperatures beside which a lapse is searched first, and logarithms of the bounds of all that are searched but 0."""
+_MISSED = 0.01
+"""Least lapse of who takes the likeliest outcome, held out: a parameter that is found a little off misses a choice,
+which must not decide between families."""
 _CERTAIN, _TIED, _BISECTIONS = 1e-12, 1e-12, 14
 
 
@@ -50,7 +53,7 @@ class Link:
 
     def spread(self, n: int) -> Link:
         """The link with half a departure in the n choices that it was fitted to: none was seen, one may come."""
-        return replace(self, lapse=max(self.lapse, 1 / (n + 2)))
+        return replace(self, lapse=max(self.lapse, 1 / (n + 2), 0.0 if self.temperature else _MISSED))
 
     def preferred(self, p: Array) -> NDArray[np.int64]:
         """The likeliest outcome, -1 where several are and the link prefers none."""
@@ -71,10 +74,10 @@ def _is_tied(p: Array) -> NDArray[np.bool_]:
     return np.ptp(p, axis=-1) < _TIED
 
 
-def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], tempers: bool) -> tuple[float, Link]:
+def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], tempered: bool) -> tuple[float, Link]:
     """The link of least loss, in nats a round where ``use [episode, round]``, and that loss, with what a lapse costs.
 
-    ``tempers`` says that p has a temperature of its own.
+    ``tempered`` says that p has a temperature of its own.
     """
     given, chosen = p[use], choices[use]
     n = given.shape[-1]
@@ -97,19 +100,19 @@ def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], te
 
     certain = bool((asked.max(-1, initial=0) >= 1 - _CERTAIN).all())
     found = []
-    if not certain:
-        temperature = 1.0 if tempers else sharpened(0.0)
+    if tempered or not certain:
+        temperature = 1.0 if tempered else sharpened(0.0)
         found.append((nats(0.0, temperature), 0.0, temperature))
-    if likeliest.min(initial=1.0) > 0 and not tempers:
+    if likeliest.min(initial=1.0) > 0 and not tempered:
         found.append((nats(0.0, 0.0), 0.0, 0.0))
     least, _, temperature = min(found, default=(np.inf, 0.0, 0.0))
     if least > CHI2 and (not found or ((1 / n - made(temperature)) / made(temperature)).sum() > 0):
-        grid = (1.0,) if tempers else (0.0,) if certain else _GRID
+        grid = (1.0,) if tempered else (0.0,) if certain else _GRID
         several = np.stack([made(at) for at in grid])
         lapses = _lapses(several, n)
         best = int(-np.log(lapses[:, None] / n + (1 - lapses[:, None]) * several).sum(1).argmin())
         lapse, temperature = float(lapses[best]), grid[best]
-        if temperature and not tempers:
+        if temperature and not tempered:
             temperature = sharpened(lapse)
             lapse = float(_lapses(made(temperature)[None], n)[0])
         found.append((nats(lapse, temperature) + CHI2, lapse, temperature))

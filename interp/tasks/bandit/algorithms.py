@@ -239,7 +239,7 @@ def families() -> tuple[Family, ...]:
 
     def of(make: Callable[..., Algorithm], *searched: Searched, base: str = "", memoryless: bool = False) -> Family:
         known = make()
-        return Family(known.key, known.name, make, searched, memoryless, base)
+        return Family(known.key, known.name, make, searched, memoryless, base, tempered=True)
 
     def read(name: str, grid: tuple[float, ...]) -> Searched:
         return Searched(name, grid, enters=("logits",))

@@ -238,8 +238,10 @@ def families() -> tuple[Family, ...]:
         of(majority_window, Searched("window", _ROUNDS), recent_gains, base="weighted_majority"),
         of(stopped_majority, ends, few_gains, base="weighted_majority"),
         of(deaf_majority, *unheard, few_gains, base="weighted_majority"),
-        of(sigmoid_vote, Searched("gain", _GAINS, enters=("log_odds",), tempers=True)),
+        replace(of(sigmoid_vote, Searched("gain", _GAINS, enters=("log_odds",))), tempered=True),
         *map(of, (algorithms.follow_the_leader, algorithms.follow_previous_winners)),
         of(algorithms.majority_vote, memoryless=True),
-        of(fixed_vote, Searched("accuracy", accuracies, enters=("prediction",), tempers=True), memoryless=True),
+        replace(
+            of(fixed_vote, Searched("accuracy", accuracies, enters=("prediction",)), memoryless=True), tempered=True
+        ),
     )

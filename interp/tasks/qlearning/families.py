@@ -125,6 +125,7 @@ def _family(
         ),
         (*searched, *acts),
         extends=extends,
+        tempered=not extends,
     )
 
 
