@@ -107,8 +107,8 @@ class _ChoiceScore:
     Attributes:
         group: key of the family that it extends, or its own; ``size``: how many parameters were searched.
         searched: parameters by name, fitted on all episodes; ``link``: with this link.
-        q: held out, the probability of each choice ``[episode, round, outcome]``; ``losses``: what the player's lose
-            by it, nats ``[episode, round]``, 0 where there is no choice.
+        q: held out, the probability of each choice ``[episode, round, outcome]``, and ``own``: by which its own players
+            choose; ``losses``: what the player's lose by q, nats ``[episode, round]``, 0 where there is no choice.
         prefers: the outcome that it holds likeliest, held out, ``[episode, round]``; -1 where several are.
     """
 
@@ -120,6 +120,7 @@ class _ChoiceScore:
     searched: Mapping[str, float]
     link: Link
     q: Array = field(repr=False)
+    own: Array = field(repr=False)
     losses: Array = field(repr=False)
     prefers: NDArray[np.int64] = field(repr=False)
 
@@ -402,19 +403,20 @@ def _fitted(game: _Game, family: Family, use: NDArray[np.bool_]) -> dict[str, fl
 
 def _held_out(
     game: _Game, fitted: Callable[[NDArray[np.bool_]], Array], tempered: bool = False
-) -> tuple[Array, NDArray[np.int64]]:
-    """Probabilities ``[episode, round, outcome]`` and preferred outcomes ``[episode, round]``, each half by the other.
+) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Probabilities ``[episode, round, outcome]``, those of own players, and preferred outcomes, by the other half.
 
     ``fitted`` gives predictions that were fitted to the choices of a mask ``[episode, round]``.
     """
-    q, prefers = np.empty(0), np.zeros(game.choices.shape, np.int64)
+    q, own, prefers = np.empty(0), np.empty(0), np.zeros(game.choices.shape, np.int64)
     for fold in game.folds:
         use = game.known & fold
         p = fitted(use)
-        link = game.linked(p, use, tempered)[1].spread(int(use.sum()))
-        q = q if q.size else np.zeros_like(p)
-        q[~fold], prefers[~fold] = link.probabilities(p)[~fold], link.preferred(p)[~fold]
-    return q, prefers
+        link, n = game.linked(p, use, tempered)[1], int(use.sum())
+        q, own = (q, own) if q.size else (np.zeros_like(p), np.zeros_like(p))
+        q[~fold], own[~fold] = (link.spread(n, missed).probabilities(p)[~fold] for missed in (True, False))
+        prefers[~fold] = link.preferred(p)[~fold]
+    return q, own, prefers
 
 
 def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _ChoiceScore:
@@ -423,20 +425,20 @@ def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _C
     def fitted(use: NDArray[np.bool_]) -> Array:
         return game.predicted(family, _fitted(game, family, use) if kept is None else kept)
 
-    q, prefers = _held_out(game, fitted, family.tempered)
+    q, own, prefers = _held_out(game, fitted, family.tempered)
     searched = _fitted(game, family, game.known) if kept is None else kept
     link = game.linked(game.predicted(family, searched), game.known, family.tempered)[1]
     group, lost = family.extends or family.key, game.lost(q)
     size = sum(len(s.grid) > 1 for s in family.searched)
-    return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, q, lost, prefers)
+    return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, q, own, lost, prefers)
 
 
 def _constant(game: _Game, n: int) -> _ChoiceScore:
     """The guess that is the same in every round: n outcomes as often as they are chosen."""
     alike = np.full((*game.choices.shape, n), 1 / n)
-    q, prefers = _held_out(game, lambda use: alike)
-    link, lost = game.linked(alike, game.known)[1], game.lost(q)
-    return _ChoiceScore("constant", "a guess, the same in every round", "constant", True, 0, {}, link, q, lost, prefers)
+    *q, prefers = _held_out(game, lambda use: alike)
+    link, lost, name = game.linked(alike, game.known)[1], game.lost(q[0]), "a guess, the same in every round"
+    return _ChoiceScore("constant", name, "constant", True, 0, {}, link, *q, lost, prefers)
 
 
 # One algorithm, then another.
@@ -456,7 +458,8 @@ def _switched(
         return []
     if _best_switch(game, simple, everything)[0] / game.n_rounds > least - _SWITCH_SAVES:
         return []
-    q, prefers = np.zeros_like(scores[0].q), np.zeros(game.choices.shape, np.int64)
+    q, own = np.zeros_like(scores[0].q), np.zeros_like(scores[0].q)
+    prefers = np.zeros(game.choices.shape, np.int64)
     for fold in (*game.folds, everything):
         _, at, *two = _best_switch(game, simple, fold)
         parts = []
@@ -466,10 +469,11 @@ def _switched(
             p = game.predicted(family, parameters)
             link = game.linked(p, use, family.tempered)[1]
             parts.append((family, parameters, link))
-            spread = link.spread(int(use.sum()))
+            n = int(use.sum())
             scored = ~fold
             scored[:, : rounds.start or 0] = scored[:, rounds.stop or scored.shape[1] :] = False
-            q[scored], prefers[scored] = spread.probabilities(p)[scored], link.preferred(p)[scored]
+            q[scored], own[scored] = (link.spread(n, missed).probabilities(p)[scored] for missed in (True, False))
+            prefers[scored] = link.preferred(p)[scored]
     (first, before, _), (second, after, _) = parts
     link = max((link for _, _, link in parts), key=lambda link: link.lapse)
     searched = {"round": float(at + game.first_asked + 1)}
@@ -478,7 +482,7 @@ def _switched(
     name = f"{first.name}, then {second.name}"
     size, lost = 3 + len(before) + len(after), game.lost(q)
     group = first.extends or first.key
-    return [_ChoiceScore(_SWITCHES, name, group, False, size, searched, link, q, lost, prefers)]
+    return [_ChoiceScore(_SWITCHES, name, group, False, size, searched, link, q, own, lost, prefers)]
 
 
 def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:
@@ -491,7 +495,7 @@ def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_])
         use, by_family = game.within(part, fold), {}
         for family in simple:
             p = game.predicted(family, _best_of_grid(game, family, use)[1])
-            link = game.linked(p, use, family.tempered)[1].spread(int(use.sum()))
+            link = game.linked(p, use, family.tempered)[1].spread(int(use.sum()), missed=True)
             nats = (game.lost(link.probabilities(p)) * fold).sum(0)
             by_family[family.key] = np.concatenate([[0.0], np.cumsum(nats)])
         lost.append(by_family)
@@ -516,7 +520,7 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
 
     def is_luck(one: _ChoiceScore, other: _ChoiceScore) -> bool:
         """Whether players of ``other`` could make ``one`` lose as much less as it does."""
-        seen, own, spread = own_players(other.q, np.log(one.q / other.q), game.choices, game.known)
+        seen, own, spread = own_players(other.own, np.log(one.q / other.q), game.choices, game.known)
         return seen <= own + _CHANCE * spread
 
     best, floor = ranked[0], next(one for one in ranked if one.memoryless)
@@ -550,7 +554,7 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
         lead=lead,
         over_floor=over_floor,
         runner_up=rival.key,
-        own=_own(game, closest.q, closest.prefers, lapse, ranked, floor, over_floor.estimate),
+        own=_own(game, closest.q, closest.own, closest.prefers, lapse, ranked, floor, over_floor.estimate),
         scores={one.key: one for one in ranked},
     )
 
@@ -558,17 +562,21 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
 def _own(
     game: _Game,
     q: Array,
+    chances: Array,
     prefers: NDArray[np.int64],
     lapse: Interval,
     scores: Sequence[_ChoiceScore],
     floor: _ChoiceScore,
     memory: float,
 ) -> _Own:
-    """The player beside players of ``q``, who lapse so often; ``memory`` is what a memory is worth, nats a round."""
+    """The player beside players of ``chances``, who lapse so often, by what ``q`` saves beside every other score.
+
+    ``memory`` is what a memory is worth, nats a round.
+    """
 
     def apart(x: Array, use: NDArray[np.bool_], worth: float = 1.0) -> tuple[Interval, Interval]:
         """What own players give, and by how much the player differs, as a share of ``worth``."""
-        seen, own, spread = own_players(q, x, game.choices, use)
+        seen, own, spread = own_players(chances, x, game.choices, use)
         gap, half = abs(seen - own) / worth, _BAND * spread
         return Interval(own, own - half, own + half), Interval(gap, max(gap - half / worth, 0.0), gap + half / worth)
 
@@ -602,7 +610,7 @@ def _simplest(
 def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, seed: int) -> _Beside:
     """A player beside a machine with predictions ``trained [episode, asked round, outcome]``, ``blank`` untrained."""
     rounds, floor = game.per_unit(game.known), part.scores[part.floor]
-    q, prefers = _held_out(game, lambda use: trained)
+    q, own, prefers = _held_out(game, lambda use: trained)
     lost = game.per_unit(game.lost(q))
     best = min((one.losses for one in part.scores.values()), key=lambda losses: float(losses.sum()))
     counted = game.known & (prefers >= 0) & (prefers != floor.prefers)
@@ -615,8 +623,8 @@ def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, 
     over_floor = ratio_interval(game.per_unit(floor.losses) - lost, rounds, seed=seed)
     left = ratio_interval(lost - game.per_unit(best), rounds, seed=seed)
     lapse = lapse_interval(trained, game.choices, game.known, game.linked(trained, game.known)[1])
-    own = _own(game, q, prefers, lapse, list(part.scores.values()), floor, over_floor.estimate)
-    return _Beside(telling, over_floor, over_untrained, left, own)
+    as_own = _own(game, q, own, prefers, lapse, list(part.scores.values()), floor, over_floor.estimate)
+    return _Beside(telling, over_floor, over_untrained, left, as_own)
 
 
 _STEPS = 3.676

@@ -51,9 +51,12 @@ class Link:
         q = self.lapse / p.shape[-1] + (1 - self.lapse) * power / power.sum(-1, keepdims=True)
         return np.where(_is_tied(p)[..., None], self.tied, q)
 
-    def spread(self, n: int) -> Link:
-        """The link with half a departure in the n choices that it was fitted to: none was seen, one may come."""
-        return replace(self, lapse=max(self.lapse, 1 / (n + 2), 0.0 if self.temperature else _MISSED))
+    def spread(self, n: int, missed: bool = False) -> Link:
+        """The link with half a departure in the n choices that it was fitted to: none was seen, one may come.
+
+        With ``missed`` it allows for a parameter that is a little off, as well.
+        """
+        return replace(self, lapse=max(self.lapse, 1 / (n + 2), _MISSED if missed and not self.temperature else 0.0))
 
     def preferred(self, p: Array) -> NDArray[np.int64]:
         """The likeliest outcome, -1 where several are and the link prefers none."""
@@ -106,7 +109,8 @@ def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], te
     if likeliest.min(initial=1.0) > 0 and not tempered:
         found.append((nats(0.0, 0.0), 0.0, 0.0))
     least, _, temperature = min(found, default=(np.inf, 0.0, 0.0))
-    if least > CHI2 and (not found or ((1 / n - made(temperature)) / made(temperature)).sum() > 0):
+    sharpest = not tempered and temperature < 1.01 * np.exp(_RANGE[0])
+    if least > CHI2 and (not found or sharpest or ((1 / n - made(temperature)) / made(temperature)).sum() > 0):
         grid = (1.0,) if tempered else (0.0,) if certain else _GRID
         several = np.stack([made(at) for at in grid])
         lapses = _lapses(several, n)
