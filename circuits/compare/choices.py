@@ -436,9 +436,9 @@ def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _C
 def _constant(game: _Game, n: int) -> _ChoiceScore:
     """The guess that is the same in every round: n outcomes as often as they are chosen."""
     alike = np.full((*game.choices.shape, n), 1 / n)
-    *q, prefers = _held_out(game, lambda use: alike)
-    link, lost, name = game.linked(alike, game.known)[1], game.lost(q[0]), "a guess, the same in every round"
-    return _ChoiceScore("constant", name, "constant", True, 0, {}, link, *q, lost, prefers)
+    q, own, prefers = _held_out(game, lambda use: alike)
+    link, lost, name = game.linked(alike, game.known)[1], game.lost(q), "a guess, the same in every round"
+    return _ChoiceScore("constant", name, "constant", True, 0, {}, link, q, own, lost, prefers)
 
 
 # One algorithm, then another.

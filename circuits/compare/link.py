@@ -114,7 +114,7 @@ def fitted_link(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_], te
         grid = (1.0,) if tempered else (0.0,) if certain else _GRID
         several = np.stack([made(at) for at in grid])
         lapses = _lapses(several, n)
-        best = int(-np.log(lapses[:, None] / n + (1 - lapses[:, None]) * several).sum(1).argmin())
+        best = int(np.log(lapses[:, None] / n + (1 - lapses[:, None]) * several).sum(1).argmax())
         lapse, temperature = float(lapses[best]), grid[best]
         if temperature and not tempered:
             temperature = sharpened(lapse)
@@ -145,7 +145,7 @@ def lapse_interval(p: Array, choices: NDArray[np.int64], use: NDArray[np.bool_],
     with np.errstate(divide="ignore"):
         lost = np.array([-np.log(at / p.shape[-1] + (1 - at) * chance).sum() for at in (link.lapse, *lapses)])
     held = lapses[lost[1:] <= lost[0] + CHI2]
-    return Interval(link.lapse, min(held.min(initial=1), link.lapse), max(held.max(initial=0), link.lapse))
+    return Interval(link.lapse, float(held.min(initial=link.lapse)), float(held.max(initial=link.lapse)))
 
 
 def own_players(q: Array, x: Array, choices: NDArray[np.int64], use: NDArray[np.bool_]) -> tuple[float, float, float]:
