@@ -392,12 +392,9 @@ class CircuitPart:
 
     def alike(self) -> list[tuple[str, Interval, list[float]]]:
         """In words what of the heads is alike, how alike it is, and in every untrained copy."""
-        found = {_READ: "alike", _HAND_ON: "composed"}
-        rows = [
-            (words, getattr(self.matched, name), [getattr(one, name).estimate for one in self.untrained])
-            for words, name in found.items()
-        ]
-        return [row for row in rows if not isnan(row[1].estimate)]
+        read = _READ, self.matched.alike, [one.alike.estimate for one in self.untrained]
+        handed = _HAND_ON, self.matched.composed, [one.composed.estimate for one in self.untrained]
+        return [row for row in (read, handed) if not isnan(row[1].estimate)]
 
     @property
     def measure(self) -> Measure:

@@ -29,7 +29,7 @@ is fitted to the latents of other episodes ("shuffled").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ from interp.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.interventions.experiment import run_on
 from interp.interventions.sites import carried_mask
 from interp.measure import NOTHING, UNTRAINED, Measure, best_of
-from interp.session import once
+from interp.session import remembered
 from interp.statistics import Interval
 
 _HELP = ("round",)
@@ -281,12 +281,18 @@ def _stitched(
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
         others, own = fold != k, fold == k
-        products = partial(once, ("products", k, supplied), source.model, source.samples.known)
-        mapped[own] = _mapped(x[others], y[others], x[own][:, effort.at], effort.at, supplied, ridge, products)
+        known = x[others], y[others], x[own][:, effort.at]
+        mapped[own] = _mapped(*known, effort.at, supplied, ridge, _products(source, k, supplied))
     mapped = mapped.unflatten(-1, goal.shape[-2:])
     # How far a growing channel is written says what round it is and is no memory: the target keeps its own.
     held = carried_mask(target.model)[: mapped.shape[-2]].to(mapped.device)
     return torch.where(held, mapped, goal[:, effort.at].to(mapped))
+
+
+@remembered
+def _products(source: Participant, fold: int, supplied: tuple[str, ...]) -> dict[str, Tensor]:
+    """Keeps the products of the samples of wide latents without a fold, which serve the maps to every goal."""
+    return {}
 
 
 def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort: Effort) -> Trajectory:
@@ -309,13 +315,12 @@ def _mapped(
     at: Sequence[int],
     supplied: tuple[str, ...],
     ridge: float,
-    products: Callable[..., Tensor],
+    products: dict[str, Tensor],
 ) -> Tensor:
     """The affine map of ``known`` to ``goal``, ``[episode, round, ...]``, at ``test [episode, start, ...]``.
 
-    Where the round is supplied the map has an offset of its own at every round. ``products`` keeps those of the samples
-    of wide latents, which serve every goal (:func:`~interp.decoder.penalised`): neither a map nor a square of
-    thousands of numbers is made.
+    Where the round is supplied the map has an offset of its own at every round. Of wide latents the ``products`` of the
+    samples are kept (:func:`~interp.decoder.penalised`): neither a map nor a square of thousands of numbers is made.
     """
     x, y, z = known.double(), goal.double(), test.double()
     about = (0,) if "round" in supplied else (0, 1)
@@ -327,7 +332,9 @@ def _mapped(
         return Affine.fit(features, outputs, ridge)(moved) + middle
     unit = units(features)
     scaled = features / unit
-    weights = penalised(products(make=lambda: scaled @ scaled.T), outputs, len(features), ridge)
+    if not products:
+        products["samples"] = scaled @ scaled.T
+    weights = penalised(products["samples"], outputs, len(features), ridge)
     return moved / unit @ scaled.T @ weights + middle
 
 

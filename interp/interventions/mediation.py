@@ -72,15 +72,6 @@ _Span = tuple[int, int]  # the first and the last position that something covers
 _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 
-def _order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
-    """When a round computes each hook point of the machine, seen in a round of ``run``; None for a transformer."""
-    if "resid_post" in model.points and model.points["resid_post"].hook == COMPONENTS["resid_post"].hook:
-        return None
-    points = sites(model, run.layout, list(model.points), None)
-    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=points)  # in the order computed
-    return {site.hook: moment for moment, site in enumerate(seen)}
-
-
 @dataclass(frozen=True, eq=False)
 class _Routes:
     """What lies between the causes, sites that are swapped, and the exit of the round that is read.
@@ -91,7 +82,7 @@ class _Routes:
     A site that lies between may still carry nothing.
 
     ``read`` is the exit, "prediction" or "update". ``order`` says when each hook point is computed, where the model is
-    no transformer (:func:`_order_of_points`).
+    no transformer.
     """
 
     model: Machine
@@ -507,7 +498,11 @@ class _Swap:
         self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
         self.settings = provenance(model, rounds=self.rounds, decoded=self.outcome.decode is not None)
         read = "prediction" if self.outcome.key == "prediction" else "update"
-        causes, order = [place.site for place in self.causes], _order_of_points(model, self.runs[0])
+        causes, order, stream = [place.site for place in self.causes], None, model.points.get("resid_post")
+        if stream is None or stream.hook != COMPONENTS["resid_post"].hook:  # seen in a round, in the order computed
+            points = sites(model, self.layout, list(model.points), None)
+            _, seen = passed(model, Rows.of(self.runs[0], [0]).part(slice(1)), self.layout, watched=points)
+            order = {site.hook: moment for moment, site in enumerate(seen)}
         self.routes = _Routes(model, self.layout, causes, read, order)
 
     def run(

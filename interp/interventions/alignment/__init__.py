@@ -244,7 +244,7 @@ def align(
             smooth=None if smooth is None else smooth.digest(),
             algorithm=algorithm.key,
             rank=rank,
-            **{name: getattr(search, name) for name in ("steps", "restarts", "lr", "seed")},
+            **{name: getattr(search, name) for name in ("steps", "restarts", "seed")},
             commit=runs[0].commit,
             rounds=at,
             informative=dict(zip(_FEWEST, (pairs.n_informative for pairs in parts), strict=True)),

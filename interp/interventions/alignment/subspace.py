@@ -231,6 +231,7 @@ def _crossings(
 
 
 _BATCH = 128
+_RATE = 0.06  # of Adam at first; it falls to 0
 _CHECK_EVERY = 10  # steps between two looks at the stopping loss
 _PATIENCE = 10  # looks without a smaller stopping loss that end a start
 _N_STOPPING = 512  # pairs that the stopping loss is measured on
@@ -349,7 +350,7 @@ def rounds_with(model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int]
 @dataclass(frozen=True)
 @checked_fields
 class Search:
-    """How a subspace is searched for: at most ``steps`` of Adam at the rate ``lr``, from at most ``restarts`` starts.
+    """How a subspace is searched for: at most ``steps`` of Adam, from at most ``restarts`` starts.
 
     Attributes:
         rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
@@ -361,7 +362,6 @@ class Search:
     rank: int | None = None
     steps: int = 400
     restarts: int = 3
-    lr: float = 0.06
     seed: int = 0
     held_out: float = 0.5
     smooth: Machine | None = None
@@ -369,7 +369,6 @@ class Search:
     def __post_init__(self) -> None:
         for name in ("steps", "restarts"):
             refuse_endless(name, integer(name, getattr(self, name), 1))
-        require(self.lr > 0, f"lr must be a number > 0, got {self.lr!r}")
 
 
 @dataclass(frozen=True)
@@ -434,7 +433,7 @@ def _start(
 ) -> Fit:
     """Train from one start, at a falling rate; the basis of the smallest stopping loss."""
     subspace = _subspace(frame, rank, seed)
-    optimizer = torch.optim.Adam(subspace.parameters(), lr=search.lr)
+    optimizer = torch.optim.Adam(subspace.parameters(), lr=_RATE)
     falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=search.steps)
     batches = training.drawn(search.steps * _BATCH, seed).split(_BATCH)
     looked_at = stopping.drawn(_N_STOPPING, search.seed)
