@@ -289,7 +289,12 @@ def _scores(
     scores = [_even(fits, given, task.kind)]
     with bar("families", len(families)) as done:
         for family in families:
-            scores.append(_scored(family, sets, fits, given, task.kind))
+            found = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
+            guess, divergences = predictor(found.algorithm), {}
+            for name, (_, episodes) in sets.items():
+                divergences[name] = divergence(given[name], asked_rounds(guess(episodes), episodes), task.kind)
+            about = family.key, family.name, family.extends or family.key, family.memoryless, family
+            scores.append(FamilyScore(*about, found.searched, found.divergence, divergences))
             done(1)
     return scores
 
@@ -311,24 +316,6 @@ def _even(fits: Mapping[str, Array], given: Mapping[str, Array], kind: Predicted
     scored = {name: from_even(predictions) for name, predictions in given.items()}
     name = "every outcome alike" if kind == "classes" else "the same at every round"
     return FamilyScore(_EVENLY, name, _EVENLY, True, None, {}, fitted, scored)
-
-
-def _scored(
-    family: Family,
-    sets: Mapping[str, tuple[Any, Any]],
-    fits: Mapping[str, Array],
-    given: Mapping[str, Array],
-    kind: Predicted,
-) -> FamilyScore:
-    found = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
-    predict = predictor(found.algorithm)
-    divergences = {
-        name: divergence(given[name], asked_rounds(predict(pair[1]), pair[1]), kind) for name, pair in sets.items()
-    }
-    group = family.extends or family.key
-    return FamilyScore(
-        family.key, family.name, group, family.memoryless, family, found.searched, found.divergence, divergences
-    )
 
 
 def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:

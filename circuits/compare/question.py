@@ -207,10 +207,8 @@ def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
             )
     sizes = {}
     for size in task.sizes:
-        ranges = []
-        for model in models:
-            own = int(getattr(model.layout, size.name))
-            ranges.append(getattr(model.layout, f"{size.name}_range", None) or (own, own))
+        own = [(model.layout, int(getattr(model.layout, size.name))) for model in models]
+        ranges = [getattr(layout, f"{size.name}_range", None) or (n, n) for layout, n in own]
         low, high = max(r[0] for r in ranges), min(r[1] for r in ranges)
         require(
             low <= high,
