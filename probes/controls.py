@@ -234,10 +234,10 @@ def _control_task(
     values: Shaped[Array, "episode round k"],
     types: Int[Array, "episode round"],
     seed: int,
-    counted: Bool[Array, "episode round"] | None = None,
+    missing: Bool[Array, "episode round"] | None = None,
 ) -> Shaped[Array, "episode round k"]:
     """Every kind of round gets the values of a random round that counts, wherever it occurs."""
-    rows = values.reshape(-1, values.shape[-1]) if counted is None else values[counted]
+    rows = values.reshape(-1, values.shape[-1]) if missing is None else values[~missing]
     draws = np.random.default_rng([seed, _TASK]).integers(len(rows), size=int(types.max()) + 1)
     return rows[draws][types]
 
@@ -276,21 +276,16 @@ class GroupedTargets:
         """
         folds = _assign_folds(int(self.groups.max()) + 1, N_FOLDS, self.seed)[self.groups]
         every = [one if kind.of_classes else one.indicators() for one in (*self.targets, *targets)]
+        if self.targets[0].missing is None:
+            return kind.fit(x, every, folds, self.groups)
         found: dict[int, Fitted] = {}
-        rounds = [None if one.counted is None else one.counted.tobytes() for one in every]
-        for some in dict.fromkeys(rounds):
-            alike = [i for i, own in enumerate(rounds) if own == some]
-            counted = every[alike[0]].counted
-            if counted is None:
-                made = kind.fit(x, [every[i] for i in alike], folds, self.groups)
-            else:
-                row = np.nonzero(counted)[0]
-                packed = [every[i].packed() for i in alike]
-                made = [
-                    _unpacked(one, counted)
-                    for one in kind.fit(x[counted][:, None], packed, folds[row], self.groups[row])
-                ]
-            found |= zip(alike, made, strict=True)
+        masks = [np.asarray(one.missing).tobytes() for one in every]
+        for mask in dict.fromkeys(masks):
+            alike = [i for i, own in enumerate(masks) if own == mask]
+            counted = ~np.asarray(every[alike[0]].missing)
+            row, packed = np.nonzero(counted)[0], [every[i].packed() for i in alike]
+            made = kind.fit(x[counted][:, None], packed, folds[row], self.groups[row])
+            found |= {i: _unpacked(one, counted) for i, one in zip(alike, made, strict=True)}
         return [found[i] for i in range(len(every))]
 
 
@@ -311,11 +306,11 @@ class Problem:
         for i, t in enumerate(numbers):
             # A shuffled target brings its mask along; a control task is scored where its target is.
             mask = None if t.mask is None else _shuffled(t.mask, seed, groups)
-            both = None if t.counted is None else t.counted & _shuffled(t.counted, seed, groups)
-            drawn[i, "shuffled"] = replace(t, values=_shuffled(t.values, seed, groups), mask=mask, counted=both)
+            both = None if t.missing is None else t.missing | _shuffled(t.missing, seed, groups)
+            drawn[i, "shuffled"] = replace(t, values=_shuffled(t.values, seed, groups), mask=mask, missing=both)
         for i, t in enumerate(numbers):
             if t.types is not None:
-                drawn[i, "control_task"] = replace(t, values=_control_task(t.values, t.types, seed, t.counted))
+                drawn[i, "control_task"] = replace(t, values=_control_task(t.values, t.types, seed, t.missing))
         return cls(replace(sample, targets=numbers), kind, drawn)
 
     def with_baselines(self) -> Problem:

@@ -128,10 +128,9 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
         f"activations and target are [episode, round, ...] of the same episodes and rounds, got {x.shape} and "
         f"{values.shape}",
     )
-    counted = target.counted if isinstance(target, TargetValues) else None
-    counted = np.ones(x.shape[:2], bool) if counted is None else counted
-    rows = int(counted.sum())
-    return _Rows(x[counted].reshape(rows, -1), values[counted].reshape(rows, -1), np.nonzero(counted)[0])
+    missing = target.missing if isinstance(target, TargetValues) else None
+    at = np.nonzero(np.ones(x.shape[:2], bool) if missing is None else ~missing)
+    return _Rows(x[at].reshape(len(at[0]), -1), values[at].reshape(len(at[0]), -1), at[0])
 
 
 _PENALTIES = (1e-2, 1.0, 1e2)

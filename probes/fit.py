@@ -134,9 +134,8 @@ def fit(
         if episodes is None and inputs is None and not target.inputs:
             episodes = run.episodes
     for known in (episodes, None if run is None else run.episodes, run):
-        missing = missing_rounds(known)
-        if missing is not None and target.counted is None:
-            target = replace(target, counted=~missing)
+        if target.missing is None:
+            target = replace(target, missing=missing_rounds(known))
         if target.participants is None:
             target = replace(target, participants=getattr(known, "participants", None))
     if episodes is not None:
@@ -223,8 +222,8 @@ def untrained_runs(
 ) -> tuple[list[Rollout], list[TargetValues] | None]:
     """Runs of ``n`` untrained copies of a rollout's model, and the targets of their episodes where these are more.
 
-    The episodes are those of the rollout and, where they are fewer than :data:`PLATEAU` and each target can be computed
-    of others, further ones from the task's sampler.
+    The episodes are those of the rollout and, where they are fewer than :data:`PLATEAU`, were sampled and each target
+    can be computed of others, further ones from the task's sampler. Of recorded episodes there are only those.
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes
@@ -232,7 +231,7 @@ def untrained_runs(
         return [], None
     samples, elsewhere, n_rounds, more = [episodes], None, run.n_rounds, None
     n_more, task = PLATEAU - len(episodes), interp.tasks.of(episodes)
-    if n_more > 0:
+    if n_more > 0 and run.missing is None and getattr(episodes, "participants", None) is None:
         own_seed = int(np.random.SeedSequence([seed, _MORE]).generate_state(1)[0])
         with suppress(InputError):  # such as of episodes that were recorded
             sizes = task.sizes_of(episodes)
@@ -246,10 +245,7 @@ def untrained_runs(
                 values = np.concatenate([one.values, other.values])
                 masks = [part.mask for part in (one, other) if part.mask is not None]
                 mask = np.concatenate(masks) if masks else None
-                counted = one.counted
-                if counted is not None:
-                    counted = np.concatenate([counted, np.ones(other.values.shape[:2], bool)])
-                elsewhere.append(replace(one, values=values, mask=mask, counted=counted, inputs=(), types=None))
+                elsewhere.append(replace(one, values=values, mask=mask, inputs=(), types=None))
     hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
     about, blanks = (n_rounds, run.commit, *hooks), []
     fed = [model.layout.fit(sample).encoded(sample).tensors().values() for sample in samples]
@@ -305,9 +301,9 @@ def fit_targets(
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
     targets = [target.as_numbers() for target in targets]
-    counted, participants = targets[0].counted, targets[0].participants
-    x = filled(as_inputs(x), counted)
-    blanks = [(filled(as_inputs(b), counted if there is None else there[0].counted), there) for b, there in copies]
+    missing, participants = targets[0].missing, targets[0].participants
+    x = filled(as_inputs(x), missing)
+    blanks = [(filled(as_inputs(b), (there or targets)[0].missing), there) for b, there in copies]
     for target in targets:
         check(x, target)
     for blank, there in blanks:
@@ -317,6 +313,9 @@ def fit_targets(
             "use probes.untrained(model) on the same episodes",
         )
     usable = [one for one in blanks if not overflows(one[0])]
+    recorded = usable and (missing is not None or participants is not None)
+    only = f"there are only {len(x)} episodes, where of an untrained copy {PLATEAU} show all that can be read"
+    only = only if recorded and len(x) < PLATEAU else ""
     overflown = "" if usable or not blanks else "the activations of the untrained model overflow or are NaN"
     if overflown:
         warnings.warn(f"{overflown}, so that it is no control and is left out", UserWarning, stacklevel=3)
@@ -338,7 +337,7 @@ def fit_targets(
     where = site if isinstance(site, ProbedSite) else None
     name = site.name if isinstance(site, ProbedSite) else site
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
-    sizes |= {} if counted is None else {"n_counted": int(counted.sum())}
+    sizes |= {} if missing is None else {"n_counted": int((~missing).sum())}
     sizes |= {"n_untrained": len(usable), "untrained_episodes": max((len(blank) for blank, _ in usable), default=0)}
     about = provenance(seed=seed, **sizes, **settings)
     for kind in {kind.name: kind for kind in kinds}.values():
@@ -353,7 +352,12 @@ def fit_targets(
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()
             options: dict[str, Any] = {"untrained": overflown, "n_features": n_features[i]}
-            notes = (few, _LEANS_LOW if n_features[i] else None, overflown and f"{overflown}, so that it is no control")
+            notes = (
+                few,
+                only,
+                _LEANS_LOW if n_features[i] else None,
+                overflown and f"{overflown}, so that it is no control",
+            )
             results[i] = ProbeResult(
                 target=targets[i],
                 method=kind.name,

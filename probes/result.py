@@ -62,7 +62,6 @@ def measure_of(
     key, _, moment = target.key.partition(":")
     name = f"the {key.replace('log_', 'log-').replace('_', ' ')}{' before the round' if moment else ''}"
     subject, place = _SITES.get(site, (f"The activations at {site} hold", f" at {site}"))
-    counted = counted_of(None if target.counted is None else ~target.counted)
     unless: dict[Word, str] = {}
     if "untrained" not in controls:
         unless["yes"] = f"{NOT_RUN}: {untrained or _NO_COPY}"
@@ -84,7 +83,9 @@ def measure_of(
         no=f"does not hold {name}{place}",
         unless=unless,
         caution="what can be read need not be used",
-        note="; ".join(filter(None, ("" if score.kind == "skill" else f"accuracy {score}", counted))),
+        note="; ".join(
+            filter(None, ("" if score.kind == "skill" else f"accuracy {score}", counted_of(target.missing)))
+        ),
     )
 
 
@@ -255,8 +256,7 @@ class ProbeResult(Measured):
         lines = [repr(self)]
         lines += [f"  {DESCRIPTIONS[name]}: {control}" for name, control in self.controls.items()]
         lines += [f"  not run: {DESCRIPTIONS[name]}" for name in self.missing]
-        if self.target.counted is not None:
-            lines.append(f"  {counted_of(~self.target.counted)}")
+        lines += [f"  {counted_of(self.target.missing)}"] if self.target.missing is not None else []
         name, n = "R2" if self.metric == "r2" else "accuracy", len(self.score.losses)
         what = "episodes" if n == len(self.predictions) else "groups of episodes"
         lines.append(f"  intervals (95 %): {name} on new {what} of this probe, refitted on all {n} {what}")

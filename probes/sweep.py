@@ -218,19 +218,19 @@ def _of_windows(
     elsewhere: Sequence[TargetValues] | None = None,
 ) -> list[_Shared]:
     """What the cells of each window share; ``elsewhere``: targets of the untrained copies' episodes, if others."""
-    together = as_groups(None, len(episodes), values[0].participants)
     fed = [part.numpy() for part in model.layout.fit(episodes).encoded(episodes).tensors().values()]
-    about, shared = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed, together), []
+    about, shared = (_FORMAT, model.digest(), seed, N_FOLDS, ALPHAS, fed, values[0].participants), []
     for start, stop in windows:
         cut = [value.rounds(start, stop) for value in values]
         for value in cut:
             check(np.zeros((*value.values.shape[:2], 1)), value)
         there = cut if elsewhere is None else [value.rounds(start, stop) for value in elsewhere]
-        parts = [(value.key, value.implied_by, value.values, value.mask, value.counted) for value in cut]
+        parts = [(value.key, value.implied_by, value.values, value.mask, value.missing) for value in cut]
         digest = str(joblib.hash((about, start, stop, parts, len(there[0].values))))
-        more = int(together.max()) + 1 + np.arange(len(there[0].values) - len(together))  # each is on its own
-        groups = together, np.concatenate([together, more])
-        sample, blank = (GroupedTargets(of, own, seed) for of, own in zip((cut, there), groups, strict=True))
+        sample, blank = (
+            GroupedTargets(each, as_groups(None, len(each[0].values), each[0].participants), seed)
+            for each in (cut, there)
+        )
         shared.append(_Shared((start, stop), Problem.of(sample, RIDGE), digest, blank))
     return shared
 
@@ -269,19 +269,14 @@ def _of_cell(
     """One row per target, from activations of the model and of untrained copies, those left out that overflow."""
     (ready, caches, layout), (window, site) = shared, one
     place, own = (slice(None), slice(*window), *site.index(layout)[1:]), ready[window]
-    of = [own.problem.sample.targets[0].counted, *[own.blank.targets[0].counted] * (len(caches) - 1)]
-    found = (cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches)
-    x, *blanks = (filled(seen, counted) for seen, counted in zip(found, of, strict=True))
+    sample, groups = own.problem.sample, own.problem.sample.groups
+    x, *blanks = (cache[site.hook][place].flatten(2).numpy(force=True) for cache in caches)
+    x, blanks = filled(x, sample.targets[0].missing), [filled(b, own.blank.targets[0].missing) for b in blanks]
     require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
     copies = [(without_rounding(blank), own.blank) for blank in blanks if not overflows(blank)]
     rows = []
-    for target, (probe, controls) in zip(
-        own.problem.sample.targets, own.problem.fit(without_rounding(x), copies), strict=True
-    ):
-        of_untrained, n_features = (
-            "the activations of the untrained model overflow",
-            leans_low(x, target, own.problem.sample.groups),
-        )
+    for target, (probe, controls) in zip(sample.targets, own.problem.fit(without_rounding(x), copies), strict=True):
+        of_untrained, n_features = "the activations of the untrained model overflow", leans_low(x, target, groups)
         measure = measure_of(target, str(site), probe.score, controls, untrained=of_untrained, n_features=n_features)
         row: _Row = {"target": target.key, "site": str(site)}
         row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}

@@ -85,8 +85,7 @@ class Target:
                 raise unknown_name(f"parameter of target {target.key!r}:", name, known)
         values, outputs, mask = _read(episodes, target, moment, parameters)
         missing = missing_rounds(episodes)
-        counted = None if missing is None else ~missing
-        values = filled(values, counted)
+        values = filled(values, missing)
         # What is the same in every episode, the round index gives away, and so does another episode.
         alike = ("round", "shuffled") if bool((values == values[:1]).all()) else ()
         inputs, types = once("round inputs", episodes, make=lambda: round_inputs(episodes))
@@ -99,7 +98,7 @@ class Target:
             mask=mask,
             inputs=inputs,
             types=types,
-            counted=counted,
+            missing=missing,
             participants=getattr(episodes, "participants", None),
             implied_by=(("inputs",) if target.of_the_inputs else ()) + alike,
             parameters=parameters,
@@ -189,8 +188,7 @@ def round_inputs(
     if described is None:
         return (), None
     inputs, missing = described(episodes), missing_rounds(episodes)
-    counted = None if missing is None else ~missing
-    kinds, *features = (filled(part, counted) for part in (inputs.kinds, *inputs.features))
+    kinds, *features = (filled(part, missing) for part in (inputs.kinds, *inputs.features))
     rows = rearrange(kinds, "episode round part -> (episode round) part")
     types = np.unique(rows, axis=0, return_inverse=True)[1].reshape(kinds.shape[:2])
     return tuple(features), types

@@ -38,7 +38,7 @@ class TargetValues:
         inputs: what the current round alone says, ``[episode, round, feature]``, in several forms of which the control
             takes the best; that control is left out when there are none.
         types: a number for each kind of round, ``[episode, round]``, for the control task; left out when None.
-        counted: rounds that took place, ``[episode, round]``; all when None. The others are neither fitted nor scored.
+        missing: rounds that did not take place, ``[episode, round]``; they are neither fitted nor scored.
         participants: whose each episode is: the groups of folds and intervals, where a fit names none.
         implied_by: controls that hold this target by construction; a verdict does not ask the probe to beat these.
         parameters: of the algorithm, where others were given than the episodes' own.
@@ -59,7 +59,7 @@ class TargetValues:
     mask: Bool[Array, "episode round k"] | None = None
     inputs: tuple[Float[Array, "episode round _"], ...] = ()
     types: Int[Array, "episode round"] | None = None
-    counted: Bool[Array, "episode round"] | None = None
+    missing: Bool[Array, "episode round"] | None = None
     participants: Any = None
     implied_by: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -82,36 +82,35 @@ class TargetValues:
 
     def as_numbers(self) -> TargetValues:
         """The same with everything as arrays: values may be given as tensors, whole numbers or truth values."""
-        values = filled(as_array(self.values, f"target {self.key!r}"), self.counted)
+        values = filled(as_array(self.values, f"target {self.key!r}"), self.missing)
         if self.kind == "class":
             require(bool((values == np.floor(values)).all() and (values >= 0).all()), "classes are numbered 0, 1, ...")
             n_classes = int(values.max(initial=0)) + 1
             what = f"indicators of {n_classes} classes (the highest number in target {self.key!r}, plus 1)"
             refuse_beyond_machine(what, 8.0 * n_classes * (n_classes + values.size))
             values = values.astype(np.int64)
-            rows = values.reshape(-1, values.shape[-1]) if self.counted is None else values[self.counted]
+            rows = values.reshape(-1, values.shape[-1]) if self.missing is None else values[~self.missing]
             shares = [np.bincount(column).max() / len(rows) for column in rows.T]
         else:
             values, shares = _as_floats(values, "a target"), []
         mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
         types = None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
-        types = types if types is None else filled(types, self.counted)
+        types = types if types is None else filled(types, self.missing)
         return replace(
             self,
             values=values,
             mask=mask,
             types=types,
-            inputs=tuple(filled(_as_floats(i, "the round's inputs"), self.counted) for i in self.inputs),
+            inputs=tuple(filled(_as_floats(i, "the round's inputs"), self.missing) for i in self.inputs),
             is_rare=bool(max(shares, default=0.0) > _COMMON),
         )
 
     @property
     def scored(self) -> Bool[Array, "episode round k"] | None:
         """Entries of the mask in rounds that count; None where all are scored."""
-        if self.counted is None:
+        if self.missing is None:
             return self.mask
-        counted = np.repeat(self.counted[..., None], self.values.shape[-1], -1)
-        return counted if self.mask is None else counted & self.mask
+        return np.full(self.values.shape, True if self.mask is None else self.mask) & ~self.missing[..., None]
 
     @property
     def varies(self) -> bool:
@@ -122,15 +121,16 @@ class TargetValues:
     def rounds(self, start: int, stop: int) -> TargetValues:
         """The rounds from ``start`` to before ``stop``."""
         cut = slice(start, stop)
-        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types", "counted")}
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types", "missing")}
         kept = {name: part[:, cut] for name, part in parts.items() if part is not None}
         return replace(self, **kept, inputs=tuple(part[:, cut] for part in self.inputs))
 
     def packed(self) -> TargetValues:
         """The rounds that count, each as an episode of its own: ``[round, 1, output]``."""
         parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types")}
-        kept = {name: part[self.counted][:, None] for name, part in parts.items() if part is not None}
-        return replace(self, **kept, inputs=(), counted=None)
+        counted = ~np.asarray(self.missing)
+        kept = {name: part[counted][:, None] for name, part in parts.items() if part is not None}
+        return replace(self, **kept, inputs=(), missing=None)
 
     def indicators(self) -> TargetValues:
         """A class target as numbers: 0 or 1 for two classes, else one output per class; a real target as it is."""
@@ -145,19 +145,18 @@ class TargetValues:
         return replace(self, values=values, outputs=outputs, mask=mask, kind="real")
 
 
-def filled(values: Array, counted: Bool[Array, "episode round"] | None) -> Array:
-    """``[episode, round, ...]``, in rounds that do not count the value of the first episode that has the round.
+def filled(values: Array, missing: Bool[Array, "episode round"] | None) -> Array:
+    """``[episode, round, ...]``, in missing rounds the value of the first episode that has the round.
 
-    >>> filled(np.array([[1.0, 2.0], [3.0, np.nan]]), np.array([[True, True], [True, False]]))
+    >>> filled(np.array([[1.0, 2.0], [3.0, np.nan]]), np.array([[False, False], [False, True]]))
     array([[1., 2.],
            [3., 2.]])
     """
-    if counted is None or counted.shape != values.shape[:2]:
+    if missing is None or missing.shape != values.shape[:2]:
         return values
-    episode, rounds = counted.argmax(0), np.arange(counted.shape[1])
-    nowhere = ~counted.any(0)
-    episode[nowhere], rounds[nowhere] = np.argwhere(counted)[0]
-    return np.where(counted.reshape(*counted.shape, *[1] * (values.ndim - 2)), values, values[episode, rounds])
+    episode, rounds, nowhere = missing.argmin(0), np.arange(missing.shape[1]), missing.all(0)
+    episode[nowhere], rounds[nowhere] = np.argwhere(~missing)[0]
+    return np.where(missing.reshape(*missing.shape, *[1] * (values.ndim - 2)), values[episode, rounds], values)
 
 
 def _as_floats(values: Any, what: str) -> Array:
@@ -272,7 +271,7 @@ def check(x: Array, target: TargetValues) -> None:
     n = len(target.outputs)
     require(n == shape[-1], f"{what} needs a name for each of its {shape[-1]} outputs, got {n}")
     parts = [("mask", target.mask, shape), ("kinds of rounds", target.types, shape[:2])]
-    parts += [("rounds that count", target.counted, shape[:2])]
+    parts += [("missing rounds", target.missing, shape[:2])]
     parts += [("round's inputs", form, (*shape[:2], *form.shape[2:])) for form in target.inputs]
     for part, of, wanted in parts:
         if of is not None and of.shape != wanted:

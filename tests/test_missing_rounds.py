@@ -134,8 +134,9 @@ def test_results_say_what_counts_and_intervals_are_over_participants():
     table = experiment(advised(1)).to_frame().set_index(["edited", "read"])
     assert set(table.loc[(2, 4), "n_episodes"]) == {int((~MISSING[:, [2, 4]].any(1)).sum())}
     with pytest.warns(UserWarning, match="10 independent episodes are few"):
-        probe = probes.fit(interp.rollout(MODEL, clean), probes.targets.log_weights(clean), n_untrained=0)
+        probe = probes.fit(interp.rollout(MODEL, clean), probes.targets.log_weights(clean), n_untrained=1)
     assert "83 of 120 rounds of 20 episodes count" in str(probe) and len(probe.score.losses) == 10
+    assert "there are only 20 episodes" in str(probe.warning) and probe.settings["untrained_episodes"] == 20
     assert np.isnan(probe.predictions[MISSING]).all() and probe.r2 > 0.99
 
 

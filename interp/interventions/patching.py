@@ -150,7 +150,7 @@ class PatchingResult(Found):
         if abs(self.gap) < _NO_GAP:
             return f"The two runs do not differ in {name} at round {self.read}: there is nothing to restore."
         share = f"{float(mean[first]) / self.gap:.0%} of the {name} of the {of} run"
-        counted = f" ({self.settings['counted']})" if self.settings.get("counted") else ""
+        counted = f" ({self.settings['counted']})" if self.settings["counted"] else ""
         most = f"the most of {len(self.sites)} sites{counted}"
         return f"Patching round {self.round} at {self.sites[first]} {verb} {share}, {most}."
 
@@ -236,12 +236,8 @@ def of_pair(
         round=pair.round,
         read=pair.read,
         propagate=propagate,
-        settings=provenance(pair.model, commit=pair.clean.commit, **_counted(pair)),
+        settings=provenance(pair.model, commit=pair.clean.commit, counted=pair.counted),
     )
-
-
-def _counted(pair: Pair) -> dict[str, str]:
-    return {"counted": pair.counted} if pair.counted else {}
 
 
 def _measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
@@ -329,7 +325,7 @@ def round_map(
         sentence=f"What is patched at {site} still moves {measure.key} by half of its largest effect {later}{told}.",
         table=frame.assign(site=str(site), metric=measure.key, direction=direction).reset_index(drop=True),
         picture=lambda figures: figures.heatmaps(grid, **axes),
-        settings=provenance(model, commit=pair.clean.commit, propagate=True, **_counted(pair)),
+        settings=provenance(model, commit=pair.clean.commit, propagate=True, counted=pair.counted),
         rounds=tuple(at_rounds),
         effects=effects,
         gaps=gaps,

@@ -76,9 +76,9 @@ class EncodedRounds:
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Batches of episodes as one."""
         if any(part.missing is not None for part in parts):
+            none = [torch.zeros_like(part.slots, dtype=torch.bool) for part in parts]
             parts = [
-                p if p.missing is not None else replace(p, missing=p.slots.new_zeros(p.slots.shape, dtype=torch.bool))
-                for p in parts
+                replace(p, missing=no if p.missing is None else p.missing) for p, no in zip(parts, none, strict=True)
             ]
         return replace(parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()})
 
@@ -95,10 +95,8 @@ class EncodedRounds:
         """What these rounds predict and leave: a missing one predicts NaN and leaves the state that it read."""
         if self.missing is None:
             return prediction, after
-        gone = [
-            self.missing.reshape(*self.missing.shape, *[1] * (x.ndim - self.missing.ndim)) for x in (prediction, after)
-        ]
-        return prediction.masked_fill(gone[0], torch.nan), torch.where(gone[1], before, after)
+        gone, left = (self.missing[(..., *[None] * (x.ndim - self.missing.ndim))] for x in (prediction, after))
+        return prediction.masked_fill(gone, torch.nan), torch.where(left, before, after)
 
     def at_once(self, most: int) -> int:
         """How many of these rows run at once: ``most``, or on a CPU fewer where rounds are long."""

@@ -115,6 +115,16 @@ def test_a_history_that_is_exchanged_brings_its_missing_rounds_along():
         assert corrupted.counted[:, 2:].tolist() == ragged.counted[:, 2:].tolist()
 
 
+def test_a_recorded_set_gives_disjoint_halves_by_participant_and_never_more_than_there_are():
+    recorded = replace(WHOLE["experts"], participants=[0, 0, 1, 1, 1, 2, 2, 3, 3, 3])
+    source = experts.TASK.of_recorded(recorded)
+    with pytest.warns(UserWarning, match=r"there are only [46] episodes in this half of the 10 recorded ones, not 256"):
+        halves = source.sets_for(recorded, 256, 99, seed=4, n_scored=256)["default"]
+    assert sum(map(len, halves)) == 10 and halves[0].n_rounds == 5
+    assert not set(halves[0].participants) & set(halves[1].participants)
+    assert len(source.sample(2, 5, n_experts=3, seed=1)) == 2
+
+
 ADVICE, LABELS = RAGGED["experts"].advice, RAGGED["experts"].labels
 test_what_cannot_be_is_refused = refused(
     (
@@ -133,6 +143,12 @@ test_what_cannot_be_is_refused = refused(
         "advice must be of one size in every round",
     ),
     (lambda: ExpertEpisodes.of(advice=[[[0, 1]], []], labels=[[1], []]), "no round took place in 1 of 2 episodes"),
+    (lambda: experts.TASK.of_recorded(RAGGED["experts"].select([0, 2])), "participants is fitted and the other scored"),
+    (
+        lambda: experts.TASK.of_recorded(WHOLE["experts"]).sample(2, 5, n_experts=4),
+        "episodes have {'n_experts': 3}, and",
+    ),
+    (lambda: experts.TASK.of_recorded(WHOLE["qlearning"]), "these episodes are of 'qlearning', not of 'experts'"),
     (lambda: refuse_missing("a test", RAGGED["experts"]), r"a test counts every round, and 5 rounds .* there are 1: "),
 )
 
