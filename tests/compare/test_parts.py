@@ -16,7 +16,7 @@ from interp.errors import InputError
 from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
 
-SMALL = Effort(known=40, test=16, rounds=16, starts=3, horizon=4, battery=8, untrained=1)
+SMALL = Effort(known=32, test=16, rounds=16, starts=2, horizon=4, battery=4, untrained=1)
 
 
 @pytest.fixture(scope="module")
