@@ -1,7 +1,7 @@
 r"""Where a state would stay: fixed and slow points of a round with its inputs held, by descent on the speed.
 
 The *speed* of a state :math:`h` is :math:`|F(h) - h|`, where F is a round with fixed inputs, in units of how far states
-of episodes lie apart. From many visited states, damped Gauss-Newton steps make it smaller (Sussillo and Barak, 2013,
+of episodes lie apart. From many visited states, Levenberg-Marquardt steps make it smaller (Sussillo and Barak, 2013,
 Neural Computation 25). A point is *fixed* where nothing moves but by rounding, and *slow* where the speed has a least
 value that is not 0. Eigenvalues of the Jacobian say what happens beside a point: along a direction of modulus below 1
 states come back, above 1 they leave, at 1 they stay where they are put, as on a line or a ring of fixed points.
@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Complex, Float, Int
+from scipy.optimize import least_squares
 from torch import Tensor
 
 from interp.algorithm import Episodes
@@ -37,7 +38,7 @@ _ALIKE = 0.01
 """Points that lie no farther apart are one."""
 _MARGINAL = 0.01
 """A modulus that differs from 1 by no more is 1."""
-_STEPS, _DAMPING, _STUCK = 60, 1e-3, 1e8
+_TOLERANCES = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 200}
 _WIDEST = 512
 """A state of more numbers is refused: a step takes twice as many rounds for each start."""
 
@@ -137,46 +138,33 @@ def fixed_points(
     states = trial.run.latents[:, 1:].flatten(0, 1).to(precise.dtype)
     drawn = np.random.default_rng(seed).choice(len(states), min(starts, len(states)), replace=False)
 
-    def moved(state: Tensor) -> Tensor:
-        return (left(precise, held, state) - state).flatten(1)[:, live] / unit
+    def placed(x: Float[np.ndarray, " number"]) -> Tensor:
+        """The state whose live numbers, in units, are ``x``."""
+        state = states[0].flatten().clone()
+        state[live] = torch.from_numpy(x * unit).to(state)
+        return state.view_as(states[0])
 
-    found, speed = [], []
-    for start in states[torch.from_numpy(drawn)]:
-        state, off, damping = start, moved(start[None])[0], _DAMPING
-        turned: Tensor | None = None
-        for _ in range(_STEPS):
-            if float(off.norm()) <= _FIXED * 1e-3 or damping > _STUCK:
-                break
-            if turned is None:
-                turned = jacobian(precise, held, state, live, delta) - torch.eye(len(off)).to(off)
-            square = turned.T @ turned
-            ridge = damping * square.diagonal().mean().clamp_min(torch.finfo(off.dtype).tiny)
-            step = torch.linalg.solve(square + ridge * torch.eye(len(off)).to(off), -turned.T @ off)
-            tried = state.flatten().clone()
-            tried[live] += unit * step
-            tried = tried.view_as(state)
-            after = moved(tried[None])[0]
-            if float(after.norm()) < float(off.norm()):
-                state, off, damping, turned = tried, after, damping / 10, None
-            else:
-                damping *= 10
-        if float(off.norm()) <= _SLOW:
-            found.append(state)
-            speed.append(float(off.norm()))
+    def moved(x: Float[np.ndarray, " number"]) -> Float[np.ndarray, " number"]:
+        state = placed(x)[None]
+        return ((left(precise, held, state) - state).flatten(1)[0, live] / unit).double().numpy(force=True)
+
+    def slope(x: Float[np.ndarray, " number"]) -> Float[np.ndarray, "out into"]:
+        return jacobian(precise, held, placed(x), live, delta).double().numpy(force=True)
+
+    visited = states.flatten(1)[:, live].double().numpy(force=True)
+    points, speed = [], []
+    for start in visited[drawn] / unit:
+        found = least_squares(moved, start, lambda x: slope(x) - np.eye(len(x)), method="lm", **_TOLERANCES)
+        if (size := float(np.linalg.norm(found.fun))) <= _SLOW:
+            points.append(found.x)
+            speed.append(size)
     order = np.argsort(speed, kind="stable")
-    points = np.array([found[i].flatten()[live].numpy(force=True) for i in order]).reshape(-1, int(live.sum()))
-    which = clusters(points / unit, _ALIKE)
-    first, reached = np.unique(which, return_index=True, return_counts=True)[1:]  # the slowest of each cluster
+    every = np.array(points).reshape(-1, visited.shape[1])[order]
+    # The slowest of each cluster, that which most starts reached first.
+    _, first, reached = np.unique(clusters(every, _ALIKE), return_index=True, return_counts=True)
     most = np.argsort(-reached, kind="stable")
-    values = [torch.linalg.eigvals(jacobian(precise, held, found[order[i]], live, delta)).numpy() for i in first[most]]
-    eigenvalues = np.array([v[np.argsort(-np.abs(v), kind="stable")] for v in values], complex)
-    return FixedPoints(
-        model=model.name,
-        round=at,
-        points=points[first[most]],
-        speed=np.array(speed)[order][first[most]],
-        reached=reached[most],
-        eigenvalues=eigenvalues.reshape(points[first[most]].shape),
-        visited=states.flatten(1)[:, live].numpy(force=True),
-        unit=unit,
-    )
+    kept = every[first[most]]
+    values = [np.linalg.eigvals(slope(x)) for x in kept]
+    eigenvalues = np.array([v[np.argsort(-np.abs(v), kind="stable")] for v in values], complex).reshape(kept.shape)
+    speeds = np.array(speed)[order][first[most]]
+    return FixedPoints(model.name, at, kept * unit, speeds, reached[most], eigenvalues, visited, unit)
