@@ -57,7 +57,7 @@ from numpy.typing import NDArray
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, said, search
 from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, nats_of, own_players
 from interp import tasks
-from interp.algorithm import Family
+from interp.algorithm import Algorithm, Family
 from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
 from interp.llm.runs import LLMRun, episodes_of, grouped
@@ -201,6 +201,8 @@ class ChoicePart:
             ``over_floor``: than ``floor``.
         own: the player beside simulated ones of the closest family.
         scores: every family by key, the best first.
+        algorithm: the closest family at the parameters found, for probes, audits and comparisons; None of a guess or a
+            switch.
         beside: of each machine that it was held against, whether the player chooses as it does.
     """
 
@@ -218,6 +220,7 @@ class ChoicePart:
     runner_up: str
     own: _Own
     scores: Mapping[str, _ChoiceScore] = field(repr=False)
+    algorithm: Algorithm | None = field(default=None, repr=False)
     beside: Mapping[str, _Beside] = field(default_factory=dict)
 
     @property
@@ -556,6 +559,7 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
         runner_up=rival.key,
         own=_own(game, closest.q, closest.own, closest.prefers, lapse, ranked, floor, over_floor.estimate),
         scores={one.key: one for one in ranked},
+        algorithm=families[closest.key].make(**closest.searched) if closest.key in families else None,
     )
 
 

@@ -304,6 +304,7 @@ def test_players_are_named_rightly_or_none(name: str) -> None:
     """One algorithm, one limit of it, one that misses an expert, one without a memory (which has no name to get)."""
     found = judged(SEEN[name], EPISODES)
     assert is_right(SEEN[name], found) == "right", str(found)
+    assert found.algorithm is not None and dict(found.algorithm.parameters) == pytest.approx(found.parameters)
     eta = SEEN[name].eta
     if eta is not None and name == "WM .5":
         assert found.intervals["gain"].low <= eta <= found.intervals["gain"].high
