@@ -12,7 +12,8 @@ In this room:
   behaviour?), :mod:`circuits.compare.state` (stitching), :mod:`circuits.compare.update` (step R2),
   :mod:`circuits.compare.effects` (graded moves; what is held where, and where effects travel),
   :mod:`circuits.compare.circuit` (mediated shares and roles);
-* :mod:`circuits.compare.choices`: which algorithm explains choices, such as those of language models;
+* :mod:`circuits.compare.choices`: which algorithm explains choices, such as those of language models, by
+  :mod:`circuits.compare.link`, and those of each participant, :mod:`circuits.compare.participants`;
 * :mod:`circuits.compare.variants`: machines for which the right answer is known.
 
 Not here: the families and the episodes that tell them apart, which belong to each task (``Task.algorithms``).
