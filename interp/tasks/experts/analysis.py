@@ -138,8 +138,8 @@ def swap_histories(
 def exchange_history(episodes: ExpertEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     t = corrupted_round(episodes, round, history=True)
-    taken = {"advice": episodes.advice, "labels": episodes.labels, "missing": ~episodes.counted}
-    return episodes, replace(episodes, **{name: exchanged(values, t) for name, values in taken.items()})
+    advice, labels, missing = (exchanged(of, t) for of in (episodes.advice, episodes.labels, ~episodes.counted))
+    return episodes, replace(episodes, advice=advice, labels=labels, missing=missing)
 
 
 def corruptions() -> tuple[Corruption, ...]:
