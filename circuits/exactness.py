@@ -31,8 +31,7 @@ from interp.errors import require
 from interp.files import read_rows
 from interp.machine import Machine
 from interp.measure import NOTHING, Measure
-from interp.model.replay import REPLAY_BATCH, replay
-from interp.model.rollout import rollout
+from interp.model.rollout import REPLAY_BATCH, replay, rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval

@@ -31,8 +31,8 @@ from interp.checks import checked, device_called
 from interp.errors import require, require_known
 from interp.machine import Machine
 from interp.measure import Measure, Measured, listed
-from interp.progress import bar
 from interp.provenance import provenance
+from interp.workers import bar
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,8 @@ from interp.model.adapted import adapt as adapt
 from interp.model.checks import MACHINE_CHECKS as MACHINE_CHECKS
 from interp.model.checks import check_machine as check_machine
 from interp.model.checks import check_task as check_task
-from interp.model.replay import replay as replay
 from interp.model.rollout import play as play
+from interp.model.rollout import replay as replay
 from interp.model.rollout import rollout as rollout
 from interp.model.run import Rollout as Rollout
 from reports.explore.server import explore as explore

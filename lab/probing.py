@@ -29,13 +29,12 @@ import interp.tasks
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.files import writable, write_atomic
-from interp.finished import Finished
 from interp.library import load
 from interp.model.rollout import rollout
 from interp.model.transformer import untrained
-from interp.progress import bar
+from interp.session import Finished
 from interp.statistics import exact_share
-from interp.workers import each, share
+from interp.workers import bar, each, share
 from lab import designs
 from probes.fit import fit_targets
 from probes.linear import cross_validate

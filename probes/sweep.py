@@ -26,17 +26,14 @@ from interp.checks import checked, integer, require_columns
 from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.files import writable
-from interp.finished import Finished
 from interp.interventions.sites import Site, sites
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
-from interp.model.replay import replay
-from interp.model.rollout import rollout
+from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
-from interp.progress import bar
 from interp.provenance import provenance
-from interp.session import session
-from interp.workers import each, one_thread, share
+from interp.session import Finished, session
+from interp.workers import bar, each, one_thread, share
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, GroupedTargets, Problem
 from probes.fit import untrained_runs

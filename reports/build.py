@@ -24,10 +24,9 @@ from interp.files import file_to_write, writable
 from interp.library import models
 from interp.machine import Machine
 from interp.measure import Measure, sentence
-from interp.progress import display
 from interp.provenance import provenance
 from interp.session import session
-from interp.workers import one_thread
+from interp.workers import display, one_thread
 from reports.blocks import NotComputed, Prose, counts
 from reports.page import INDEX, Report, Section, write_listed
 

@@ -259,8 +259,7 @@ def test_the_contract_of_a_machine_is_one_short_file() -> None:
 
 
 STEPPERS = {
-    "interp/model/rollout.py": "runs rounds in order",
-    "interp/model/replay.py": "runs recorded rounds again",
+    "interp/model/rollout.py": "runs rounds in order, and recorded rounds again",
     "interp/model/checks.py": "holds a machine to its contract, a round at a time",
     "interp/training/batches.py": "runs rounds with gradients",
     "interp/interventions/experiment.py": "edits rounds and runs on from them",

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 import interp
 from interp.errors import InputError
 from interp.files import digest_of
-from interp.finished import Finished
 from interp.llm.backend import AGENTS, Settings
 from interp.llm.loading import from_trace
 from interp.llm.plan import instances, plan
@@ -22,6 +21,7 @@ from interp.model import saved
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
+from interp.session import Finished
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.runs import STATE_FILE, Progression, read_state, write_state

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from interp.finished import Finished
+from interp.session import Finished
 from interp.statistics import Interval
 
 

@@ -23,8 +23,8 @@ from interp import checks
 from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation.suite import evaluate
-from interp.finished import Finished
 from interp.interventions import causal_tables
+from interp.session import Finished
 from interp.statistics import bootstrap_mean, ratio_interval, resample_weights
 from interp.tasks import reachability
 from interp.training.config import TrainingConfig

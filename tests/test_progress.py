@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 WORK = """
-from interp.progress import bar, display
+from interp.workers import bar, display
 with display("start", 7, completed=2, shown={shown}) as update:
     update(advance=1)
     update(completed=5, text="half way")
@@ -41,6 +41,6 @@ def test_nothing_is_shown_elsewhere():
 
 
 def test_a_line_now_and_then_is_shown_elsewhere():
-    often = f"import interp.progress; interp.progress._EVERY = 0{WORK.format(shown=True)}"
+    often = f"import interp.workers; interp.workers._EVERY = 0{WORK.format(shown=True)}"
     done = subprocess.run([sys.executable, "-c", often], check=True, capture_output=True, text=True)
     assert done.stderr.splitlines() == ["start: 3 of 7", "half way: 5 of 7", "steps: 2 of 3"] and not done.stdout

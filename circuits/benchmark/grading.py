@@ -29,13 +29,12 @@ from interp.checks import checked, integer, refuse_endless
 from interp.display import Tabled, lacks
 from interp.errors import InputError, require, require_known
 from interp.files import json_values, writable, write_csv, write_json
-from interp.finished import Finished
 from interp.machine import Machine
 from interp.model.saved import content_of
-from interp.progress import bar
 from interp.provenance import provenance
+from interp.session import Finished
 from interp.statistics import bootstrap_mean
-from interp.workers import each, one_thread, share
+from interp.workers import bar, each, one_thread, share
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _N_NAMED = 3

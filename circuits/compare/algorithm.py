@@ -77,11 +77,11 @@ from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
 from interp.measure import UNTRAINED, Control, Measure, best_of, decisive
-from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import remembered
 from interp.statistics import NO_NUMBER, Interval, mean_interval, ratio_interval, resample_weights
 from interp.task import Task
+from interp.workers import bar
 
 _EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
 """The rule: at least so much explained, at most so much left of the runner-up's divergence, and of a simpler family's

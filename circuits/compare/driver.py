@@ -30,15 +30,13 @@ from interp import tasks
 from interp.checks import checked
 from interp.errors import require
 from interp.files import folder_to_write, json_values, write_csv, write_json
-from interp.finished import Finished
 from interp.library import handwired_models, load
 from interp.machine import Machine
 from interp.measure import Measure, Measured, sentence
 from interp.model.transformer import untrained
-from interp.progress import bar
 from interp.provenance import provenance
-from interp.session import session
-from interp.workers import one_thread
+from interp.session import Finished, session
+from interp.workers import bar, one_thread
 
 QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, EFFECTS, CIRCUIT, WHERE)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""

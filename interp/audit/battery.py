@@ -20,10 +20,9 @@ from interp.checks import checked
 from interp.library import load
 from interp.machine import Machine
 from interp.measure import Measure, Measured
-from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import session
-from interp.workers import one_thread
+from interp.workers import bar, one_thread
 
 _SEED = 50  # of the regimes that are run with twice as many rounds
 

@@ -34,7 +34,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import interp
 import interp.tasks
-from interp import progress, workers
+from interp import workers
 from interp.errors import InputError, require
 from interp.files import json_values
 from interp.foreign import markup, one_line, plain, rich_table
@@ -204,7 +204,7 @@ def command(
                 values = {one: given.pop(option.name) for one, option in several.items()}
                 given[holder] = {one: value for one, value in values.items() if value is not None}
             with (
-                progress.silenced(quiet),
+                workers.silenced(quiet),
                 warnings.catch_warnings(),
             ):  # a warning is a line, without its place in the code
                 warnings.showwarning = lambda message, *_, **__: typer.echo(
@@ -239,7 +239,7 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
     if not torch:
         function(**given)
         return
-    with progress.working("importing torch"):
+    with workers.working("importing torch"):
         # What is imported stays until the process ends; looking for garbage among it would take an eighth of the time.
         gc.disable()
         import interp.model.transformer  # noqa: F401

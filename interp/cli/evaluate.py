@@ -41,7 +41,7 @@ def _evaluate(
     """
     loaded = options.load(model, sizes, arguments, device).model
     from interp.evaluation import suite
-    from interp.progress import bar
+    from interp.workers import bar
 
     folder = folder_to_write(out / Path(model).name)
     with bar(f"evaluating {loaded.name}", len(suite.parts_of(loaded))) as done:

@@ -13,7 +13,7 @@ from interp.cli.command import Say, command, llm_app
 from interp.errors import InputError, require, require_known
 from interp.files import folder_to_write, write_csv
 from interp.llm.backend import AGENTS, AgentBackend, Backend, Connection, Settings
-from interp.progress import display, working
+from interp.workers import display, working
 
 if TYPE_CHECKING:
     from interp.llm.loading import Reading

@@ -177,7 +177,7 @@ def load(
     that the command can draw episodes of other sizes than a learned model's own.
     """
     from interp import library
-    from interp.progress import working
+    from interp.workers import working
 
     with working(f"loading {name}"):
         place, given = device_called(device), settings_of(arguments or ())

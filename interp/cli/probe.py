@@ -47,7 +47,7 @@ def _probe(
     require(sweep or not windows, "--windows are rounds of a sweep: give --sweep, too, or leave them out")
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
-    from interp.progress import working
+    from interp.workers import working
     from probes import command as run
 
     n_episodes, n_rounds = episodes or (64 if quick else 256), rounds or interp.tasks.of(loaded).at_most(100)

@@ -15,7 +15,7 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
 from interp.files import folder_to_write, require_free, write_csv, write_figure
-from interp.progress import working
+from interp.workers import working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
 _Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")]

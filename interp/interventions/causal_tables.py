@@ -31,8 +31,8 @@ from interp.interventions.sites import sites
 from interp.interventions.steering import Doses, fitted_direction, has_state_direction, steer
 from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.progress import bar
 from interp.task import Task
+from interp.workers import bar
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
-from interp.model.replay import replay
+from interp.model.rollout import replay
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval

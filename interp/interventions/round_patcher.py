@@ -25,8 +25,7 @@ from interp.interventions.sites import Site, tile
 from interp.machine import Machine, runs_from
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.replay import replay
-from interp.model.rollout import run_round
+from interp.model.rollout import replay, run_round
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 

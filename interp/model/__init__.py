@@ -11,7 +11,7 @@
     (torch.Size([3, 5]), torch.Size([3, 6, 1, 8]))
 
 ``layout`` (what every round layout says), ``config``, ``components``, ``hooked`` and ``transformer`` (the model and its
-untrained control), ``rollout`` and ``replay`` (running episodes, running rounds again), ``run`` and ``saved`` (what
+untrained control), ``rollout`` (running episodes, running rounds again), ``run`` and ``saved`` (what
 they give), ``bound`` (rounds as tokens, for token-based tools), ``checkpoints``. Not here: a task's layout
 (``interp.tasks``), handwired weights (``circuits``), training (``interp.training``), interventions
 (``interp.interventions``). Import from the modules: nothing is re-exported, so that ``interp.model.layout`` is light.

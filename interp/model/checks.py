@@ -31,8 +31,7 @@ from interp.kinds import shown
 from interp.machine import Machine, Stepped
 from interp.model.hooked import plainly, written
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.replay import replay
-from interp.model.rollout import sequential
+from interp.model.rollout import replay, sequential
 from interp.model.run import Rollout, room
 from interp.task import Task
 

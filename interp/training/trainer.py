@@ -39,13 +39,12 @@ from interp.library import load, models
 from interp.machine import Machine
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
-from interp.progress import display, interruptible
 from interp.provenance import provenance
 from interp.training import runs
 from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
-from interp.workers import threads_for
+from interp.workers import display, interruptible, threads_for
 
 _SAID = ("name", "origin")
 """What a configuration says of a model's history, not of its shape."""

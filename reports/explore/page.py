@@ -25,8 +25,7 @@ from interp.errors import InputError, require
 from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Site, sites, swept
 from interp.machine import Machine
-from interp.model.replay import replay
-from interp.model.rollout import rollout
+from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
 from interp.palette import INK, LIGHT
 from interp.style import WIDTH, house_style, inline_svg

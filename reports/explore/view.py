@@ -47,8 +47,7 @@ from interp.interventions.moves import Writer
 from interp.interventions.sites import Site, resolve
 from interp.kinds import shown
 from interp.machine import Machine
-from interp.model.replay import replay
-from interp.model.rollout import rollout
+from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
 from interp.task import Corruption
 from reports.blocks import environment

@@ -12,8 +12,8 @@ import interp
 from circuits import compare
 from circuits.compare import driver
 from interp.errors import InputError
-from interp.finished import Finished
 from interp.measure import MOST_WORDS, Control, Measure
+from interp.session import Finished
 from interp.statistics import Interval
 from interp.tasks import experts
 from reports import comparison

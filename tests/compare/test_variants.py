@@ -9,7 +9,7 @@ import interp
 from circuits.compare.variants import rotated, with_distractors, without
 from interp import tasks
 from interp.errors import InputError
-from interp.model.replay import replay
+from interp.model.rollout import replay
 from interp.model.transformer import untrained
 from lab.variants import noisy, rescaled, widened
 

@@ -7,8 +7,7 @@ import interp
 from interp import tasks
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
-from interp.model.replay import replay
-from interp.model.rollout import play, rollout
+from interp.model.rollout import play, replay, rollout
 from interp.model.run import select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp

@@ -45,8 +45,7 @@ from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import round_map
 from interp.interventions.sites import Site
-from interp.model.replay import replay
-from interp.model.rollout import rollout
+from interp.model.rollout import replay, rollout
 
 _THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""

@@ -28,8 +28,7 @@ from interp.errors import require
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import cut, patterns, swap
 from interp.machine import Machine
-from interp.model.replay import replay
-from interp.model.rollout import rollout
+from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval

@@ -51,7 +51,7 @@ from interp.errors import require
 from interp.interventions.experiment import CHUNK, Rows, passed
 from interp.interventions.sites import Site, carried_mask, frozen
 from interp.machine import Machine, runs_from
-from interp.model.replay import replay
+from interp.model.rollout import replay
 from interp.model.run import Rollout
 
 _LARGEST = 8192  # pairs of one part of the episodes: every base is paired with as many sources as fit
