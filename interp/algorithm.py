@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, checked_fields, integer
 from interp.errors import InputError, require, require_known, unknown_name
-from interp.files import read_rows
+from interp.files import read_rows, read_tables
 from interp.kinds import shown
 from interp.session import once
 
@@ -598,3 +598,21 @@ def variable_table(path: Path, **classes: Callable[[Values], int]) -> Callable[.
         return tuple(found)
 
     return made
+
+
+def family_table(path: Path, makes: Iterable[Callable[..., Algorithm]]) -> tuple[Family, ...]:
+    """The families of a TOML file, a table each by the key of what ``makes`` make.
+
+    A table says which parameters are ``searched``, and what else a :class:`Family` has. Where a fit looks for a
+    parameter stands in the table ``parameters``; a family may give another grid, or other fields of :class:`Searched`.
+    """
+    tables, found = read_tables(path), []
+    for make in makes:
+        known = make()
+        row, searched = {"name": known.name, **tables[known.key]}, []
+        for name in row.pop("searched", ()):
+            own = row.pop(name, {})
+            given = {**tables["parameters"][name], **(own if isinstance(own, dict) else {"grid": own})}
+            searched.append(Searched(name, **{key: tuple(v) if key != "kind" else v for key, v in given.items()}))
+        found.append(Family(known.key, make=make, searched=tuple(searched), **row))
+    return tuple(found)

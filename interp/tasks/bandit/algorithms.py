@@ -13,15 +13,14 @@ A payoff above 0 is a win. A family with an inverse temperature, or with probabi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Searched, Values, variable_table
+from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Values, family_table, variable_table
 from interp.checks import checked, number
 
 _VARIABLES = variable_table(Path(__file__).with_name("variables.csv"))
@@ -229,32 +228,7 @@ def records() -> tuple[AlgorithmRecord, ...]:
     )
 
 
-_RATES, _FEW_RATES = (0.01, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0), (0.05, 0.2, 0.5, 0.9)
-_BETAS, _FEW_BETAS = (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 40.0), (0.5, 2.0, 5.0, 15.0)
-_CHANCES, _KEPT = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99), (0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
-
-
 def families() -> tuple[Family, ...]:
     """What a player, or a model of one, is compared with."""
-
-    def of(make: Callable[..., Algorithm], *searched: Searched, base: str = "", memoryless: bool = False) -> Family:
-        known = make()
-        return Family(known.key, known.name, make, searched, memoryless, base, tempered=True)
-
-    def read(name: str, grid: tuple[float, ...]) -> Searched:
-        return Searched(name, grid, enters=("logits",))
-
-    beta, few_betas = read("inverse_temperature", _BETAS), read("inverse_temperature", _FEW_BETAS)
-    rate, few_rates = Searched("rate", _RATES), Searched("rate", _FEW_RATES)
-    extends = partial(of, base="rescorla_wagner")
-    return (
-        of(rescorla_wagner, rate, beta),
-        extends(two_rates, Searched("gain", _FEW_RATES), Searched("loss", (0.0, *_FEW_RATES)), few_betas),
-        extends(forgetting, few_rates, Searched("forgets", (0.0, 0.1, 0.3, 0.7, 1.0)), few_betas),
-        extends(perseveration, few_rates, read("stays", (-2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0)), few_betas),
-        of(choice_kernel, rate, beta),
-        of(win_stay, read("stays", _CHANCES), read("shifts", _CHANCES)),
-        of(bayes_ucb, read("bonus", (-2.0, 0.0, 1.0, 2.0, 4.0)), beta),
-        of(bayes_thompson, Searched("keeps", _KEPT)),
-        of(fixed_bias, read("first", _CHANCES), memoryless=True),
-    )
+    learners = rescorla_wagner, two_rates, forgetting, perseveration, choice_kernel, win_stay
+    return family_table(Path(__file__).with_name("families.toml"), (*learners, bayes_ucb, bayes_thompson, fixed_bias))

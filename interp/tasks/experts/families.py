@@ -24,14 +24,14 @@ take: never so little (.05) that the prior is all but certain, which would be a 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, Family, Searched, Values
+from interp.algorithm import Algorithm, Family, Values, family_table
 from interp.checks import checked
 from interp.errors import require
 from interp.lapses import fading, lapsed, late, stopped, window
@@ -42,7 +42,7 @@ from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_ac
 _Array = NDArray[Any]
 
 
-SILENT = 0.5
+_SILENT = 0.5
 """What an expert says that has no vote: neither 0 nor 1."""
 
 
@@ -136,7 +136,7 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     return base.varied("fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
 
 
-def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = SILENT) -> Algorithm:
+def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) -> Algorithm:
     """Weighted Majority that never hears one expert.
 
     Args:
@@ -145,11 +145,11 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = SILENT) -> 
     """
     require(expert >= 1, f"expert must be an integer >= 1, got {expert}")
     base = algorithms.weighted_majority(gain)
-    require(hears in (0, SILENT, 1), f"hears must be 0, 1, or {SILENT} for no vote, got {hears!r}")
+    require(hears in (0, _SILENT, 1), f"hears must be 0, 1, or {_SILENT} for no vote, got {hears!r}")
 
     def weights(v: Values) -> _Array:
         n_experts = v["votes"].shape[-1]
-        mute = (np.arange(n_experts) == expert - 1) & (hears == SILENT) & (n_experts > 1)
+        mute = (np.arange(n_experts) == expert - 1) & (hears == _SILENT) & (n_experts > 1)
         return np.asarray(special.softmax(np.where(mute, -np.inf, v["log_weights"]), axis=-1))
 
     changes = {
@@ -171,77 +171,22 @@ bayes_stopped = lapsed(stopped, algorithms.bayes)
 fading_majority = lapsed(fading, algorithms.weighted_majority, "fading_majority")
 
 
-_LOWS, _ROOMS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), (0.2, 0.4, 0.6, 0.8, 1.0)
-_FEW_LOWS, _FEW_ROOMS = (0.0, 0.3, 0.6), (0.2, 0.6, 1.0)
-_GAINS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-_FEW_GAINS = (0.1, 0.3, 1.0, 3.0)
-_DECAYS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-_WINDOWS = (*range(1, 17), 20, 25)
-_ROUNDS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 14.0, 20.0, 25.0)
-"""How many rounds are learned, or count. These and gains make up for each other, so that they are refined together:
-with whole rounds alone, a gain between those of the grid gave a wrong number of rounds in 4 of 12 machines."""
-_LAGS = (1, 2, 3)
-_EXPERTS = (1, 2, 3, 4, 5, 6)
-"""Which expert is not heard; a fit takes the first one beyond the last, if hearing all fits best."""
+def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+    """``make`` by how much of the room above its low end every interval takes."""
 
+    def made(**given: float) -> Algorithm:
+        for name in [name for name in given if name.endswith("low")]:
+            low, prefix = given[name], name.removesuffix("low")
+            given[f"{prefix}high"] = min(1.0, low + given.pop(f"{prefix}room") * (1 - low))
+        return make(**given)
 
-def _interval(low: float, room: float) -> dict[str, float]:
-    return {"low": low, "high": min(1.0, low + room * (1 - low))}
-
-
-def _prior(
-    lows: tuple[float, ...], rooms: tuple[float, ...], enters: tuple[str, ...] = ("accuracies",), prefix: str = ""
-) -> tuple[Searched, ...]:
-    """An interval."""
-    return Searched(f"{prefix}low", lows, enters=enters), Searched(f"{prefix}room", rooms, enters=enters)
+    return made
 
 
 def families() -> tuple[Family, ...]:
     """What a model of expert advice is compared with."""
-    decay, few_gains, mixed = Searched("decay", _DECAYS), Searched("gain", _FEW_GAINS), ("regime", "evidence")
-    two_intervals = (
-        *_prior((0.0, 0.15, 0.3), (0.6, 1.0), mixed),
-        *_prior((0.3, 0.6), (0.3, 0.6, 0.9), mixed, "other_"),
-        Searched("weight", (0.1, 0.5, 0.9), enters=("regime",)),
-    )
-    few_priors, shares = _prior(_FEW_LOWS, _FEW_ROOMS), Searched("alpha", (0.003, 0.01, 0.03, 0.1, 0.3))
-    windows, accuracies = Searched("window", _WINDOWS, kind="choice"), (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
-    lags, ends = Searched("lag", _LAGS, kind="choice"), Searched("last", _ROUNDS)
-    unheard = Searched("expert", _EXPERTS, kind="choice"), Searched("hears", (0.0, SILENT, 1.0), kind="choice")
-    coarse_priors = _prior((0.0, 0.3), (0.5, 1.0))
-    recent_gains = Searched("gain", _FEW_GAINS, enters=("log_weights",))
-
-    def of(make: Callable[..., Algorithm], *searched: Searched, base: str = "", memoryless: bool = False) -> Family:
-        known = make()
-        return Family(known.key, known.name, make, searched, memoryless, base)
-
-    def mixture(low: float, room: float, other_low: float, other_room: float, weight: float) -> Algorithm:
-        other = {f"other_{key}": value for key, value in _interval(other_low, other_room).items()}
-        return bayes_mixture(**_interval(low, room), **other, weight=weight)
-
-    def on_interval(make: Callable[..., Algorithm], *searched: Searched, base: str = "bayes") -> Family:
-        return replace(
-            of(make, *searched, base=base), make=lambda low, room, **more: make(**_interval(low, room), **more)
-        )
-
-    return (
-        on_interval(algorithms.bayes, *_prior(_LOWS, _ROOMS), base=""),
-        replace(of(bayes_mixture, *two_intervals, base="bayes"), make=mixture),
-        on_interval(bayes_fading, decay, *few_priors),
-        on_interval(bayes_window, windows, *few_priors),
-        on_interval(bayes_late, lags, *coarse_priors),
-        on_interval(bayes_stopped, ends, *coarse_priors),
-        of(algorithms.weighted_majority, Searched("gain", _GAINS)),
-        of(fading_majority, few_gains, decay, base="weighted_majority"),
-        of(fixed_share, few_gains, shares, base="weighted_majority"),
-        of(late_majority, lags, few_gains, base="weighted_majority"),
-        of(majority_window, Searched("window", _ROUNDS), recent_gains, base="weighted_majority"),
-        of(stopped_majority, ends, few_gains, base="weighted_majority"),
-        of(deaf_majority, *unheard, few_gains, base="weighted_majority"),
-        replace(of(sigmoid_vote, Searched("gain", _GAINS, enters=("log_odds",))), tempered=True),
-        *map(of, (algorithms.follow_the_leader, algorithms.follow_previous_winners)),
-        of(algorithms.majority_vote, memoryless=True),
-        replace(
-            of(fixed_vote, Searched("accuracy", accuracies, enters=("prediction",)), memoryless=True), tempered=True
-        ),
-    )
+    priors = algorithms.bayes, bayes_mixture, bayes_fading, bayes_window, bayes_late, bayes_stopped
+    forgetful = algorithms.weighted_majority, fading_majority, fixed_share, late_majority, majority_window
+    followers = algorithms.follow_the_leader, algorithms.follow_previous_winners, algorithms.majority_vote
+    others = stopped_majority, deaf_majority, sigmoid_vote, *followers, fixed_vote
+    return family_table(Path(__file__).with_name("families.toml"), (*map(_by_room, priors), *forgetful, *others))

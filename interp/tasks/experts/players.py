@@ -8,37 +8,19 @@ group: the simpler one is named where choices cannot tell the two apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm, Family, Searched, Values
 from interp.errors import require
+from interp.files import read_tables
 from interp.tasks.experts import algorithms
-from interp.tasks.experts.families import SILENT, families
+from interp.tasks.experts.families import families
 
 _Array = NDArray[np.float64]
-_GAINS = (0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.85, 1.0, 1.4, 2.0, 4.0)
-"""Finer than other gains: choices hardly change between neighbours, and a search that starts far off stays there."""
-_FEW_GAINS = (0.1, 0.3, 0.7, 2.0)
-_KEPT: Mapping[str, Mapping[str, tuple[float, ...]]] = {
-    "bayes": {"low": (0.0, 0.3, 0.6), "room": (0.4, 1.0)},
-    "weighted_majority": {"gain": _GAINS},
-    "fading_majority": {"gain": _FEW_GAINS, "decay": (0.5, 0.7, 0.8, 0.9, 0.95)},
-    "fixed_share": {"gain": _FEW_GAINS, "alpha": (0.003, 0.03, 0.1, 0.3)},
-    "late_majority": {"gain": _FEW_GAINS, "lag": (1, 2, 3)},
-    "majority_window": {"gain": _FEW_GAINS, "window": (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)},
-    "stopped_majority": {"gain": _FEW_GAINS, "last": (3.0, 5.0, 10.0, 20.0, 40.0)},
-    "deaf_majority": {"gain": _FEW_GAINS, "expert": (1, 2, 3, 4, 5, 6), "hears": (SILENT,)},
-    "sigmoid_vote": {"gain": (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)},
-    "follow_the_leader": {},
-    "follow_previous_winners": {},
-    "majority_vote": {},
-    "fixed_vote": {"accuracy": (1e-6, 0.1, 0.4, 0.6, 0.9, 1 - 1e-6)},
-}
-"""Family -> the values that its parameters are searched over."""
 _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 
@@ -74,9 +56,9 @@ def player_families(n_experts: int) -> tuple[Family, ...]:
     """What the choices of a player among ``n_experts`` experts are compared with."""
     known = {family.key: family for family in families()}
     chosen = []
-    for key, grids in _KEPT.items():
+    for key, grids in read_tables(Path(__file__).with_suffix(".toml")).items():
         family = known[key]
-        searched = tuple(replace(s, grid=grids[s.name]) for s in family.searched)
+        searched = tuple(replace(s, grid=tuple(grids[s.name])) for s in family.searched)
         if key == "deaf_majority":
             searched = tuple(replace(s, grid=s.grid[:n_experts]) if s.name == "expert" else s for s in searched)
         chosen.append(

@@ -25,13 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, Family, Searched, Values, Variable
+from interp.algorithm import Algorithm, Family, Values, Variable, family_table
 from interp.checks import checked
 from interp.errors import require
 from interp.lapses import lapsed, late, stopped
@@ -39,22 +40,6 @@ from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.algorithms import VARIABLES, no_bootstrap, pair, q_learning
 
 _Array = NDArray[Any]
-
-_ALPHAS, _GAMMAS = (0.03, 0.1, 0.3, 1.0), (0.2, 0.5, 0.7, 0.9, 0.97)
-_TEMPERATURES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
-_FEW_ALPHAS, _FEW_GAMMAS, _FEW_TEMPERATURES = (0.1, 0.3), (0.5, 0.9), (0.0, 0.03, 0.1, 0.3)
-_LAGS, _ENDS = (1, 2), (1, 2, 3, 5, 7, 10, 12, 15, 20, 25)
-"""Rounds by which a table is late, and the last round that is learned."""
-_BEFORE = (0.0,)
-"""By a late table it is always chosen before the round: after it, a lag of one is Q-learning that chooses before it."""
-_SOFTNESS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""Temperatures of the soft maximum, in units of reward."""
-_KEPT = (0.9, 0.99, 1.0)
-"""What a table that fades keeps of every entry, a round."""
-_TRACES = (0.0, 0.075, 0.15, 0.3, 0.6, 0.9)
-"""What of a pair's eligibility is left after a round, beside the discount."""
-_COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
-"""Temperatures of a policy by counts, in visits."""
 
 
 def _plain(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
@@ -67,66 +52,21 @@ late_q, stopped_q = lapsed(late, _plain, "late_q"), lapsed(stopped, _plain, "sto
 
 def families() -> tuple[Family, ...]:
     """What a model of Q-learning is compared with."""
-    alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", _GAMMAS)
-    sign = Searched("sign", (-1.0, 1.0), kind="choice")
-    few = Searched("alpha", _FEW_ALPHAS), Searched("gamma", _FEW_GAMMAS)
-    lags, ends = Searched("lag", _LAGS, kind="choice"), Searched("last", _ENDS, kind="choice")
-    return (
-        _family(q_learning, alpha, gamma),
-        _family(late_q, lags, *few, moments=_BEFORE, extends="q_learning"),
-        _family(stopped_q, ends, *few, extends="q_learning"),
-        _family(no_bootstrap, alpha),
-        _family(mean_bootstrap, alpha, gamma),
-        _family(sarsa, alpha, gamma),
-        _family(_mean_reward),
-        _family(visit_counts, sign, temperatures=_COUNTS),
-    )
+
+    def with_acts(learner: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+        def made(temperature: float = 0.0, shared_ties: float = 1.0, after: float = 1.0, **of: Any) -> Algorithm:
+            return acting(learner(**of), temperature, bool(shared_ties), bool(after))
+
+        return made
+
+    learners = q_learning, late_q, stopped_q, no_bootstrap, mean_bootstrap, sarsa, _mean_reward, visit_counts
+    return family_table(Path(__file__).with_name("families.toml"), map(with_acts, learners))
 
 
 def updates() -> tuple[Family, ...]:
     """What a round could make of a table: which rate and discount, and the maximum, a soft one or the mean."""
-    alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", (0.0, *_GAMMAS, 0.995))
-    soft, fading = Searched("temperature", _SOFTNESS), (alpha, gamma, Searched("keep", _KEPT))
-    traces = alpha, gamma, Searched("trace", _TRACES)
-    return (
-        Family("q_learning", "the maximum", q_learning, (alpha, gamma)),
-        Family("soft_bootstrap", "a soft maximum", _soft_bootstrap, (alpha, gamma, soft)),
-        Family("mean_bootstrap", "the mean", mean_bootstrap, (alpha, gamma)),
-        Family("no_bootstrap", "no next value", no_bootstrap, (alpha,)),
-        Family("fading_q", "the maximum, of a table that fades", _fading_q, fading, extends="q_learning"),
-        Family("trace_q", "the maximum, with traces of eligibility", _trace_q, traces, extends="q_learning"),
-    )
-
-
-def _family(
-    learner: Callable[..., Algorithm],
-    *searched: Searched,
-    temperatures: tuple[float, ...] = (),
-    moments: tuple[float, ...] = (0.0, 1.0),
-    extends: str = "",
-) -> Family:
-    """A learner with every way to act by its table: at these ``temperatures``, before (0) or after (1) the round.
-
-    Of an extension few temperatures are tried and none between them: it says that a table is late or stopped.
-    """
-    grid = temperatures or (_FEW_TEMPERATURES if extends else _TEMPERATURES)
-    acts = (
-        Searched("after", moments, kind="choice", enters=("acting_values",)),
-        Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",)),
-        Searched("temperature", grid, kind="choice" if extends else "real", enters=("policy",)),
-    )
-
-    known = learner()
-    return Family(
-        known.key,
-        known.name,
-        lambda temperature, shared_ties, after, **of: acting(
-            learner(**of), temperature, bool(shared_ties), bool(after)
-        ),
-        (*searched, *acts),
-        extends=extends,
-        tempered=not extends,
-    )
+    rules = q_learning, _soft_bootstrap, mean_bootstrap, no_bootstrap, _fading_q, _trace_q
+    return family_table(Path(__file__).with_name("updates.toml"), rules)
 
 
 @checked

@@ -36,9 +36,8 @@ TASK = Task(
         first_asked=1,
     ),
     algorithms=Algorithms(
-        records=lazy("interp.tasks.reachability.algorithms:records"),
+        **lazies("interp.tasks.reachability.algorithms", "records", "families"),
         hypothesis=lazy("interp.tasks.reachability.analysis:hypothesis"),
-        families=lazy("interp.tasks.reachability.families:families"),
         battery=lazy("interp.tasks.reachability.sampling:battery"),
     ),
     analysis=Analysis(

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, variable_table
+from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Values, family_table, variable_table
 from interp.checks import checked
 from interp.errors import require, require_known
 from interp.files import read_rows
@@ -313,3 +313,16 @@ def records() -> tuple[AlgorithmRecord, ...]:
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),
         *(AlgorithmRecord(k, row["name"], row["short"], partial(heuristic, k)) for k, row in _NAMES.items()),
     )
+
+
+def families() -> tuple[Family, ...]:
+    """What a model of reachability is compared with.
+
+    All that search may put a share of their answer on all nodes reached (``spread``), as the distribution that models
+    are trained on does. What a search explains beyond the best of the heuristics counts. Two of these are left to
+    ``interp audit``: the undirected distance needs the root, which a round is told after its answer, so that it is not
+    memoryless, and names are permuted in every regime.
+    """
+    heuristics = (partial(heuristic, key) for key in ("fewer_parents", "more_children", "more_ancestors"))
+    searches = breadth_first, depth_limited, late_search, undirected, depth_first, random_walk
+    return family_table(Path(__file__).with_name("families.toml"), (*searches, *heuristics))
