@@ -612,7 +612,8 @@ def family_table(path: Path, makes: Iterable[Callable[..., Algorithm]]) -> tuple
         row, searched = {"name": known.name, **tables[known.key]}, []
         for name in row.pop("searched", ()):
             own = row.pop(name, {})
-            given = {**tables["parameters"][name], **(own if isinstance(own, dict) else {"grid": own})}
-            searched.append(Searched(name, **{key: tuple(v) if key != "kind" else v for key, v in given.items()}))
+            given: dict[str, Any] = tables["parameters"][name] | (own if isinstance(own, dict) else {"grid": own})
+            lists = {key: tuple(value) for key, value in given.items() if key != "kind"}
+            searched.append(Searched(name, **{**given, **lists}))
         found.append(Family(known.key, make=make, searched=tuple(searched), **row))
     return tuple(found)

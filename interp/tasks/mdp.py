@@ -1,7 +1,7 @@
 """The data side of the Q-learning task under the name that users type: ``from interp.tasks import mdp``."""
 
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
-from interp.tasks.qlearning.regimes import EVALUATION, REGIMES, SHIFTS, MDPRegime, chain, ladder
+from interp.tasks.qlearning.mdps import EVALUATION, REGIMES, SHIFTS, MDPRegime, chain, ladder
 from interp.tasks.qlearning.sampling import Interaction, sample, sample_mdps
 
 # fmt: off

@@ -20,7 +20,7 @@ from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes, MDPs
 from interp.tasks.qlearning import bellman, tabular
 from interp.tasks.qlearning.layout import serves
-from interp.tasks.qlearning.regimes import REGIMES
+from interp.tasks.qlearning.mdps import REGIMES
 from probes import ProbeResult
 from reports import panels
 from reports.blocks import Figure, Measures, Prose, Table, pivoted

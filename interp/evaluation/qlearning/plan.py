@@ -50,7 +50,7 @@ from interp.statistics import Interval
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.layout import served, serves
-from interp.tasks.qlearning.regimes import EVALUATION, SHIFTS
+from interp.tasks.qlearning.mdps import EVALUATION, SHIFTS
 
 EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
 CONTROLS = {"cut": "latents cut", "repeat_last": "repeat the last action", "chance": "uniform choice"}

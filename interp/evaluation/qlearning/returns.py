@@ -35,7 +35,7 @@ from interp.tasks.qlearning import sampling, tabular
 from interp.tasks.qlearning.bellman import finite_horizon, random_values
 from interp.tasks.qlearning.episodes import TRANSITIONS, Batches, MDPEpisodes, as_batches, drawn_from
 from interp.tasks.qlearning.layout import representative_sizes
-from interp.tasks.qlearning.regimes import EVALUATION
+from interp.tasks.qlearning.mdps import EVALUATION
 
 
 @checked

@@ -14,7 +14,7 @@ from interp.files import read_tables
 from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
-from interp.tasks.qlearning.regimes import REGIMES
+from interp.tasks.qlearning.mdps import REGIMES
 from interp.tasks.qlearning.sampling import Interaction, sample
 
 __all__ = ["REGIMES", "TASK", "MDPEpisodes", "MDPs", "sample"]

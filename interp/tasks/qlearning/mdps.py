@@ -1,19 +1,39 @@
-"""A batch of finite MDPs of one size: frozen, validated when made.
+"""Batches of finite MDPs of one size, frozen and validated when made, and where they come from.
 
-P(s' | s, a): every row a distribution;  r(s, a): any finite number (the paper's lie in [0, 1])
+    P(s' | s, a): every row a distribution;  r(s, a): any finite number (the paper's lie in [0, 1])
+
+They come from named reward families, transition concentrations, and the regimes built from them.
+
+The training regime "grid" is the 6 x 3 grid of the paper (appendix F.2): six reward families by Dirichlet transitions
+of concentration .1 (nearly deterministic), 1 and 5 (diffuse), in equal shares. The other regimes evaluate: one reward
+family at a time over the same three concentrations, shifts away from training, and two tasks where control matters.
+
+Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). Its Bernoulli family is stated both ways, so
+both are here: "bernoulli", part of the grid, pays R(s, a) ~ U[.1, .9] as it is, and "bernoulli-draws" pays 1 with that
+probability, else 0; with draws in the grid, ties would rise from 12.5 % to 14 % of the steps. "coin" draws R(s, a) from
+{0, 1} once.
+
+The paper shows a 4-state, 2-action chain "where a_0 is optimal" and no more: here action 0 steps right, every other
+action steps left, and only action 0 in the last state pays 1. The ladder is known by its returns over 50 rounds
+(optimal 48.3, random 1.7): with 8 states, 3 actions, a climb of 1 by action 0, a fall of 2 by the others, reward
+(height reached / 7)^2 and a uniform start, exact expectations are 48.50 and 1.97; no other reading tried came closer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, checked
+from interp.checks import array_of, checked, refuse_beyond_machine, unique
 from interp.errors import InputError, require
+from interp.files import read_rows
 from interp.task import chosen_indices, episode_array, freeze
 
 _ROW_TOLERANCE = 1e-8
@@ -109,3 +129,94 @@ def inverse_labels(name: str, labels: Any, n: int, size: int) -> NDArray[np.int6
     wanted = f"{name} must hold a permutation of 0 to {size - 1} for each of the {n} episodes, shape {(n, size)}"
     require(array.shape == (n, size) and bool((np.sort(array, 1) == np.arange(size)).all()), wanted)
     return np.argsort(array, 1)
+
+
+_Rewards = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
+"""How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
+
+
+def _beta(a: str, b: str) -> _Rewards:
+    return lambda rng, shape: rng.beta(float(a), float(b), shape)
+
+
+_FAMILIES: dict[str, _Rewards] = {
+    **{row["family"]: _beta(row["a"], row["b"]) for row in read_rows(Path(__file__).with_name("rewards.csv"))},
+    **dict.fromkeys(("bernoulli", "bernoulli-draws"), lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
+    "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
+}
+"""The reward families by name, most of them a beta distribution; of "bernoulli-draws", r(s, a) is the probability of a
+reward of 1."""
+
+
+@dataclass(frozen=True)
+class MDPRegime:
+    """A named source of MDPs.
+
+    Attributes:
+        cells: the (reward family, concentration) pairs drawn from in equal shares; empty for a fixed MDP.
+        build: (n_states, n_actions) -> the one MDP of a fixed regime; None for a random one.
+    """
+
+    key: str
+    name: str
+    cells: tuple[tuple[str, float], ...] = ()
+    build: Callable[[int, int], MDPs] | None = None
+
+
+@checked
+def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
+    """One linear chain: action 0 steps right, the others left; action 0 in the last state pays 1, all else nothing."""
+    transitions = _steps("chain", n_states, n_actions, down=1)
+    rewards = np.zeros((1, n_states, n_actions))
+    rewards[0, n_states - 1, 0] = 1
+    return MDPs(transitions, rewards, families=("chain",))
+
+
+@checked
+def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
+    """One ladder: action 0 climbs one rung, the others fall two; the reward is the squared height, in [0, 1]."""
+    transitions = _steps("ladder", n_states, n_actions, down=2)
+    return MDPs(transitions, transitions @ np.linspace(0, 1, n_states) ** 2, families=("ladder",))
+
+
+def _steps(kind: str, n_states: int, n_actions: int, down: int) -> NDArray[np.float64]:
+    """Transitions of a line of states: action 0 steps up by one, the others step ``down``."""
+    few = f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}"
+    require(n_states >= 2 and n_actions >= 2, few)
+    refuse_beyond_machine(f"an MDP of {n_states} states and {n_actions} actions", 8.0 * n_states**2 * n_actions)
+    at = np.arange(n_states)
+    transitions = np.zeros((1, n_states, n_actions, n_states))
+    transitions[0, at, 0, np.minimum(at + 1, n_states - 1)] = 1
+    transitions[0, at, 1:, np.maximum(at - down, 0)] = 1
+    return transitions
+
+
+_drawn = [
+    MDPRegime(row["key"], row["name"], tuple(product(row["families"].split(), map(float, row["kappas"].split()))))
+    for row in read_rows(Path(__file__).with_name("regimes.csv"))
+]
+_built = MDPRegime("chain", "linear chain", build=chain), MDPRegime("ladder", "ladder", build=ladder)
+REGIMES: dict[str, MDPRegime] = unique((*_drawn, *_built), "MDP regime")
+
+EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
+SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")
+"""Away from training: no cell of the training grid is among them, as "sparse" and "dense" are."""
+
+
+def draw(
+    regime: MDPRegime, n: int, n_states: int, n_actions: int, shares: np.random.Generator, rng: np.random.Generator
+) -> MDPs:
+    """``n`` MDPs, a cell for each in equal shares and shuffled; ``shares`` draws which cells get one more."""
+    if regime.build is not None:
+        return regime.build(n_states, n_actions).select(np.zeros(n, np.int64))
+    n_cells = len(regime.cells)
+    cells = shares.permutation(shares.permutation(n_cells)[np.arange(n) % n_cells])
+    rewards = np.empty((n, n_states, n_actions))
+    transitions = np.empty((n, n_states, n_actions, n_states))
+    for i, (family, kappa) in enumerate(regime.cells):
+        here = np.flatnonzero(cells == i)
+        rewards[here] = _FAMILIES[family](rng, (len(here), n_states, n_actions))
+        transitions[here] = rng.dirichlet(np.full(n_states, kappa), (len(here), n_states, n_actions))
+    families, kappas = zip(*(regime.cells[i] for i in cells), strict=True) if n else ((), ())
+    bernoulli = np.array([family == "bernoulli-draws" for family in families], bool)
+    return MDPs(transitions, rewards, families, np.array(kappas), bernoulli)

@@ -37,7 +37,7 @@ from interp.checks import array_of, checked, integer, refuse_beyond_machine, see
 from interp.errors import require, require_known
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
-from interp.tasks.qlearning.regimes import REGIMES, draw
+from interp.tasks.qlearning.mdps import REGIMES, draw
 
 _HUB_REWARD = 0.1
 """Largest reward at a hub; at a leaf it is 1. Here the tables of discount .9 and 0 disagree most (.09 nats a round)."""

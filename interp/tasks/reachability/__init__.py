@@ -14,8 +14,7 @@ from interp.files import read_tables
 from interp.lazy import above, lazies, lazy
 from interp.task import Algorithms, Analysis, Data, Reporting, Size, Task
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.reachability.regimes import REGIMES
-from interp.tasks.reachability.sampling import sample
+from interp.tasks.reachability.sampling import REGIMES, sample
 
 __all__ = ["REGIMES", "TASK", "ReachabilityEpisodes", "sample"]
 

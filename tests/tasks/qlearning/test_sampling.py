@@ -11,7 +11,7 @@ from interp.checks import unique
 from interp.tasks import mdp
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
-from interp.tasks.qlearning.regimes import REGIMES
+from interp.tasks.qlearning.mdps import REGIMES
 from tests.refusals import refused
 
 SIZES = {"n_states": st.integers(1, 5), "n_actions": st.integers(1, 4)}

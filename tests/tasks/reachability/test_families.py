@@ -4,8 +4,7 @@ import numpy as np
 
 from interp.tasks.reachability import TASK
 from interp.tasks.reachability.algorithms import depth_first
-from interp.tasks.reachability.regimes import REGIMES
-from interp.tasks.reachability.sampling import battery
+from interp.tasks.reachability.sampling import REGIMES, battery
 
 
 def test_the_battery_holds_every_regime():
