@@ -29,8 +29,16 @@ import pandas as pd
 import interp
 from circuits import compare
 from circuits.compare.algorithm import BEHAVIOUR
-from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
-from circuits.compare.question import Compared, Participant, Samples, shared_sizes
+from circuits.compare.question import (
+    Compared,
+    CrossFitted,
+    Participant,
+    Samples,
+    crossed_writer,
+    pooled_values,
+    scored,
+    shared_sizes,
+)
 from circuits.compare.response import Edits
 from circuits.compare.state import STATE
 from circuits.compare.update import strange

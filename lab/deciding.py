@@ -2,7 +2,7 @@
 
 The machines have a state and an update that are neither exact nor wrong: Weighted Majority with noise of .1 in its
 latents, and ``wma-learned``, against the handwired machine. The truth of a comparison is the score that maps fitted to
-as many episodes have on new ones (:mod:`circuits.compare.crossfit`): for each small comparison, the mean of all others
+as many episodes have on new ones (:mod:`circuits.compare.question`): for each small comparison, the mean of all others
 of its size, which has an eighth of its luck.
 
 Beside it stand large comparisons, of :data:`LARGE` times as many episodes in the same rounds. Maps that are fitted on

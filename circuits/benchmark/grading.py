@@ -21,8 +21,7 @@ import torch
 
 from circuits.benchmark.known_machine import FORMS, KnownMachine, build, trained_builders, variants
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
-from circuits.benchmark.method import METHODS, Method
-from circuits.benchmark.methods import select
+from circuits.benchmark.methods import METHODS, Method, select
 from circuits.benchmark.question import Answer, Truth
 from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked, integer, refuse_endless

@@ -34,9 +34,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from circuits.compare.crossfit import crossed_decoder, scored
 from circuits.compare.fitting import Array
-from circuits.compare.question import Compared, Effort, Participant, Question, columns
+from circuits.compare.question import Compared, Effort, Participant, Question, columns, crossed_decoder, scored
 from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import NEXT, Algorithm

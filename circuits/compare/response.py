@@ -34,9 +34,8 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from circuits.compare.crossfit import pooled, pooled_values
 from circuits.compare.fitting import Array, distributions, predictor
-from circuits.compare.question import Compared, Participant, Question, columns
+from circuits.compare.question import Compared, Participant, Question, columns, pooled, pooled_values
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.interventions.experiment import Edit, Experiment, run, run_on

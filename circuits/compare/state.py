@@ -1,8 +1,8 @@
 """Do two models hold the same state? Stitching: put one model's latents, mapped, into the other, and let it run on.
 
 An affine map from the latents of one model ("from") to those of another ("to") is fitted to some episodes. In others,
-the second model gets the mapped latents of the first at some rounds and runs on by itself (:mod:`circuits.compare.
-crossfit`: known and test episodes serve for both, and intervals count the luck of the fit)::
+the second model gets the mapped latents of the first at some rounds and runs on by itself (known and test episodes
+serve for both, and intervals count the luck of the fit: :mod:`circuits.compare.question`)::
 
     score = 1 - JS(stitched, own) / JS(cut, own)
 
@@ -40,9 +40,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.compare.crossfit import folds, pooled, scored
 from circuits.compare.fitting import Array, distributions, divergence
-from circuits.compare.question import Effort, Participant, Question
+from circuits.compare.question import Effort, Participant, Question, folds, pooled, scored
 from interp.algorithm import Predicted
 from interp.decoder import N_FOLDS, RIDGE, Affine, is_wide, penalised, units
 from interp.interventions.experiment import run_on

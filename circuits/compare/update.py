@@ -3,7 +3,7 @@
 For every algorithm that could explain the model, its carried state is decoded from the latents (those variables of it
 that they hold) and its update is compared with the model's (:mod:`interp.interventions.moves`): one round on and
 several, from states that occur and from states that were moved to where no episode went. Beside each stands every
-untrained model: the same decoder, fitted on it. Decoders are cross-fitted (:mod:`circuits.compare.crossfit`): every
+untrained model: the same decoder, fitted on it. Decoders are cross-fitted (:mod:`circuits.compare.question`): every
 known and test episode is decoded by a fit to others, and the intervals count the luck of these fits.
 
 Which update it is, is then asked without a policy: families of updates (those of the task) are fitted to what one round
@@ -35,10 +35,20 @@ from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
-from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled, pooled_values, scored
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, said, search
-from circuits.compare.question import Compared, Effort, Participant, Question, columns
+from circuits.compare.question import (
+    Compared,
+    CrossFitted,
+    Effort,
+    Participant,
+    Question,
+    columns,
+    crossed_writer,
+    pooled,
+    pooled_values,
+    scored,
+)
 from circuits.compare.response import RESPONDS, ResponsePart
 from interp.algorithm import Algorithm, Family, Values
 from interp.decoder import RIDGE, Affine

@@ -8,7 +8,7 @@
 * ``used``: what is put in the place of a state, whether it is used, and carried on; ``content``: how few
   directions carry the effect, and whether the algorithm's memory can be read;
 * ``timing``: when the answer is there, and after more rounds; ``dynamics``: where states go under held inputs, and
-  ``fixed``: where they would stay;
+  where they would stay;
 * ``shortcuts``: heuristics, episodes on which each is wrong, and right and wrong rounds apart;
 * ``claims.json``: what is fixed of every claim, and all thresholds with their reasons.
 

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from circuits import benchmark
 from circuits.benchmark import Answer, Material, Method, Workload, build
-from circuits.benchmark.method import METHODS, register
-from circuits.benchmark.methods import select
+from circuits.benchmark.methods import METHODS, register, select
 from circuits.benchmark.question import QUESTIONS, ranking
 from interp.cli import app
 from interp.errors import InputError

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from circuits.benchmark import Material, Workload, build
-from circuits.benchmark.method import METHODS
+from circuits.benchmark.methods import METHODS
 from circuits.benchmark.questions import QUESTIONS
 
 SMALL = Workload(episodes=4, rounds=8, round=5, early=1, fits=12)

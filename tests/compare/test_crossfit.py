@@ -11,8 +11,16 @@ import torch
 from scipy.stats import t
 
 import interp
-from circuits.compare.crossfit import CrossFitted, crossed_decoder, pooled, pooled_values, scored
-from circuits.compare.question import Effort, Participant, Samples
+from circuits.compare.question import (
+    CrossFitted,
+    Effort,
+    Participant,
+    Samples,
+    crossed_decoder,
+    pooled,
+    pooled_values,
+    scored,
+)
 from circuits.compare.state import _cut, _own, _penalty, _stitched, stitch
 from interp.decoder import RIDGE, Decoder
 from interp.session import session

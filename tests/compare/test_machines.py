@@ -11,10 +11,9 @@ import torch
 import interp
 from circuits import compare
 from circuits.compare.circuit import CIRCUIT
-from circuits.compare.crossfit import pooled
 from circuits.compare.effects import _STATE as STATE
 from circuits.compare.effects import _located as where
-from circuits.compare.question import Compared, Effort, Participant, Samples, shared_sizes
+from circuits.compare.question import Compared, Effort, Participant, Samples, pooled, shared_sizes
 from circuits.compare.state import _stitched, stitch
 from circuits.compare.update import updates
 from interp.decoder import RIDGE

@@ -10,8 +10,7 @@ import torch
 
 import interp
 from circuits.compare import update
-from circuits.compare.crossfit import pooled, pooled_values, scored
-from circuits.compare.question import Effort, Participant, Samples
+from circuits.compare.question import Effort, Participant, Samples, pooled, pooled_values, scored
 from circuits.compare.update import UpdatePart, _bent, _decoded, _extended, _made, strange, updates
 from circuits.compare.update import _missed_steps as missed_steps
 from circuits.compare.update import _Rule as Rule

@@ -1,23 +1,101 @@
 """The methods, in a few files by what they look at; every file of this folder registers its own.
 
 Two methods bound the scale of every question: an oracle that knows the truth, and a draw at random that knows nothing.
+
+A method is a name, the question that it answers, and a function from a subject to an answer.
+
+Keys of methods of edges and nodes say what was read: ``zero:joined`` looks at every corruption of the task through both
+exits of a round, ``zero:prediction`` and ``zero:state`` at one exit, ``zero:single`` at the prediction of the task's
+default corruption, as most studies do, and ``resample:another`` at both exits of a pair of unlike episodes.
+
+A method of one's own is a file that registers one::
+
+    from circuits.benchmark import Answer, Material, Method, KnownMachine, register
+
+    def most_heads(subject: KnownMachine, material: Material) -> Answer:
+        return Answer({edge: float(edge[0] != "embed") for edge in material.items("edges")})
+
+    register(Method("heads-first", "edges that leave heads", "edges", most_heads))
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 
 import numpy as np
+from jaxtyping import Float
 
 from circuits.benchmark.known_machine import KnownMachine
-from circuits.benchmark.material import Material
-from circuits.benchmark.method import METHODS, Method, register
+from circuits.benchmark.material import ANOTHER, EXITS, Case, Material
 from circuits.benchmark.question import Answer, Challenge
 from circuits.benchmark.questions import QUESTIONS
-from interp.errors import require_known
+from interp.checks import checked_fields
+from interp.errors import InputError, require_known
+from interp.files import read_tables
+
+
+@dataclass(frozen=True)
+@checked_fields
+class Method:
+    """A method: ``answer`` is ``(subject, material) -> answer`` to the question with a key.
+
+    ``key`` is unique among the methods of its question, for the command line and files ("zero:joined"); ``quick`` says
+    whether the quick run has it.
+    """
+
+    key: str
+    name: str
+    question: str
+    answer: Callable[[KnownMachine, Material], Answer]
+    quick: bool = True
+
+
+METHODS: dict[tuple[str, str], Method] = {}
+"""(question, key) -> method; filled by the files of this folder, and by users."""
+
+
+def register(*methods: Method) -> None:
+    """Add methods; a key that is taken is refused."""
+    for method in methods:
+        require_known("question", method.question, QUESTIONS)
+        name = method.question, method.key
+        if METHODS.get(name, method) != method:
+            raise InputError(f"a method {method.key!r} of {method.question!r} exists; choose another key")
+        METHODS[name] = method
+
+
+READINGS: dict[str, str] = read_tables(Path(__file__).with_name("readings.toml"))
+"""What a method looks at: which corruptions, in which rounds, read through which exits. Key -> in words."""
+FAINT = 1e-9
+"""An effect smaller than this share of what a corruption changes counts as none: rounding must not rank edges."""
+
+
+def strongest(
+    material: Material, reading: str, items: Sequence[Hashable], effects: Callable[[Case], Float[np.ndarray, " item"]]
+) -> Answer:
+    """The largest effect of every item over the cases of a reading, as a share of what the corruption changes."""
+    best = np.zeros(len(items))
+    for case in _cases(material, reading):
+        shares = effects(case)
+        best = np.fmax(best, np.where(shares < FAINT, 0.0, shares))
+    return Answer(dict(zip(items, best.tolist(), strict=True)))
+
+
+def _cases(material: Material, reading: str) -> list[Case]:
+    if reading in ("single", "prediction"):
+        return material.cases(("prediction",))[: 1 if reading == "single" else None]
+    if reading == "state":
+        return material.cases(("state",))
+    if reading == "another":
+        return material.cases(EXITS, corruptions=(ANOTHER,))
+    if reading == "everything":
+        return material.cases((*EXITS, "latents"), corruptions=(*material.corruptions, ANOTHER))
+    return material.cases(EXITS, (material.effort.early, material.effort.round) if reading == "rounds" else None)
 
 
 def _random(question: Challenge, subject: KnownMachine, material: Material) -> Answer:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import EXITS, Case, Exit, Material
-from circuits.benchmark.method import FAINT, READINGS, Method, register, strongest
+from circuits.benchmark.methods import FAINT, READINGS, Method, register, strongest
 from circuits.benchmark.question import Answer
 from interp.interventions.ablation import acdc
 from interp.interventions.attribution import attribute

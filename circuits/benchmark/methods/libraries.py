@@ -23,7 +23,7 @@ from transformer_lens.tools.analysis.attribution_patching import EdgeAttribution
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
-from circuits.benchmark.method import FAINT, Method, register
+from circuits.benchmark.methods import FAINT, Method, register
 from circuits.benchmark.question import Answer
 from interp.errors import InputError
 from interp.interventions.pairs import CLIP

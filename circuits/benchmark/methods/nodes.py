@@ -18,7 +18,7 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
-from circuits.benchmark.method import FAINT, METHODS, READINGS, Method, register, strongest
+from circuits.benchmark.methods import FAINT, METHODS, READINGS, Method, register, strongest
 from circuits.benchmark.question import Answer
 from interp.interventions.mediation import Split, mediate
 from interp.interventions.patching import of_pair

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
-from circuits.benchmark.method import FAINT, Method, register
+from circuits.benchmark.methods import FAINT, Method, register
 from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import Item, changes, sides, values_of
 from circuits.compare.algorithm import explain
