@@ -1,6 +1,6 @@
 """Further variants of a model for which the right answer is known: wider, with a rescaled state, with noise.
 
-Rotated ones, and those with distractors or without some directions, stand in :mod:`circuits.compare.variants`.
+Rotated ones, and those with distractors or without some directions, stand in :mod:`circuits.benchmark.known_machine`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.compare.variants import moved, renamed
+from circuits.benchmark.known_machine import moved, renamed
 from interp import tasks
 from interp.errors import require
 from interp.model.rollout import rollout

@@ -5,12 +5,12 @@ not hold. Handwired circuits state all of it (:class:`circuits.circuit.Circuit`)
 compute the same and look different:
 
 * ``plain``: as built, every coordinate of the residual stream with a meaning of its own;
-* ``rotated``: in a random orthogonal basis (:func:`circuits.compare.variants.rotated`);
+* ``rotated``: in a random orthogonal basis (:func:`rotated`);
 * ``distractors``: with heads and neurons that compute something which nobody reads;
 * ``superposed``: positions as sinusoids of fewer dimensions than there are positions, so that codes overlap (machines
   whose construction has them);
 * ``simplex``: the n log-weights of Weighted Majority in n - 1 dimensions, in directions that overlap: only their
-  differences count (:func:`circuits.compare.variants.without`);
+  differences count (:func:`without`);
 * ``trained``: learned by gradient descent while interchanges tie it to the algorithm (its edges are unknown).
 
 Any other machine whose insides are known can be one, too: its places are sites of its own points and of what it
@@ -35,12 +35,11 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
 from circuits.circuit import EMBEDDINGS, EXITS, Circuit, Kind
-from circuits.compare.variants import columns_without, rotated, rotation, with_distractors, without
 from circuits.compiler import compile_circuit, places, wired
 from circuits.registry import build as build_circuit
 from circuits.registry import handwired
@@ -54,6 +53,8 @@ from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, Site
 from interp.machine import Machine
 from interp.model.checkpoints import load_checkpoint
+from interp.model.components import Block
+from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import Task
 
@@ -162,7 +163,7 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     model = compile_circuit(circuit).eval()
     change: Callable[[Tensor], Tensor] | None = None
     if variant == "rotated":
-        turn, model = rotation(model, seed), rotated(model, seed)
+        turn, model = _rotation(model, seed), rotated(model, seed)
         change = turn.T.double().matmul
     elif variant == "distractors":
         model = with_distractors(model, seed=seed)
@@ -170,7 +171,7 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     elif variant == "simplex":
         copies = [where for location in circuit.sites["log_weights"] for where in places(circuit, location)]
         lost = torch.stack([place.basis.sum(1) for place in copies if place.basis is not None]).to(model.W_E)
-        change, model = partial(_projected, columns_without(lost).double()), without(model, lost)
+        change, model = partial(_projected, _columns_without(lost).double()), without(model, lost)
 
     def move(place: Place) -> Place:
         """A place of the residual stream with its basis changed; heads and attention scores stay as they are."""
@@ -213,6 +214,135 @@ def _projected(columns: Tensor, basis: Tensor) -> Tensor:
     """A basis in the coordinates of ``columns``, with as many dimensions as are left of it."""
     vectors, sizes, _ = torch.linalg.svd(columns.T @ basis, full_matrices=False)
     return vectors[:, sizes > 1e-9]
+
+
+def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
+    """The model in a random orthogonal basis of its residual stream: every weight that reads or writes it is turned.
+
+    LayerNorm subtracts the mean over coordinates, so a model that has one is turned about the direction of equal
+    coordinates, which keeps mean and norm. Predictions are the same but for rounding; hard attention that rests on
+    exact ties could lose them.
+    """
+    return moved(model, _rotation(model, seed), "rotated", f"rotated, seed {seed}")
+
+
+def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]) -> HookedLatentTransformer:
+    """The model in a smaller residual stream: what it reads and writes along the directions ``lost`` is gone.
+
+    A machine that reads no more than differences of n numbers computes the same when their sum is lost. It then holds
+    them in n - 1 dimensions, and their directions overlap: they point to the corners of a simplex.
+
+    Raises:
+        InputError: a model with LayerNorm, whose scale the lost coordinates belong to.
+
+    Example:
+        >>> import interp
+        >>> model = interp.load("wma-handwired", n_experts=2)
+        >>> model.config.d_model - without(model, model.state_map.sum(0, keepdim=True)).config.d_model
+        1
+    """
+    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
+    columns = _columns_without(lost)
+    return moved(model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out")
+
+
+def _columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
+    """An orthonormal basis of everything that is orthogonal to ``lost``."""
+    _, sizes, rows = torch.linalg.svd(lost, full_matrices=True)
+    return rows[int((sizes > 1e-9 * sizes.max()).sum()) :].T
+
+
+def moved(
+    model: HookedLatentTransformer,
+    columns: Float[Tensor, "d_model new"],
+    suffix: str,
+    edit: str,
+    back: Float[Tensor, "new d_model"] | None = None,
+) -> HookedLatentTransformer:
+    """The model in the coordinates that ``columns`` give its residual stream, and ``back`` takes back to its own.
+
+    ``back`` is the transpose where it is None, as for orthonormal columns.
+    """
+    config = replace(renamed(model.config, suffix, edit), d_model=columns.shape[1])
+    back = columns.T if back is None else back
+    other = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            last, weight = name.rpartition(".")[2], own[name]
+            weight = back @ weight if last in _READS else weight
+            parameter.copy_(weight @ columns if last in _WRITES else weight)
+    return other.train(model.training)
+
+
+_READS = ("W_Q", "W_K", "W_V", "W_in", "W_U", "W_write")
+_WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_write", "b_write")
+"""Parameters that meet the residual stream, by the last part of their names; ``W_write`` does both."""
+
+
+def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) -> HookedLatentTransformer:
+    """The model with ``n`` more heads in every layer, and ``n`` more neurons where it has MLPs, of random weights.
+
+    They read what the model's own parts write. Without LayerNorm they write to ``n`` new coordinates, which nothing
+    reads: the latents hold them, too. With LayerNorm, whose scale new coordinates would change, they write nothing.
+    """
+    require(n >= 1, f"n must be an integer >= 1, got {n}")
+    config, has_norm = model.config, model.config.normalization_type is not None
+    d_model = config.d_model + (0 if has_norm else n)
+    named = config.head_names and tuple((*row, *(f"distractor {i + 1}" for i in range(n))) for row in config.head_names)
+    larger = replace(
+        renamed(config, "distractors", f"{n} distractors a layer, seed {seed}"),
+        d_model=d_model,
+        n_heads=config.n_heads + n,
+        d_mlp=config.d_mlp and config.d_mlp + n,
+        attention_rules=tuple((*row, *("softmax",) * n) for row in config.attention_rules),
+        head_names=named,
+    )
+    state_map = model.state_map.new_zeros(len(model.state_map), d_model)
+    grown = HookedLatentTransformer(larger, state_map).to(model.W_E)
+    generator = torch.Generator().manual_seed(seed)
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        grown.state_map[:, : config.d_model] = model.state_map
+        for name, parameter in grown.named_parameters():
+            parameter.zero_()
+            parameter[tuple(slice(0, size) for size in own[name].shape)] = own[name]
+        for block in grown.blocks:
+            _distract(block, config, generator, writes=not has_norm)
+    return grown.eval()
+
+
+def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
+    """The configuration of an edited model, which cannot be built again by name."""
+    origin = dict(config.origin)
+    return replace(config, name=f"{config.name}-{suffix}", origin={**origin, "edits": [*origin.get("edits", []), edit]})
+
+
+def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
+    """A random orthogonal matrix; with LayerNorm one that leaves the direction of equal coordinates where it is."""
+    d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
+    kept = int(model.config.normalization_type is not None)
+    start = torch.cat([torch.ones(d, kept), torch.randn(d, d - kept, generator=generator)], 1).double()
+    frame, _ = torch.linalg.qr(start)
+    turn, _ = torch.linalg.qr(torch.randn(d - kept, d - kept, generator=generator).double())
+    return (frame @ torch.block_diag(torch.eye(kept).double(), turn) @ frame.T).to(model.W_E)
+
+
+def _distract(block: Block, config: LatentTransformerConfig, generator: torch.Generator, *, writes: bool) -> None:
+    """Random weights for the heads and neurons of a block that came after those of ``config``."""
+    old, first, attn, mlp = config.d_model, config.n_heads, block.attn, block.mlp
+
+    def fill(weight: Tensor, fan_in: int) -> None:
+        weight.copy_(torch.randn(weight.shape, generator=generator) / fan_in**0.5)
+
+    for read in (attn.W_Q, attn.W_K, attn.W_V):
+        fill(read[first:, :old], old)
+    if writes:
+        fill(attn.W_O[first:, :, old:], config.d_head)
+    if mlp is not None:
+        fill(mlp.W_in[:old, config.d_mlp :], old)
+        if writes:
+            fill(mlp.W_out[config.d_mlp :, old:], 1)
 
 
 # Trained subjects learned a task while interchanges tied subspaces of them to the algorithm's variables: from a random

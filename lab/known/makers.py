@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.compare.variants import rotated, with_distractors
+from circuits.benchmark.known_machine import rotated, with_distractors
 from circuits.registry import build
 from interp import library
 from interp.algorithm import Algorithm, Values, Variable

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuits.compare.variants import renamed
+from circuits.benchmark.known_machine import renamed
 from interp.algorithm import Algorithm, Variable
 from interp.machine import Channel, Machine
 from interp.model.adapted import adapt

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import interp
+from circuits.benchmark.known_machine import rotated, with_distractors
 from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart
 from circuits.compare.circuit import _circuits as circuits
@@ -20,7 +21,6 @@ from circuits.compare.circuit import _profile as profile
 from circuits.compare.circuit import _Role as Role
 from circuits.compare.circuit import _rounds as rounds
 from circuits.compare.question import Compared, Effort, Participant, Samples
-from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, mediate, paths

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import interp
+from circuits.benchmark.known_machine import rotated
 from circuits.compare.effects import EffectsPart
 from circuits.compare.question import Compared, Effort, Participant, Samples
 from circuits.compare.response import ResponsePart, _through_state
 from circuits.compare.state import STATE, _is_hard, stitch
 from circuits.compare.update import UPDATE, UpdatePart, _rules, judge, updates
 from circuits.compare.update import _Update as Update
-from circuits.compare.variants import rotated
 from interp import tasks
 from interp.lapses import stopped
 from interp.measure import NOTHING

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import interp
-from circuits.compare.variants import rotated, with_distractors, without
+from circuits.benchmark.known_machine import rotated, with_distractors, without
 from interp import tasks
 from interp.errors import InputError
 from interp.model.rollout import replay
