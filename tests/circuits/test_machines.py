@@ -24,6 +24,7 @@ from tests import handmade
 def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
     """Predictions and state, to rounding; another gain, another decay and another algorithm fail in both."""
     machine = handmade.majority(decay=decay)
+    interp.check_machine(machine)
     run = {"n_rounds": rounds, "n_episodes": 4}
     result = circuits.verify_machine(machine, **run)
     assert result.passed and [check.variable for check in result.checks] == ["distribution", "carried_state"]

@@ -10,7 +10,6 @@ import pytest
 
 import circuits
 import interp
-from interp.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
 from tests.refusals import refused
@@ -100,15 +99,6 @@ def test_sizes_are_those_of_the_specification() -> None:
             assert written == sum(head.n_nonzero for head in circuit.heads) == slope * n + constant
     sinusoidal = circuits.build("wma-handwired", n_experts=8, positions="sinusoidal", n_lines=16)
     assert sinusoidal.basis.d_model == 4 * (8 + 5) + 2 * 16 + 1
-
-
-def test_the_origin_in_the_configuration_rebuilds_the_circuit() -> None:
-    model = circuits.load("wma-handwired", n_experts=3, variant="P", log_gamma=0.25)
-    again = circuits.from_origin(model.config.origin)
-    assert circuits.compile_circuit(again).digest() == model.digest()
-    edited = circuits.compile_circuit(again.without("4.1"))
-    with pytest.raises(InputError, match=r"edited by hand \(4\.1 clean up: removed\)"):
-        circuits.from_origin(edited.config.origin)
 
 
 test_bad_arguments_are_refused_with_a_sentence = refused(

@@ -18,7 +18,6 @@ from circuits.compare.state import _stitched, stitch
 from circuits.compare.update import updates
 from interp.decoder import RIDGE
 from interp.measure import UNTRAINED
-from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority
 from tests import handmade, machines
@@ -42,18 +41,6 @@ def subjects():
     }
     samples = Samples.draw(every["itself"], SMALL, shared_sizes(list(every.values())))
     return {name: Participant(machine, samples) for name, machine in every.items()}
-
-
-def test_the_handmade_machine_is_what_it_says():
-    """Its predictions and log-weights are those of the algorithm; it keeps the contract, untrained copies included."""
-    episodes = experts.sample(16, 30, 4, seed=0)
-    for decay, close in ((handmade.KEPT, 1e-8), (0.8, 1e-12)):
-        machine, values = handmade.majority(decay=decay), handmade.algorithm(decay=decay).run(episodes)
-        interp.check_machine(machine, episodes)
-        run = interp.rollout(machine, episodes)
-        assert np.abs(run.predictions.numpy() - values["prediction"]).max() < close
-        state = machine.read_state(run.latents).detach().squeeze(-2).numpy()
-        assert np.abs(state[:, :-1] - values["log_weights"]).max() < close
 
 
 @pytest.mark.parametrize(("name", "word"), [("gain", "yes"), ("forgets", "no")])

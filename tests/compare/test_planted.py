@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import interp
@@ -13,13 +12,11 @@ from circuits.compare.effects import EffectsPart
 from circuits.compare.question import Compared, Effort, Participant, Samples
 from circuits.compare.response import ResponsePart, _through_state
 from circuits.compare.state import STATE, _is_hard, stitch
-from circuits.compare.update import UPDATE, UpdatePart, _rules, judge, updates
-from circuits.compare.update import _Update as Update
+from circuits.compare.update import _rules, judge, updates
 from interp import tasks
 from interp.lapses import stopped
 from interp.measure import NOTHING
 from interp.session import session
-from interp.statistics import Interval
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.qlearning.families import acting
 from lab import known
@@ -123,20 +120,3 @@ def test_what_a_hard_choice_hides_is_compared_as_carried_values():
     assert _is_hard(hard) and not _is_hard(told)
     ways = {(s.source, s.seen): s.score.low for s in stitch(told, hard, [], SMALL).stitchings if not s.control}
     assert ways == {("soft", "carried values"): pytest.approx(1), (hard.name, "predictions"): pytest.approx(1)}
-
-
-def test_one_machine_is_the_same_as_itself_whatever_can_be_measured(wired):
-    """A nameless reference has no update to ask about, unless it is the model itself."""
-    nameless = by_algorithm.machine(MAJORITY, wired[0].model.layout)
-    one, other = (Participant(m, wired[0].samples) for m in (nameless, nameless))
-    scores = {"weighted_majority": type("Score", (), {"name": "WM"})}
-    found = type("Found", (), {"scores": scores, "closest": "weighted_majority", "algorithm": MAJORITY, "family": None})
-    keys = "weighted_majority", one.task.explains(nameless).key
-    between = Interval(0.2, 0.1, 0.3)
-    steps = [Update("a", key, ("log_weights",), (), 0.5, np.nan, "on", 1, between, (0.0,)) for key in keys]
-    parts = {"algorithm": found, "update": UpdatePart(tuple(steps)), "effects": EffectsPart(()), "response": UNASKED}
-    itself, asked = (Compared(two, other, [], [], SMALL, {}, parts) for two in (one, wired[0]))
-    assert UPDATE.measure(itself).word == "yes"
-    assert UPDATE.measure(asked).reason.endswith("names no algorithm") and np.isnan(UPDATE.measure(asked).number.low)
-    named = Compared(one, wired[0], [], [], SMALL, {}, parts)
-    assert UPDATE.measure(named).word == "no"

@@ -10,7 +10,7 @@ import interp
 from interp import tasks
 from interp.decoder import RIDGE, Decoder
 from interp.interventions import causal_tables
-from interp.interventions.interchange import Claim, Place, carriers
+from interp.interventions.interchange import Claim, carriers
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 
@@ -36,18 +36,6 @@ def test_whole_activations_of_the_handwired_model(wma, pair):
     assert (accuracy[right] == 1).all() and (frame.random[right] < 0.75).all()
     assert accuracy["log_weights", "resid_post[0]@p?", "prediction"] == 0
     assert (accuracy[frame.control] == 0).all() and (frame.chance_informative == 0).all()
-
-
-def test_a_placebo_moves_as_far_and_elsewhere():
-    """The same distance elsewhere; a whole activation moves along a random line; attention scores have no direction."""
-    own, source = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).double()
-    for place in (Place.of("embed@y"), Place.of("embed@y", torch.eye(8)[:3])):
-        moved, instead = (p(own, source) - own for p in (place, place.placebo(8, seed=0)))
-        torch.testing.assert_close(instead.norm(dim=-1), moved.norm(dim=-1))
-        assert (torch.cosine_similarity(moved, instead, dim=-1).abs() < 0.95).all()
-        if place.basis is not None:
-            torch.testing.assert_close(instead @ place.basis, torch.zeros(5, 3).double())
-    assert Place.of("scores[2.1]@w?").placebo(8, seed=0) is None
 
 
 def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):

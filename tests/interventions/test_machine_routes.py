@@ -26,7 +26,6 @@ from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.experiment import Outcome
 from interp.interventions.mediation import Split, effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare
-from interp.interventions.sites import Place
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.machines import gru, loop, lstm
@@ -387,10 +386,3 @@ def test_a_machine_that_predicts_a_real_number_has_no_choice_to_align(monkeypatc
         align(machine, *episodes, example.kalman(), "mean", "latent@mean")
     with pytest.raises(InputError, match="not applicable: kalman has no points to map"):
         effect_map(machine, *episodes, "latent@mean")
-
-
-def test_what_is_learned_is_a_place_to_swap(vote, votes):
-    """A learned direction is a cause of mediation: the weights shown carry all of its effect."""
-    result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS)
-    cause = Place.of(result.site, result.basis.T)
-    assert share(mediate(vote, *votes, cause, "shown", split=Split(n_random=0))) == pytest.approx((1.0, 1.0))

@@ -79,11 +79,6 @@ def test_an_unknown_mediator_is_told_all_names_where_they_are_no_more_than_forty
     assert all(name in str(told.value) for name in many.mediators) is listed
 
 
-def test_without_an_effect_there_is_no_share():
-    empty = replace(WHOLE, reason="there is no effect")
-    assert isnan(empty.blocked().estimate) and isnan(empty.carried("z[0.0]@p?").high)
-
-
 def test_shares_of_a_draw_are_of_all_rows_and_an_empty_draw_has_none():
     case = (Site.parse("z[0.0]@p?"),)
     sums = _Sums(TOTAL, {case: LOST[0], (): LOST[0]}, {case: BROUGHT[0], (): LOST[0]}, {case: 1.0}, False)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from interp.errors import InputError
 from interp.interventions import pairs, patching
-from interp.interventions.pairs import Pair, Readout, corruption, metric, prepare, state_difference
+from interp.interventions.pairs import Pair, Readout, corruption, metric, prepare
 from interp.tasks.experts.analysis import exchange_history
-from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
 
 
 @pytest.fixture
@@ -41,31 +39,10 @@ def test_log_probabilities_are_clipped(pair):
     assert measured.tolist() == pytest.approx([-math.log(1e-6)] * 2, rel=1e-6)
 
 
-def test_agreement_is_with_the_clean_choice(pair):
-    assert metric("agreement").measure(_readout([0.51, 0.51], 0.0), pair).tolist() == [1, 0]
-
-
 def test_regret_is_the_expected_loss_by_the_clean_labels(pair):
     labels = pair.clean_episodes.labels[:, 3]
     measured = metric("regret").measure(_readout([0.9, 0.9], 0.0), pair)
     assert measured.tolist() == pytest.approx([abs(0.9 - y) for y in labels])
-
-
-def test_state_difference_is_0_corrupted_and_the_distance_clean(pair):
-    """16 coordinates that differ by 1: distance 4; halfway gives 2; a decoder measures in its own units."""
-    measured = metric("state").measure(_readout([0.5, 0.5], 0.5), pair)
-    assert measured.tolist() == pytest.approx([2, 2])
-    decoded = state_difference(lambda latents: 10 * latents[..., :1]).measure(_readout([0.5, 0.5], 1.0), pair)
-    assert decoded.tolist() == pytest.approx([10, 10])
-
-
-def test_q_learning_loss_is_what_the_policy_gives_away(untrained_q, mdp_episodes):
-    """max_a Q(s', a) - sum_a pi(a) Q(s', a), by the clean table before the round."""
-    real = prepare(untrained_q, *exchange_transitions(mdp_episodes, 5), 5)
-    policy = real.clean.predictions[:, 5].numpy()
-    row = mdp_episodes.q_tables[np.arange(6), 5, mdp_episodes.next_states[:, 5]]
-    measured = metric("regret").measure(real.clean_readout, real)
-    np.testing.assert_allclose(measured, row.max(1) - (policy * row).sum(1), atol=1e-12)
 
 
 def test_registered_metrics_run_on_both_tasks(untrained, untrained_q, expert_episodes, mdp_episodes):
@@ -80,8 +57,3 @@ def test_registered_metrics_run_on_both_tasks(untrained, untrained_q, expert_epi
                 continue
             result = patching.sweep(model, *pair, 3, sites=["latent"], read=4, metric=key)
             assert result.values.shape == (1, 6) and result.values.isfinite().all()
-
-
-def test_unknown_metric():
-    with pytest.raises(InputError, match="did you mean 'regret'"):
-        metric("regrets")

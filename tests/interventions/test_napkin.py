@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 import interp
 from interp.interventions import patching
 from interp.interventions.pairs import Metric, prepare
-from interp.interventions.patching import round_map
 from interp.interventions.sites import Place
 from tests.handmade import intervened
 
@@ -105,11 +103,3 @@ def test_interchange(napkin, napkin_pair, places, expected):
     resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]
     predictions, _ = intervened(napkin, *runs, resolved, [0])
     assert predictions.item() == pytest.approx(expected, abs=1e-12)
-
-
-def test_round_map(napkin, napkin_pair):
-    """Patching the whole latent at round 1 restores round 1; at round 0 it changes nothing (z is 1 on both sides)."""
-    grid = round_map(napkin, *napkin_pair, "latent", metric=VALUE).grid()
-    restored = 6 * 3 * (13**2 - 8**2)
-    assert grid.loc[0].tolist() == [0, 0]
-    assert grid.loc[1, 1] == restored and np.isnan(grid.loc[1, 0])

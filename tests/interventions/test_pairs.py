@@ -10,10 +10,7 @@ import torch
 import interp
 from interp.errors import InputError
 from interp.interventions import patching
-from interp.interventions.ablation import CircuitScorer
-from interp.interventions.attribution import attribute
 from interp.interventions.pairs import prepare
-from interp.tasks.experts import analysis as corruptions
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
 
 
@@ -64,15 +61,3 @@ def test_a_pair_stops_at_the_round_that_is_read(untrained_q, mdp_episodes):
     for name in ("clean_readout", "corrupted_readout"):
         assert torch.equal(getattr(pair, name).predictions, getattr(whole, name).predictions)
         assert torch.equal(getattr(pair, name).latents, getattr(whole, name).latents)
-
-
-def test_circuits_of_a_pair_do_not_see_later_rounds(untrained, expert_episodes):
-    """Edge scores and what circuits keep are those of whole rollouts, bit for bit."""
-    sides = corruptions.exchange_history(expert_episodes, 4)
-    pair = prepare(untrained, *sides, 4)
-    clean, corrupted = (interp.rollout(untrained, side) for side in sides)
-    whole = replace(pair, clean=clean, corrupted=corrupted)
-    assert (attribute(pair).scores == attribute(whole).scores).all()
-    for how in ("resample", "mean", "zero"):
-        one, other = (CircuitScorer(p, ablation=how) for p in (pair, whole))
-        assert (one.empty == other.empty).all() and (one.full == other.full).all()

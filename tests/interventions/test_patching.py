@@ -101,24 +101,6 @@ def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episo
         torch.testing.assert_close(ours, theirs.reshape(ours.shape).double(), rtol=0, atol=1e-5)
 
 
-def test_propagate_false_holds_later_rounds(untrained, expert_episodes):
-    """Held latents: no patch reaches a later round; run on: the whole latent does."""
-    clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
-    options = {"sites": ["latent@<z>", "resid_pre[1]@w?"], "metric": "probability"}
-    pair = pairs.prepare(untrained, clean, corrupted, 3, 5)
-    held, free = (patching.of_pair(pair, propagate=propagate, **options) for propagate in (False, True))
-    assert held.effects.abs().max() == 0
-    assert free.fractions()[0] == pytest.approx(1)
-    assert free.effects[1].abs().max() > 0
-
-
-def test_positions_after_the_prediction_do_not_reach_it(untrained, expert_episodes):
-    """Causality: patching y or w? changes no prediction of that round."""
-    clean, corrupted = corruptions.flip_label(expert_episodes, round=3)
-    result = patching.sweep(untrained, clean, corrupted, 3, sites=sites(untrained, positions=["y", "w?"]))
-    assert result.effects.abs().max() == 0
-
-
 def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
     """Where both runs are alike at a site, or nothing reads it, the effect is 0 in every bit; the others are run."""
     clean, corrupted = corruptions.flip_vote(expert_episodes, round=3, expert=1)

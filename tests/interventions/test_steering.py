@@ -76,8 +76,3 @@ def test_napkin_direction(napkin, napkin_pair):
 def test_an_algorithm_without_a_memory_cannot_be_steered(wma):
     with pytest.raises(InputError, match=r"give the algorithm memory=\.\.\."):
         steer(wma[1], experts.sample(2, 5, 3, seed=0), majority_vote(), Doses([1.0, 0.0, 0.0]), round=3)
-
-
-def test_learned_models_need_a_direction(untrained, expert_episodes):
-    with pytest.raises(InputError, match="pass a probe's direction"):
-        steer(untrained, expert_episodes, weighted_majority(), Doses([1.0, 0.0, 0.0]), round=3)
