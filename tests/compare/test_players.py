@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from circuits.compare.choices import explain_choices
 from circuits.compare.players import by_participant, phase_portrait
 from interp.errors import InputError
 from interp.machines.learners import learner
 from interp.tasks import bandit
-from interp.tasks.bandit.algorithms import choice_kernel, rescorla_wagner
+from interp.tasks.bandit.algorithms import choice_kernel, fixed_bias, rescorla_wagner
 from tests.refusals import refused
 
 RATES = np.linspace(0.1, 0.9, 12)
@@ -89,3 +90,19 @@ test_what_has_no_portrait_is_refused = refused(
     ({"x": 3}, {}, "expected a model, an Algorithm or a function of episodes, got int"),
     by=lambda sources, options: phase_portrait(sources, bandit.sample(2, 5, 2, seed=0), **options),
 )
+
+
+def test_a_soft_chooser_is_named_and_noise_is_not():
+    """Agreement is no measure of a player: at an inverse temperature of 3 it does what is likeliest in 3 rounds of 4."""
+    keys = ("rescorla_wagner", "choice_kernel", "fixed_bias")
+    asked = [family for family in bandit.TASK.rivals().values() if family.key in keys]
+    soft = bandit.sample(30, 100, 2, "reversal", seed=3, player=rescorla_wagner(0.3, 3.0))
+    found = explain_choices(soft, soft.choices, families=asked)
+    assert found.family == "rescorla_wagner" and found.telling.high < 0.85
+    for name, truth in (("rate", 0.3), ("inverse_temperature", 3.0)):
+        assert found.intervals[name].low < truth < found.intervals[name].high
+    link = found.scores["rescorla_wagner"].link
+    assert (link.lapse, link.temperature) == (0.0, 1.0), "one temperature, and no lapse where there is none"
+    coin = bandit.sample(30, 100, 2, "reversal", seed=3, player=fixed_bias(0.5))
+    noise = explain_choices(coin, coin.choices, families=asked)
+    assert noise.measure.word == "no"
