@@ -105,4 +105,4 @@ def test_a_soft_chooser_is_named_and_noise_is_not():
     assert (link.lapse, link.temperature) == (0.0, 1.0), "one temperature, and no lapse where there is none"
     coin = bandit.sample(30, 100, 2, "reversal", seed=3, player=fixed_bias(0.5))
     noise = explain_choices(coin, coin.choices, families=asked)
-    assert noise.measure.word != "yes" and noise.over_floor.low <= 0
+    assert noise.measure.word != "yes"
