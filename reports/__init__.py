@@ -4,7 +4,7 @@ A report is a list of parts (``reports.part``); ``reports.build.write`` finds th
 draws them, and writes the page. Your own part stands beside the others::
 
     from reports.build import write
-    from reports.parts.default import default_parts
+    from reports.tasks import default_parts
 
     write("wma-learned", parts=(*default_parts(), my_part))
 

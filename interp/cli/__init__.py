@@ -6,14 +6,10 @@ error and exits with 2; a check that fails exits with 1. A command is imported w
 """
 
 from interp.cli import (  # noqa: F401
-    audit,
     benchmark,
-    choices,
     compare,
     evaluate,
-    explore,
     llm,
-    models,
     patch,
     probe,
     report,

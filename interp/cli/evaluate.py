@@ -1,8 +1,13 @@
-"""``interp evaluate``: what a model is worth."""
+"""``interp models``, what can be loaded; ``interp evaluate``, what it is worth; ``interp audit``, whether it uses it.
+
+An audit asks of what a model carries: is it used, for what, when, how does it move, and is it a shortcut?
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +15,41 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.files import folder_to_write
+from interp.files import folder_to_write, write_csv, write_json
+from interp.foreign import plain
+
+
+@command(example="interp audit wma-learned --quick", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
+def _audit(
+    say: Say,
+    sizes: options.Sizes,
+    model: options.ModelName,
+    quick: Annotated[bool, typer.Option("--quick", help="Half of the episodes, with wider intervals.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
+    arguments: options.Set = None,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+    out: options.Out = Path("output/audits"),
+) -> None:
+    """Check eleven claims that critics of latent reasoning doubt: is the carried state really used?"""
+    from interp.audit import FULL, QUICK
+    from interp.audit import audit as ask
+
+    machine = options.load(model, sizes, arguments, device).model
+    folder = folder_to_write(out / Path(model).name)
+    found = ask(machine, effort=replace(QUICK if quick else FULL, seed=seed))
+    say.measures(found)
+    say.facts(model=found.model, settings=dict(found.settings))
+    frames = {"measures": found.to_frame(), **found.tables}
+    written = [write_csv(folder / f"{name}.csv", frame) for name, frame in frames.items() if len(frame)]
+    written.append(write_json(folder / "audit.json", {"model": found.model, "settings": dict(found.settings)}))
+    if report:
+        from reports.build import write
+        from reports.parts import audit as part
+
+        page = write(machine, folder, n_episodes=16, seed=seed, parts=[part.part(found)], source=model, quick=quick)
+        written.append(page.path)
+    say.wrote(written)
 
 
 def _told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -63,3 +102,20 @@ def _evaluate(
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")
     say.wrote([folder])
+
+
+@command(example="interp models --json")
+def _models(say: Say) -> None:
+    """List what can be loaded, task by task; with --quiet, the names alone."""
+    from interp import tasks
+    from interp.library import models as records
+
+    known = records()
+    say.facts(models=[vars(record) for record in known])
+    width = max(len(record.name) for record in known)
+    for key, of_task in groupby(known, lambda record: record.task):
+        say.line(f"{key}: {tasks.get(key).what}")
+        for record in of_task:
+            say.line(f"  {record.name:{width}} {record.kind:10} {record.description}")
+    if say.quiet and not say.as_json:
+        typer.echo(plain("\n".join(record.name for record in known)))

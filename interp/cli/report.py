@@ -1,7 +1,9 @@
-"""``interp report``: one page about a model."""
+"""Pages: ``interp report`` about a model, ``interp explore`` of one that runs, ``interp choices`` about players."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,78 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.files import folder_to_write
+
+
+@command(example="interp choices people.csv --participant subjID --choice choice --reward outcome", torch=True)
+def _choices(
+    say: Say,
+    file: Annotated[Path, typer.Argument(help="A table with a header and a row a trial: CSV, tabs or semicolons.")],
+    participant: str = "",
+    choice: str = "",
+    reward: str = "",
+    block: str = "",
+    trial: str = "",
+    units: Annotated[int, options.number("Numbers that the GRU carries which is held beside the families")] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="Without the GRU, which takes half of the time.")] = False,
+    seed: options.Seed = 0,
+    out: options.Out = Path("output/choices"),
+) -> None:
+    """Which algorithm chooses what people, animals or models chose among arms, at which rates? Writes one page.
+
+    Args:
+        participant: Column that says whose trial a row is.
+        choice: Column of what was chosen; a row without a choice is a missed trial.
+        reward: Column of what it paid.
+        block: Column of blocks, where a participant has several.
+        trial: Column by which trials are ordered.
+    """
+    from reports.choices import write
+
+    columns = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
+    given = {name: column for name, column in columns.items() if column}
+    page, found = write(file, out, units=units, quick=quick, seed=seed, **given)
+    say.line(found)
+    for name, beside in found.beside.items():
+        say.line(f"as {name} chooses: {beside.measure}")
+    say.table(found.to_frame(), "Families, the best first", "families")
+    say.facts(closest=found.closest, parameters=dict(found.parameters), measures=[found.measure.to_dict()])
+    say.wrote([page])
+
+
+@command(example="interp explore wma-learned", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
+def _explore(
+    say: Say,
+    sizes: options.Sizes,
+    model: options.ModelName,
+    reference: Annotated[
+        str, typer.Option(help="Another machine of the task, run beside it.", autocompletion=options.model_names)
+    ] = "",
+    view: str = "",
+    port: Annotated[int, options.number("Port of the page; any free one by default", 0, most=65535)] = 0,
+    arguments: options.Set = None,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+) -> None:
+    """Serve a live page of a model on this computer, print its address, and go on until interrupted.
+
+    Args:
+        view: What is shown first: the query of an address that was kept.
+    """
+    from reports.explore.server import Explorer, Served
+    from reports.explore.view import View
+
+    shown = View.of(view)
+    shown, chosen = replace(shown, seed=seed or shown.seed), options.load(model, sizes, arguments, device)
+    other = options.load(reference, {}, (), device).model if reference else None
+    given = "".join(f", {name}={value!r}" for name, value in chosen.arguments.items())
+    told = "".join(f" --{name} {value}" for name, value in sizes.items())
+    told += "".join(f" --set {pair}" for pair in arguments or ())
+    origin = f"interp.load({model!r}{given})"
+    served = Served(Explorer(chosen.model, other, origin, f"interp explore {model}{told}"), port, shown)
+    address = served.address
+    typer.echo(json.dumps({"command": "explore", "address": address}) if say.as_json else address)
+    served.run()
+    raise typer.Exit(0)
 
 
 @command(example="interp report wma-handwired --experts 4", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)

@@ -21,9 +21,8 @@ from reports.blocks import Figure, Prose, Table, cell, claim
 from reports.part import Context, Heading, Part
 from reports.parts import closing, heads, overview, patching, probing, verification
 from reports.parts.closing import titled
-from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import experts_paper, prose
+from reports.tasks import default_parts, experts_paper, prose
 
 _PROSE = prose("experts")
 

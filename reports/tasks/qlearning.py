@@ -26,9 +26,8 @@ from reports.blocks import Figure, Measures, Prose, Table, claim, plain
 from reports.part import Context, Heading, Part, uncompiled, wired
 from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
-from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import prose, qlearning_paper
+from reports.tasks import default_parts, prose, qlearning_paper
 from reports.tasks.qlearning_paper import earned, played_by_all
 
 _PROSE = prose("qlearning")

@@ -17,9 +17,8 @@ from interp.measure import Control, Measure
 from reports.blocks import Figure, Measures, Prose, Table, claim, plain
 from reports.part import Context, Heading, Part
 from reports.parts import learning, overview, patching, probing, verification
-from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import prose
+from reports.tasks import default_parts, prose
 
 _PROSE = prose("reachability")
 

@@ -28,9 +28,8 @@ from reports.blocks import Prose
 from reports.build import write
 from reports.part import Context, Part, needing
 from reports.parts import heads, interchange, overview, patching
-from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import experts
+from reports.tasks import default_parts, experts
 from tests import handmade
 from tests.machines import cached, gru, loop, lstm
 from tests.reports.conftest import SMALL

@@ -29,8 +29,7 @@ from reports.build import write
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import overview
-from reports.parts.default import default_parts
-from reports.tasks import experts, parts_for
+from reports.tasks import default_parts, experts, parts_for
 from tests.reports.conftest import SMALL, fewer, tiny
 from tests.reports.test_build import section, titles
 from tests.test_json import SCHEMA, check
