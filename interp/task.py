@@ -169,7 +169,7 @@ class BaseEpisodes:
             freeze(self, participants=names)
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(getattr(self, self.round_arrays[0]))
 
     @property
     def _shape(self) -> tuple[int, int]:

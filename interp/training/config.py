@@ -196,7 +196,16 @@ class TrainingConfig:
     @property
     def curriculum(self) -> tuple[Stage, ...]:
         """The stages, each a :class:`Stage`."""
-        return tuple(stage if isinstance(stage, Stage) else _stage(stage) for stage in self.stages)
+        known, stages = {f.name for f in fields(Stage)}, list[Stage]()
+        for given in self.stages:
+            if not isinstance(given, Stage):
+                require(isinstance(given, dict), f"a stage is a table with {', '.join(sorted(known))}, got {given!r}")
+                for name in given:
+                    require_known("stage field", name, known)
+                for name in ("n_rounds", "steps"):
+                    require(name in given, f"a stage needs {name}, got {given!r}")
+            stages.append(given if isinstance(given, Stage) else Stage(**given))
+        return tuple(stages)
 
     @property
     def total_steps(self) -> int:
@@ -236,16 +245,6 @@ def _known_fields(values: Mapping[str, Any]) -> None:
     known = [f.name for f in fields(TrainingConfig)]
     for name in values:
         require_known("training field", name, known, limit=50)
-
-
-def _stage(given: Any) -> Stage:
-    known = {f.name for f in fields(Stage)}
-    require(isinstance(given, dict), f"a stage is a table with {', '.join(sorted(known))}, got {given!r}")
-    for name in given:
-        require_known("stage field", name, known)
-    for name in ("n_rounds", "steps"):
-        require(name in given, f"a stage needs {name}, got {given!r}")
-    return Stage(**given)
 
 
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:

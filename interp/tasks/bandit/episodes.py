@@ -66,9 +66,6 @@ class BanditEpisodes(BaseEpisodes):
         freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
 
-    def __len__(self) -> int:
-        return len(self.choices)
-
     @property
     def n_rounds(self) -> int:
         """Rounds of the longest episode."""

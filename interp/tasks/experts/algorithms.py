@@ -15,7 +15,7 @@ which the prediction depends on, do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +40,23 @@ def _next_counts(v: Values) -> NDArray[Any]:
     return v["counts"] + v["match"]
 
 
-def _zeros(episodes: ExpertEpisodes, dtype: Any = np.float64) -> NDArray[Any]:
-    """A zero for each expert of each episode."""
-    return np.zeros((len(episodes), episodes.n_experts), dtype)
-
-
 def _of_equations(
     key: str,
     name: str,
     equations: Mapping[str, Equation | None],
-    initial: Callable[[Any], dict[str, NDArray[Any]]],
     parameters: Mapping[str, float] | None = None,
     memory: str = "",
 ) -> Algorithm:
     """An algorithm of this task: the equation of each variable but the inputs, None for the carried state."""
+
+    def initial(episodes: ExpertEpisodes) -> dict[str, NDArray[Any]]:
+        """Zeros, one for each expert but of the rounds elapsed; what counts is whole."""
+        shape, found = (len(episodes), episodes.n_experts), dict[str, NDArray[Any]]()
+        for variable in (variable for variable, equation in equations.items() if equation is None):
+            whole = variable in ("counts", "elapsed")
+            found[variable] = np.zeros(shape[:1] if variable == "elapsed" else shape, np.int64 if whole else np.float64)
+        return found
+
     return Algorithm(
         key,
         name,
@@ -84,15 +87,7 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
         "match": _match,
         "next_log_weights": lambda v: v["log_weights"] + gain * v["match"],
     }
-    parameters = {"gain": gain}
-    return _of_equations(
-        "weighted_majority",
-        "Weighted Majority",
-        equations,
-        lambda e: {"log_weights": _zeros(e)},
-        parameters,
-        "log_weights",
-    )
+    return _of_equations("weighted_majority", "Weighted Majority", equations, {"gain": gain}, "log_weights")
 
 
 @checked
@@ -115,14 +110,7 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         "next_counts": _next_counts,
         "next_elapsed": lambda v: v["elapsed"] + 1,
     }
-    return _of_equations(
-        "bayes",
-        "Bayes predictor",
-        equations,
-        lambda episodes: {"counts": _zeros(episodes, np.int64), "elapsed": np.zeros(len(episodes), np.int64)},
-        {"low": low, "high": high},
-        "log_odds",
-    )
+    return _of_equations("bayes", "Bayes predictor", equations, {"low": low, "high": high}, "log_odds")
 
 
 def follow_the_leader() -> Algorithm:
@@ -134,14 +122,12 @@ def follow_the_leader() -> Algorithm:
         "match": _match,
         "next_counts": _next_counts,
     }
-    return _of_equations(
-        "follow_the_leader", "follow the leader", equations, lambda e: {"counts": _zeros(e, np.int64)}, memory="counts"
-    )
+    return _of_equations("follow_the_leader", "follow the leader", equations, memory="counts")
 
 
 def majority_vote() -> Algorithm:
     """The share of all experts that say 1, whatever happened before."""
-    return _of_equations("majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)}, lambda e: {})
+    return _of_equations("majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)})
 
 
 def follow_previous_winners() -> Algorithm:
@@ -159,8 +145,7 @@ def follow_previous_winners() -> Algorithm:
         "match": _match,
         "next_won": lambda v: v["match"].astype(np.float64),
     }
-    key, name = "follow_previous_winners", "follow the previous winners"
-    return _of_equations(key, name, equations, lambda e: {"won": _zeros(e)}, memory="won")
+    return _of_equations("follow_previous_winners", "follow the previous winners", equations, memory="won")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:

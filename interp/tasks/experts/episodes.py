@@ -72,9 +72,6 @@ class ExpertEpisodes(BaseEpisodes):
         freeze(self, advice=advice, labels=labels, accuracies=accuracies)
         super().__post_init__()
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     @property
     def n_rounds(self) -> int:
         """Rounds of the longest episode."""

@@ -94,15 +94,17 @@ def _interval(text: str) -> Bounds:
     return low, high
 
 
-def _regime(row: Mapping[str, str]) -> ExpertRegime:
-    """The regime of a row of ``regimes.csv``; what is empty there is not given."""
-    kinds: Mapping[str, Any] = {"rest": _interval, "first": lambda text: tuple(map(_interval, text.split(";")))}
-    kinds = {**kinds, "min_experts": int, "switch_every": int, "drift_std": float, "correlation": float}
-    return ExpertRegime(**{name: kinds.get(name, str)(text) for name, text in row.items() if text})
-
-
-_ROWS = read_rows(Path(__file__).with_name("regimes.csv"))
-REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({row["name"]: _regime(row) for row in _ROWS})
+_KINDS: Mapping[str, Any] = {
+    "rest": _interval,
+    "first": lambda text: tuple(map(_interval, text.split(";"))),
+    **dict.fromkeys(("min_experts", "switch_every"), int),
+    **dict.fromkeys(("drift_std", "correlation"), float),
+}
+_REGIMES = (
+    ExpertRegime(**{name: _KINDS.get(name, str)(text) for name, text in row.items() if text})  # empty: not given
+    for row in read_rows(Path(__file__).with_name("regimes.csv"))
+)
+REGIMES: Mapping[str, ExpertRegime] = MappingProxyType({regime.name: regime for regime in _REGIMES})
 
 
 @checked

@@ -54,6 +54,7 @@ class MDPEpisodes(BaseEpisodes):
     """
 
     task: ClassVar[str] = "qlearning"
+    round_arrays: ClassVar[tuple[str, ...]] = TRANSITIONS
 
     states: NDArray[Any]
     actions: NDArray[Any]
@@ -187,9 +188,6 @@ class MDPEpisodes(BaseEpisodes):
         given: dict[str, Any] = {**{name: getattr(self, name) for name in kept}, **changed}
         given["alpha"], given["gamma"] = self.alpha if alpha is None else alpha, self.gamma if gamma is None else gamma
         return MDPEpisodes.from_transitions(self.mdps, **given, initial=self.q_tables[:, 0])
-
-    def __len__(self) -> int:
-        return len(self.states)
 
     @property
     def n_rounds(self) -> int:

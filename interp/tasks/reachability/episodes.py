@@ -164,12 +164,9 @@ class ReachabilityEpisodes(BaseEpisodes):
         wanted = (len(self), self.n_nodes)
         whole = names.shape == wanted and names.dtype.kind in "iu"
         require(whole, f"names must be whole numbers {wanted}, got {names.dtype} of shape {names.shape}")
-        rows = np.arange(len(self))
-
-        def rename(array: NDArray[Any]) -> NDArray[Any]:
-            return names[rows.reshape(-1, *[1] * (array.ndim - 1)), array]
-
-        arrays: dict[str, Any] = {name: rename(getattr(self, name)) for name in _AXES}
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in _AXES}
+        for name, array in arrays.items():
+            arrays[name] = names[np.arange(len(self)).reshape(-1, *[1] * (array.ndim - 1)), array]
         return replace(self, **arrays)
 
     @checked
