@@ -69,10 +69,11 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
     asked = np.where(known, chosen[:, first:], 0).astype(np.int64)[..., None]
     whose = np.arange(len(episodes)) if episodes.participants is None else episodes.participants
     people, rows = np.unique(whose, return_inverse=True)
-    grids = [
-        _finer(np.array(one.grid), _VALUES[len(searched)]) if one.kind == "real" else np.array(one.grid)
-        for one in searched
-    ]
+    grids = [np.array(one.grid) for one in searched]
+    for i, (one, grid) in enumerate(zip(searched, grids, strict=True)):
+        if one.kind == "real" and len(grid) > 1:  # as many values between any two of the family's own
+            places = np.linspace(0, len(grid) - 1, _VALUES[len(searched)])
+            grids[i] = np.interp(places, np.arange(len(grid)), grid)
     members, lost = Distributions(family, [episodes]), []
     for point in product(*grids):
         parameters = {one.name: float(value) for one, value in zip(searched, point, strict=True)}
@@ -88,11 +89,6 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
         frame[one.name] = grid[profile.argmin(1)]
         frame[f"{one.name}_low"], frame[f"{one.name}_high"] = np.transpose([_interval(grid, each) for each in profile])
     return frame
-
-
-def _finer(grid: Array, n: int) -> Array:
-    """A grid with ``n`` values, as many between any two of its own."""
-    return np.interp(np.linspace(0, len(grid) - 1, n), np.arange(len(grid)), grid) if len(grid) > 1 else grid
 
 
 def _interval(grid: Array, profile: NDArray[Any]) -> tuple[float, float]:
@@ -141,32 +137,29 @@ class PhasePortrait(Found):
         """The bins."""
         return self.bins
 
+    @styled
     def _draw(self, figures: Any) -> Any:
-        return _drawn(self.bins, self.arm)
+        """A panel for each source, a line for each choice and reward, its spread as a band."""
+        from matplotlib.figure import Figure
 
-
-@styled
-def _drawn(bins: pd.DataFrame, arm: str) -> Any:
-    """A panel for each source, a line for each choice and reward, its spread as a band."""
-    from matplotlib.figure import Figure
-
-    sources = list(dict.fromkeys(bins["source"]))
-    figure = Figure(figsize=(WIDTH, 3.2 * -(-len(sources) // 3)))
-    panels = figure.subplots(-(-len(sources) // 3), min(3, len(sources)), squeeze=False, sharey=True).flat
-    hues = dict(zip(dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)), CYCLE * 4, strict=False))
-    for axes, source in zip(panels, sources, strict=False):
-        for key, part in bins[bins["source"] == source].groupby(["choice", "reward"], sort=False):
-            look: dict[str, Any] = {"color": hues[key], "linestyle": "-" if key[0] == arm else "--"}
-            axes.plot(
-                part["logit"], part["change"], marker="o", markersize=3, label=f"{key[0]}, reward {key[1]}", **look
-            )
-            low, high = part["change"] - part["spread"], part["change"] + part["spread"]
-            axes.fill_between(part["logit"], low, high, color=hues[key], alpha=0.13, linewidth=0)
-        axes.axhline(0, color="grey", linewidth=0.7)
-        axes.set(title=source, xlabel=f"logit of {arm}")
-    figure.axes[0].set(ylabel="its change over the round")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure
+        bins, arm = self.bins, self.arm
+        sources = list(dict.fromkeys(bins["source"]))
+        figure = Figure(figsize=(WIDTH, 3.2 * -(-len(sources) // 3)))
+        panels = figure.subplots(-(-len(sources) // 3), min(3, len(sources)), squeeze=False, sharey=True).flat
+        hues = dict(zip(dict.fromkeys(zip(bins["choice"], bins["reward"], strict=True)), CYCLE * 4, strict=False))
+        for axes, source in zip(panels, sources, strict=False):
+            for key, part in bins[bins["source"] == source].groupby(["choice", "reward"], sort=False):
+                look: dict[str, Any] = {"color": hues[key], "linestyle": "-" if key[0] == arm else "--"}
+                axes.plot(
+                    part["logit"], part["change"], marker="o", markersize=3, label=f"{key[0]}, reward {key[1]}", **look
+                )
+                low, high = part["change"] - part["spread"], part["change"] + part["spread"]
+                axes.fill_between(part["logit"], low, high, color=hues[key], alpha=0.13, linewidth=0)
+            axes.axhline(0, color="grey", linewidth=0.7)
+            axes.set(title=source, xlabel=f"logit of {arm}")
+        figure.axes[0].set(ylabel="its change over the round")
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        return figure
 
 
 @checked

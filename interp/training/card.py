@@ -61,7 +61,7 @@ def ship(
     if folder.exists():
         raise InputError(f"{str(folder)!r} exists already; remove it to ship again")
     run = load_run(run_folder, name)
-    origin = {**run.model.origin, "description": description or describe(run)}
+    origin = {**run.model.origin, "description": description or _describe(run)}
     model, trained = run.model, run.model
     if isinstance(trained, HookedLatentTransformer):
         model = HookedLatentTransformer(replace(trained.config, name=name, origin=origin))
@@ -74,7 +74,7 @@ def ship(
     return save_checkpoint(model, folder, card=text)
 
 
-def describe(run: TrainedRun) -> str:
+def _describe(run: TrainedRun) -> str:
     """One line: task, what it was trained on, size."""
     config = run.config
     n_parameters = sum(parameter.numel() for parameter in run.model.parameters())  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ def card(
     text = template.format(
         name=name,
         kind="machine" if config.machine else "transformer",
-        described=describe(run),
+        described=_describe(run),
         made=made,
         data=f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch",
         regimes=f", regimes in turn, a batch each: {', '.join(config.regimes)}" if config.regimes else "",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
     from interp.training.config import TrainingConfig
 
-Bounds = Mapping[str, tuple[int, int]]
+_Bounds = Mapping[str, tuple[int, int]]
 """Smallest and largest of each size, by its name."""
 
 
@@ -63,7 +63,7 @@ class TrainingGoal:
     other_targets: Mapping[str, Callable[[Any], NDArray[Any]]] = field(default_factory=dict)
     presets: Mapping[str, TrainingConfig] = field(default_factory=dict)
     drawn: tuple[str, ...] = ()
-    held_out: Callable[[Bounds], tuple[Mapping[str, int], ...]] | None = None
+    held_out: Callable[[_Bounds], tuple[Mapping[str, int], ...]] | None = None
     evaluate: Callable[[Float[NDArray[Any], "episode round *outcome"], Any], Mapping[str, float]] | None = None
     starts: Mapping[str, Callable[[HookedLatentTransformer], None]] = field(default_factory=dict)
     floor: str = "its floor"

@@ -34,7 +34,7 @@ _RATE = 0.02
 
 
 @dataclass(frozen=True)
-class FittedCell:
+class _FittedCell:
     """A cell that was fitted to recorded episodes.
 
     Attributes:
@@ -51,7 +51,7 @@ class FittedCell:
 @checked
 def fit_cell(
     episodes: Any, kind: str = "gru", *, units: int = 2, n_folds: int = 5, steps: int = 150, seed: int = 0
-) -> FittedCell:
+) -> _FittedCell:
     """Fit a cell of a few units to what was recorded of participants.
 
     Args:
@@ -74,7 +74,7 @@ def fit_cell(
             held[out] = _scores(cell, episodes.select(out))[0].softmax(-1).double().numpy(force=True)
     lost = -np.log(np.maximum((held * goal_of(task).targets(episodes)).sum(-1), 1e-12)) * episodes.counted
     by_person = [np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.counted)]
-    return FittedCell(_fitted(blank.fresh(seed), episodes, steps), held, ratio_interval(*by_person, seed=seed))
+    return _FittedCell(_fitted(blank.fresh(seed), episodes, steps), held, ratio_interval(*by_person, seed=seed))
 
 
 def _fitted(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:

@@ -80,7 +80,7 @@ Q = {
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_q_learning_reward_takes_its_path_and_no_other(qlearning, direction):
     circuit, model = qlearning
-    pair = q_corruptions.change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
+    pair = q_corruptions._change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
     result = patching.sweep(model, *pair, 8, sites=COMPONENTS, metric="state", direction=direction)
     lit = {name for name in _lit(circuit, result) if not name.startswith("resid_mid")}
     assert lit == Q["change-reward", "state"]

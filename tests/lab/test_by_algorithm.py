@@ -8,8 +8,8 @@ import torch
 
 import interp
 from interp import tasks
+from interp.lapses import lapsed, window
 from interp.tasks.experts import algorithms as experts
-from interp.tasks.experts import families as expert_rivals
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
@@ -22,7 +22,7 @@ EXPERTS, TABLES, GRAPHS = ExpertRound(4), QLearningRound(4, 3), ReachabilityRoun
 MADE = {
     "a vector": (experts.weighted_majority(0.5), EXPERTS, 4),
     "a vector and a number": (experts.bayes(), EXPERTS, 5),
-    "classes": (expert_rivals.bayes_window(window=3), EXPERTS, 16),
+    "classes": (lapsed(window, experts.bayes)(window=3), EXPERTS, 16),
     "nothing": (experts.majority_vote(), EXPERTS, 1),
     "a table and visits": (q.q_learning(), TABLES, 24),
     "several tables": (q_rivals.sarsa(), TABLES, 36),

@@ -10,6 +10,7 @@ from circuits import compare
 from circuits.compare import explain
 from circuits.compare.fitting import predictor
 from interp import tasks
+from interp.lapses import lapsed, late, stopped, window
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
 from interp.tasks.experts.layout import ExpertRound
@@ -68,12 +69,16 @@ FAMILIES = [
     ("experts", "", lambda: blend(experts.weighted_majority(1.0), experts.bayes())),
     ("experts", "", experts.majority_vote),
     ("experts", "bayes_fading", lambda: rivals.bayes_fading(decay=0.98)),
-    ("experts", "bayes_window", lambda: rivals.bayes_window(0.1, 0.8, window=7)),
+    ("experts", "bayes_window", lambda: lapsed(window, experts.bayes)(0.1, 0.8, window=7)),
     ("experts", "fixed_share", lambda: rivals.fixed_share(1.3, 0.04)),
-    ("experts", "stopped_majority", lambda: rivals.stopped_majority(0.5, last=10)),
+    (
+        "experts",
+        "stopped_majority",
+        lambda: stopped(experts.weighted_majority(0.5), 10, "stopped_majority"),
+    ),
     ("experts", "deaf_majority", lambda: rivals.deaf_majority(0.7, 2, 1)),
-    ("experts", "bayes_late", lambda: rivals.bayes_late(lag=1)),
-    ("experts", "bayes_stopped", lambda: rivals.bayes_stopped(0.2, 0.9, last=10)),
+    ("experts", "bayes_late", lambda: lapsed(late, experts.bayes)(lag=1)),
+    ("experts", "bayes_stopped", lambda: lapsed(stopped, experts.bayes)(0.2, 0.9, last=10)),
     ("experts", "sigmoid_vote", lambda: rivals.sigmoid_vote(0.15)),
     ("experts", "follow_previous_winners", experts.follow_previous_winners),
     ("qlearning", "no_bootstrap", lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3, gamma=0.0)),

@@ -9,8 +9,9 @@ from interp import tasks
 from interp.errors import InputError
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
-from interp.tasks.bandit.episodes import exchange_history, flip_reward
 from tests.refusals import refused
+
+RIVALS = bandit.TASK.rivals()
 
 
 def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
@@ -32,8 +33,8 @@ def by_hand(episodes, gain, loss, beta, forgets=0.0, stays=0.0):
     ("algorithm", "by"),
     [
         (algorithms.rescorla_wagner(0.4, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0}),
-        (algorithms.two_rates(0.7, 0.1, 3.0), {"gain": 0.7, "loss": 0.1, "beta": 3.0}),
-        (algorithms.forgetting(0.4, 0.3, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0, "forgets": 0.3}),
+        (RIVALS["two_rates"].make(0.7, 0.1, 3.0), {"gain": 0.7, "loss": 0.1, "beta": 3.0}),
+        (RIVALS["forgetting"].make(0.4, 0.3, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0, "forgets": 0.3}),
         (algorithms.perseveration(0.4, 1.5, 3.0), {"gain": 0.4, "loss": 0.4, "beta": 3.0, "stays": 1.5}),
     ],
     ids=lambda one: getattr(one, "key", ""),
@@ -59,7 +60,7 @@ def test_rivals_do_what_their_names_say():
     )
     np.testing.assert_allclose(chances(algorithms.fixed_bias, 0.5), [[0.5, 0.25, 0.25]] * 4)
     # Beta(1, 1), then Beta(2, 1): means 1/2 and 2/3, standard deviations sqrt(1/12) and sqrt(1/18).
-    ucb = chances(algorithms.bayes_ucb, 1.0, 1.0)[1]
+    ucb = chances(RIVALS["bayes_ucb"].make, 1.0, 1.0)[1]
     assert np.log(ucb[0] / ucb[1]) == pytest.approx(2 / 3 - 1 / 2 + np.sqrt(1 / 18) - np.sqrt(1 / 12))
     rng = np.random.default_rng(0)
     draws = rng.normal([2 / 3, 1 / 2, 1 / 2], np.sqrt([1 / 18, 1 / 12, 1 / 12]), (200_000, 3)).argmax(1)
@@ -94,10 +95,10 @@ def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
 
 def test_corruptions_change_what_they_say():
     episodes = bandit.sample(4, 6, seed=0)
-    clean, flipped = flip_reward(episodes, -2)
+    clean, flipped = bandit.TASK.corruption("flip-reward").build(episodes, -2)
     assert clean is episodes and (flipped.rewards[:, 4] == 1 - episodes.rewards[:, 4]).all()
     assert (np.delete(flipped.rewards, 4, 1) == np.delete(episodes.rewards, 4, 1)).all()
-    _, other = exchange_history(episodes, 3)
+    _, other = bandit.TASK.corruption("exchange-history").build(episodes, 3)
     assert (other.choices[0, :3] == episodes.choices[1, :3]).all() and (
         other.choices[:, 3:] == episodes.choices[:, 3:]
     ).all()

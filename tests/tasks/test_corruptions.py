@@ -55,7 +55,7 @@ def test_flip_label_changes_one_label():
 
 
 def test_swap_histories_swaps_the_past_only():
-    clean, corrupted = of_advice.swap_histories(advice(), round=4, experts=(0, 2))
+    clean, corrupted = experts.TASK.corruption("swap-histories").build(advice(), round=4, experts=(0, 2))
     np.testing.assert_array_equal(clean.advice[:, :4, 0], corrupted.advice[:, :4, 2])
     np.testing.assert_array_equal(clean.advice[:, 4:], corrupted.advice[:, 4:])
 
@@ -72,7 +72,7 @@ def test_exchange_history_gives_the_next_episodes_past():
 
 
 def test_change_reward_changes_one_reward_and_what_is_learned():
-    clean, corrupted = of_steps.change_reward(steps(), round=3)
+    clean, corrupted = qlearning.TASK.corruption("change-reward").build(steps(), round=3)
     assert set(np.argwhere(clean.rewards != corrupted.rewards)[:, 1]) == {3}
     np.testing.assert_allclose(abs(clean.rewards - corrupted.rewards)[:, 3], 0.5)
     assert corrupted.rewards[:, 3].max() < 1
@@ -108,14 +108,14 @@ test_bad_input_is_refused = refused(
         "expert 3 does not exist: the episodes have experts 0 to 2, or p_1 to p_3",
     ),
     (lambda: of_advice.flip_label(advice(), 8), "round 8 is out of range"),
-    (lambda: of_advice.swap_histories(advice(), 0), "round 0 has no history"),
-    (lambda: of_advice.swap_histories(advice(), 3, experts=(1, 1)), "two different experts"),
+    (lambda: experts.TASK.corruption("swap-histories").build(advice(), 0), "round 0 has no history"),
+    (lambda: experts.TASK.corruption("swap-histories").build(advice(), 3, experts=(1, 1)), "two different experts"),
     (lambda: of_advice.exchange_history(advice().select([0]), 3), "at least 2 episodes"),
     (
         lambda: experts.TASK.corruption("flip-lable"),
         "unknown corruption of experts episodes 'flip-lable'; did you mean 'flip-label'",
     ),
-    (lambda: of_steps.change_reward(steps(), 8), "round 8 is out of range"),
+    (lambda: qlearning.TASK.corruption("change-reward").build(steps(), 8), "round 8 is out of range"),
     (lambda: of_steps.exchange_history(steps(), 0), "round 0 has no history"),
     (lambda: of_steps.exchange_history(steps().select([0]), 3), "at least 2 episodes"),
     (lambda: qlearning.TASK.corruption("flip-label"), "unknown corruption of qlearning episodes"),

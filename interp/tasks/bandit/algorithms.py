@@ -91,14 +91,14 @@ def rescorla_wagner(rate: float = 0.3, inverse_temperature: float = 5.0) -> Algo
 
 
 @checked
-def two_rates(gain: float = 0.4, loss: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
+def _two_rates(gain: float = 0.4, loss: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
     """Rescorla-Wagner with a rate for errors above 0, ``gain``, and one for those below, ``loss``."""
     known = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
     return _learner("two_rates", "Rescorla-Wagner with two rates", known, gain, loss)
 
 
 @checked
-def forgetting(rate: float = 0.3, forgets: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
+def _forgetting(rate: float = 0.3, forgets: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
     """Rescorla-Wagner whose values of the arms that were not chosen fall to 0 by a share ``forgets`` a round."""
     known = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
     return _learner("forgetting", "Rescorla-Wagner that forgets", known, rate, rate, forgets)
@@ -173,7 +173,7 @@ def _posterior(v: Values) -> tuple[_Array, _Array]:
 
 
 @checked
-def bayes_ucb(bonus: float = 1.0, inverse_temperature: float = 5.0) -> Algorithm:
+def _bayes_ucb(bonus: float = 1.0, inverse_temperature: float = 5.0) -> Algorithm:
     """A Bayesian who adds ``bonus`` standard deviations to the mean of each arm: the upper confidence bound."""
 
     def logits(v: Values) -> _Array:
@@ -230,5 +230,5 @@ def records() -> tuple[AlgorithmRecord, ...]:
 
 def families() -> tuple[Family, ...]:
     """What a player, or a model of one, is compared with."""
-    learners = rescorla_wagner, two_rates, forgetting, perseveration, choice_kernel, win_stay
-    return family_table(Path(__file__).with_name("families.toml"), (*learners, bayes_ucb, bayes_thompson, fixed_bias))
+    learners = rescorla_wagner, _two_rates, _forgetting, perseveration, choice_kernel, win_stay
+    return family_table(Path(__file__).with_name("families.toml"), (*learners, _bayes_ucb, bayes_thompson, fixed_bias))

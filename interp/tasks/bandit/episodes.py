@@ -227,7 +227,7 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
 
 
 @checked
-def exchange_history(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
+def _exchange_history(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     t = corrupted_round(episodes, round, history=True)
     choices, rewards = (exchanged(values, t) for values in (episodes.choices, episodes.rewards))
@@ -235,7 +235,7 @@ def exchange_history(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisod
 
 
 @checked
-def flip_reward(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
+def _flip_reward(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
     """The least reward of these episodes in place of the largest in one round, and the other way round."""
     t, rewards = corrupted_round(episodes, round), episodes.rewards.copy()
     rewards[:, t] = rewards.min() + rewards.max() - rewards[:, t]
@@ -245,6 +245,6 @@ def flip_reward(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, B
 def corruptions() -> tuple[Corruption, ...]:
     """What patching changes in episodes of this task."""
     return (
-        Corruption("flip-reward", "flip the reward", 1, flip_reward),
-        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
+        Corruption("flip-reward", "flip the reward", 1, _flip_reward),
+        Corruption("exchange-history", "take another episode's history", 0, _exchange_history, changes_history=True),
     )

@@ -119,7 +119,7 @@ def flip_label(episodes: ExpertEpisodes, round: int) -> _Pair:
 
 
 @checked
-def swap_histories(
+def _swap_histories(
     episodes: ExpertEpisodes, round: int, experts: tuple[int | str, int | str] = ("p_1", "p_2")
 ) -> _Pair:
     """Swap what two experts said in every round before ``round``: their records change places, the round does not.
@@ -156,7 +156,7 @@ def corruptions() -> tuple[Corruption, ...]:
             each=lambda episodes: {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)},
         ),
         Corruption("flip-label", "flip the label", 1, flip_label),
-        Corruption("swap-histories", "swap two experts' histories", 0, swap_histories, changes_history=True),
+        Corruption("swap-histories", "swap two experts' histories", 0, _swap_histories, changes_history=True),
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
     )
 

@@ -163,11 +163,8 @@ def deaf_majority(gain: float = 1.0, expert: int = 1, hears: float = _SILENT) ->
     return base.varied(key, name, {"gain": gain, "expert": expert, "hears": hears}, changes, variables=variables)
 
 
-late_majority, bayes_late = lapsed(late, algorithms.weighted_majority, "late_majority"), lapsed(late, algorithms.bayes)
+late_majority = lapsed(late, algorithms.weighted_majority, "late_majority")
 majority_window = lapsed(window, algorithms.weighted_majority, "majority_window")
-bayes_window = lapsed(window, algorithms.bayes)
-stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
-bayes_stopped = lapsed(stopped, algorithms.bayes)
 fading_majority = lapsed(fading, algorithms.weighted_majority, "fading_majority")
 
 
@@ -185,8 +182,10 @@ def _by_room(make: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
 
 def families() -> tuple[Family, ...]:
     """What a model of expert advice is compared with."""
-    priors = algorithms.bayes, bayes_mixture, bayes_fading, bayes_window, bayes_late, bayes_stopped
+    lapses = (lapsed(lapse, algorithms.bayes) for lapse in (window, late, stopped))
+    priors = algorithms.bayes, bayes_mixture, bayes_fading, *lapses
     forgetful = algorithms.weighted_majority, fading_majority, fixed_share, late_majority, majority_window
     followers = algorithms.follow_the_leader, algorithms.follow_previous_winners, algorithms.majority_vote
+    stopped_majority = lapsed(stopped, algorithms.weighted_majority, "stopped_majority")
     others = stopped_majority, deaf_majority, sigmoid_vote, *followers, fixed_vote
     return family_table(Path(__file__).with_name("families.toml"), (*map(_by_room, priors), *forgetful, *others))

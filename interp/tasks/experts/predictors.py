@@ -167,7 +167,7 @@ def _prior(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) 
 
 
 @dataclass(frozen=True)
-class Baseline:
+class _Baseline:
     """A predictor that models are compared with, named once for tables, legends and the command line."""
 
     key: str
@@ -175,31 +175,31 @@ class Baseline:
     run: Callable[[ExpertEpisodes], ExpertRun]
 
 
-PREDICTORS: Mapping[str, Baseline] = unique(
+PREDICTORS: Mapping[str, _Baseline] = unique(
     (
-        Baseline("weighted_majority", "weighted majority, eta 1", weighted_majority),
-        Baseline(
+        _Baseline("weighted_majority", "weighted majority, eta 1", weighted_majority),
+        _Baseline(
             "weighted_majority_horizon",
             "weighted majority, eta sqrt(ln n / T)",
             lambda episodes: weighted_majority(episodes, horizon_eta(episodes.n_experts, episodes.n_rounds)),
         ),
-        Baseline(
+        _Baseline(
             "weighted_majority_paper",
             "weighted majority, eta U[.05, .5] per episode",
             lambda episodes: weighted_majority(
                 episodes, np.random.default_rng([episodes.seed or 0, _ETA]).uniform(0.05, 0.5, len(episodes))
             ),
         ),
-        Baseline("follow_the_leader", "follow the leader", _of(algorithms.follow_the_leader(), "sample")),
-        Baseline("follow_previous_winners", "follow previous winners", _of(algorithms.follow_previous_winners())),
-        Baseline("majority_vote", "majority vote", _of(algorithms.majority_vote())),
-        Baseline(
+        _Baseline("follow_the_leader", "follow the leader", _of(algorithms.follow_the_leader(), "sample")),
+        _Baseline("follow_previous_winners", "follow previous winners", _of(algorithms.follow_previous_winners())),
+        _Baseline("majority_vote", "majority vote", _of(algorithms.majority_vote())),
+        _Baseline(
             "random", "random guessing", lambda episodes: ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")
         ),
-        Baseline("bayes", "Bayes predictor, the regime's own prior", bayes),
-        Baseline("bayes_uniform", "Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))),
-        Baseline("bayes_wide", "Bayes predictor, prior U[0, 1]", partial(bayes, prior=(0.0, 1.0))),
-        Baseline("oracle", "oracle that knows the accuracies", oracle),
+        _Baseline("bayes", "Bayes predictor, the regime's own prior", bayes),
+        _Baseline("bayes_uniform", "Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))),
+        _Baseline("bayes_wide", "Bayes predictor, prior U[0, 1]", partial(bayes, prior=(0.0, 1.0))),
+        _Baseline("oracle", "oracle that knows the accuracies", oracle),
     ),
     "predictor",
 )

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from interp.checks import check_fields, checked, integer
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.files import read_rows
 
 Bounds = tuple[float, float]
@@ -112,6 +112,5 @@ def get_regime(name: str | ExpertRegime) -> ExpertRegime:
     """The regime called ``name``; a record is returned as it is."""
     if isinstance(name, ExpertRegime):
         return name
-    if name not in REGIMES:
-        raise unknown_name("regime", name, REGIMES, limit=len(REGIMES))
+    require_known("regime", name, REGIMES, limit=len(REGIMES))
     return REGIMES[name]

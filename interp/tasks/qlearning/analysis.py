@@ -118,7 +118,7 @@ def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
     return episodes, episodes.relearned(transitions={name: exchanged(values, t) for name, values in taken.items()})
 
 
-def change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> _Pair:
+def _change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> _Pair:
     """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
     t = corrupted_round(episodes, round)
     rewards = episodes.rewards.copy()
@@ -133,5 +133,5 @@ def corruptions() -> tuple[Corruption, ...]:
     """
     return (
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
-        Corruption("change-reward", "change the reward", 1, change_reward),
+        Corruption("change-reward", "change the reward", 1, _change_reward),
     )

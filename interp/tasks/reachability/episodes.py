@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer, non_empty
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.task import BaseEpisodes, episode_array, freeze
 from interp.tasks.reachability import graphs
 
@@ -103,8 +103,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
         (1, 5, 2, 2)
         """
-        if name not in _AXES:
-            raise unknown_name("array", name, _AXES)
+        require_known("array", name, _AXES)
         array: NDArray[np.int64] = getattr(self, name)
         if array.ndim > len(_AXES[name]):
             return array

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked, integer, refuse_beyond_machine, refuse_slow
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
@@ -226,8 +226,7 @@ def sample(
     require(depths is None or len(depths) > 0, "depths is empty; give at least one, or leave it out")
     once = depths is None or len(set(depths)) == len(depths)
     require(once, f"depths must differ, each is drawn as often as the others; got {depths}")
-    if regime not in REGIMES:
-        raise unknown_name("regime", regime, REGIMES)
+    require_known("regime", regime, REGIMES)
     record, rng = REGIMES[regime], np.random.default_rng([seed, _GRAPHS])
     if record.draw is not None:
         require(depths is None, f"regime {regime!r} has whatever depth comes; leave depths out")

@@ -14,12 +14,7 @@ from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
 
-def targets(episodes: ExpertEpisodes) -> NDArray[Any]:
-    """One-hot labels, ``[episode, round, 2]``."""
-    return np.eye(2)[episodes.labels]
-
-
-def evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, float]:
+def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, float]:
     """``log_loss``, its ``excess`` over the Bayes predictor of the regime's prior, and ``accuracy``."""
     per_round = {
         "log_loss": regret.log_loss(predictions, episodes),
@@ -32,8 +27,8 @@ def evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, f
 def goal() -> TrainingGoal:
     """What ``interp train experts`` learns."""
     return TrainingGoal(
-        targets=targets,
-        evaluate=evaluate,
+        targets=lambda episodes: np.eye(2)[episodes.labels],
+        evaluate=_evaluate,
         former={"wma": "{preset}", "wma-wide": "{preset}-wide"},
         **shipped("experts"),
     )

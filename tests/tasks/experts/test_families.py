@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from interp.lapses import fading, late, stopped, window
+from interp.lapses import fading, lapsed, late, stopped, window
 from interp.tasks.experts import TASK, algorithms, families, predictors, sample
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, majority_vote, weighted_majority
 from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
 from tests.refusals import refused
+
+STOPPED = lapsed(stopped, weighted_majority, "stopped_majority")
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +69,12 @@ def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
 
 test_parameters_outside_their_range_are_refused = refused(
     (lambda: families.bayes_fading(decay=0.0), r"decay must lie in \(0, 1\], got 0"),
-    (lambda: families.bayes_window(window=0), "window must be a number of rounds >= 1, got 0"),
+    (lambda: lapsed(window, bayes)(window=0), "window must be a number of rounds >= 1, got 0"),
     (lambda: families.late_majority(lag=-1), "lag must be an integer >= 0, got -1"),
-    (lambda: families.bayes_late(lag=-1), "lag must be an integer >= 0, got -1"),
+    (lambda: lapsed(late, bayes)(lag=-1), "lag must be an integer >= 0, got -1"),
     (lambda: families.majority_window(window=0), "window must be a number of rounds >= 1, got 0"),
-    (lambda: families.stopped_majority(last=0), "last must be a number of rounds >= 1, got 0"),
-    (lambda: families.bayes_stopped(last=0), "last must be a number of rounds >= 1, got 0"),
+    (lambda: STOPPED(last=0), "last must be a number of rounds >= 1, got 0"),
+    (lambda: lapsed(stopped, bayes)(last=0), "last must be a number of rounds >= 1, got 0"),
     (lambda: families.deaf_majority(expert=0), "expert must be an integer >= 1, got 0"),
     (lambda: families.deaf_majority(hears=0.3), "hears must be 0, 1, or 0.5 for no vote, got 0.3"),
     (lambda: families.fixed_share(alpha=1.0), r"alpha must lie in \(0, 1\), got 1"),
@@ -121,11 +123,11 @@ MAJORITY, BAYES = weighted_majority(0.7), bayes(0.2, 0.8)
     ("lapsed", "base"),
     [
         (families.late_majority(0.7, lag=0), MAJORITY),
-        (families.bayes_late(0.2, 0.8, lag=0), BAYES),
+        (lapsed(late, bayes)(0.2, 0.8, lag=0), BAYES),
         (families.majority_window(0.7, window=15), MAJORITY),
-        (families.bayes_window(0.2, 0.8, window=15), BAYES),
-        (families.stopped_majority(0.7, last=15), MAJORITY),
-        (families.bayes_stopped(0.2, 0.8, last=15), BAYES),
+        (lapsed(window, bayes)(0.2, 0.8, window=15), BAYES),
+        (STOPPED(0.7, last=15), MAJORITY),
+        (lapsed(stopped, bayes)(0.2, 0.8, last=15), BAYES),
         *((families.deaf_majority(0.7, 5, hears), MAJORITY) for hears in (0, 0.5, 1)),
     ],
     ids=lambda algorithm: algorithm.key,
@@ -138,7 +140,7 @@ def test_a_lapse_that_is_none_leaves_the_base(episodes, lapsed, base):
 
 @pytest.mark.parametrize(
     ("late", "base"),
-    [(families.late_majority(0.7, lag=2), MAJORITY), (families.bayes_late(0.2, 0.8, lag=2), BAYES)],
+    [(families.late_majority(0.7, lag=2), MAJORITY), (lapsed(late, bayes)(0.2, 0.8, lag=2), BAYES)],
     ids=["majority", "bayes"],
 )
 def test_a_late_one_holds_what_its_base_held_two_rounds_before(episodes, late, base):
@@ -147,7 +149,7 @@ def test_a_late_one_holds_what_its_base_held_two_rounds_before(episodes, late, b
         assert np.array_equal(made[key][:, 2:], plain[key][:, :-2]) and not made[key][:, :2].any()
 
 
-@pytest.mark.parametrize("stopped", [families.stopped_majority(0.7, last=4), families.bayes_stopped(0.2, 0.8, last=4)])
+@pytest.mark.parametrize("stopped", [STOPPED(0.7, last=4), lapsed(stopped, bayes)(0.2, 0.8, last=4)])
 def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
     values, base = stopped.run(episodes), MAJORITY if "gain" in stopped.parameters else BAYES
     plain = base.run(episodes)
@@ -158,7 +160,7 @@ def test_a_stopped_one_holds_what_it_held_when_it_stopped(episodes, stopped):
 
 @pytest.mark.parametrize(
     ("windowed", "base"),
-    [(families.majority_window(0.7, window=4), MAJORITY), (families.bayes_window(0.2, 0.8, window=4), BAYES)],
+    [(families.majority_window(0.7, window=4), MAJORITY), (lapsed(window, bayes)(0.2, 0.8, window=4), BAYES)],
     ids=["majority", "bayes"],
 )
 def test_a_window_predicts_as_if_the_episode_began_with_it(episodes, windowed, base):
@@ -167,10 +169,10 @@ def test_a_window_predicts_as_if_the_episode_began_with_it(episodes, windowed, b
 
 def test_a_fraction_of_a_round_counts_as_that_fraction(episodes):
     """Between two whole numbers the log-weights lie on the line between theirs."""
-    for made, key in ((families.majority_window, "window"), (families.stopped_majority, "last")):
+    for made, key in ((families.majority_window, "window"), (STOPPED, "last")):
         held = [made(0.7, **{key: n}).run(episodes)["log_weights"] for n in (4, 4.25, 5)]
         assert held[1] == pytest.approx(0.75 * held[0] + 0.25 * held[2]) and (held[0] != held[2]).any()
-    fewer, between, more = (families.bayes_stopped(last=n).run(episodes)["counts"] for n in (4, 4.25, 5))
+    fewer, between, more = (lapsed(stopped, bayes)(last=n).run(episodes)["counts"] for n in (4, 4.25, 5))
     assert between == pytest.approx(0.75 * fewer + 0.25 * more)
 
 
@@ -194,12 +196,12 @@ def test_with_nobody_to_hear_the_answer_is_even():
 def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
     order = [2, 0, 3, 1]
     turned = some(episodes, experts=order)
-    for lapsed in (
+    for lapse in (
         families.late_majority(0.7, lag=1),
         families.majority_window(0.7, window=3),
-        families.stopped_majority(0.7, last=6),
+        STOPPED(0.7, last=6),
     ):
-        assert says(lapsed, turned) == pytest.approx(says(lapsed, episodes))
+        assert says(lapse, turned) == pytest.approx(says(lapse, episodes))
     first, second = families.deaf_majority(0.7, 1, 1), families.deaf_majority(0.7, order.index(0) + 1, 1)
     assert says(second, turned) == pytest.approx(says(first, episodes))
 
