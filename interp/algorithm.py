@@ -41,7 +41,6 @@ from interp.session import once
 Values = Mapping[str, NDArray[Any]]
 """Variables by key: arrays ``[..., *elements]`` with the same leading axes."""
 Equation = Callable[[Values], NDArray[Any]]
-Role = Literal["input", "state", "round"]
 Predicted = Literal["classes", "mean", "normal"]
 """What a prediction is: probabilities of outcomes, or of a real number its mean, or a normal: mean and log variance."""
 NEXT = "next_"
@@ -121,7 +120,7 @@ class Variable:
     symbol: str
     meaning: str
     units: str
-    role: Role = "round"
+    role: Literal["input", "state", "round"] = "round"
     parents: tuple[str, ...] = ()
     equation: Equation | None = None
     outputs: Callable[[NDArray[Any]], tuple[str, ...]] | None = None

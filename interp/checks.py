@@ -182,7 +182,7 @@ def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
 
 def refuse_beyond_machine(what: str, n_bytes: float) -> None:
     """Refuse what this machine's memory cannot hold."""
-    held, whose = memory()
+    held, whose = _memory()
     require(
         n_bytes <= held,
         f"{what} would take about {n_bytes / 1e9:.3g} GB, and {whose} {held / 1e9:.3g} GB; take fewer or smaller",
@@ -230,10 +230,10 @@ def refuse_slow(what: str, seconds: float) -> None:
     require(seconds <= _MOST_AT_ONCE, f"{what} would take at least {seconds:.3g} seconds, {bound}; take smaller ones")
 
 
-def memory() -> tuple[float, str]:
+def _memory() -> tuple[float, str]:
     """The bytes that this process may take, and whose bound that is: the machine's, the shell's or the container's.
 
-    >>> memory()[0] > 0
+    >>> _memory()[0] > 0
     True
     """
     bounds = [(_machine_bytes(), "this machine has"), (_container_bytes(), "its container (cgroup) has")]

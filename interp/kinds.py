@@ -29,7 +29,7 @@ _UNIONS = (typing.Union, types.UnionType)
 _LISTS = (tuple, list, Sequence, Iterable, Collection)
 
 
-class Numbers:
+class _Numbers:
     """What ``ArrayLike`` stands for in annotations: numbers that NumPy can hold in a rectangular array.
 
     NumPy's own ``ArrayLike`` is a union of protocols, in which texts fit.
@@ -45,7 +45,7 @@ class _Names(dict[str, Any]):
 
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
     """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything."""
-    names = _Names({**vars(builtins), **known, "ArrayLike": Numbers})
+    names = _Names({**vars(builtins), **known, "ArrayLike": _Numbers})
     try:
         return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names, names)["it"]
     except (TypeError, AttributeError):
@@ -112,7 +112,7 @@ _SCALARS: dict[Any, Callable[[Any, bool], Any]] = {
     int: lambda value, finite: NO if isinstance(value, bool) or not isinstance(value, int | np.integer) else int(value),
     float: _real,
     bool: lambda value, finite: bool(value) if isinstance(value, bool | np.bool_) else NO,
-    Numbers: _numbers,
+    _Numbers: _numbers,
 }
 
 
@@ -176,7 +176,7 @@ _WORDS = {
     types.NoneType: "None",
     slice: "a slice",
     Any: "anything",
-    Numbers: "an array of numbers",
+    _Numbers: "an array of numbers",
 }
 _NAMED = {"Machine": "a model", "Episodes": "a batch of episodes", "Callable": "a function"}
 
@@ -188,16 +188,13 @@ def _article(word: str) -> str:
 class _Short(reprlib.Repr):
     """Texts cut at 80 letters, and arrays within lists and mappings by their shape."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 80
-
     def repr_instance(self, x: Any, level: int) -> str:
         shape = getattr(x, "shape", ())
         return f"{type(x).__name__} of shape {tuple(shape)}" if shape else super().repr_instance(x, level)
 
 
 _SHORT = _Short()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 def shown(value: Any) -> str:

@@ -6,7 +6,7 @@ quantity, in the same unit, of something of which the claim should not be true, 
 model's place. One rule gives the word:
 
 * **no**: the whole interval lies on the wrong side of the threshold;
-* **yes**: the whole interval lies on the right side and is *clear* of every control that counts (:func:`is_clear`);
+* **yes**: the whole interval lies on the right side and is *clear* of every control that counts (:func:`_is_clear`);
 * **undecided**: everything else, with the reason: the interval spans the threshold, a control does as well, a control
   was not run (and how to run it), there are too few episodes, or there is no number;
 * **not applicable**: the machine lacks what the claim is about.
@@ -48,15 +48,15 @@ AS_WELL = "does as well"
 NOT_RUN = "a control was not run"
 FEW = "too few episodes"
 NOTHING = "there is no number"
-BY_DESIGN = "by design"
-REASONS = (SPANS, AS_WELL, NOT_RUN, FEW, NOTHING, BY_DESIGN)
+_BY_DESIGN = "by design"
+_REASONS = (SPANS, AS_WELL, NOT_RUN, FEW, NOTHING, _BY_DESIGN)
 """Every reason for a word contains one of these, but for "not applicable", whose reason says what is lacking."""
 
-CLEAR = 3.0
+_CLEAR = 3.0
 """A number is clear of a control where its odds are three times those of the control."""
-ROUNDING = 1e-4
+_ROUNDING = 1e-4
 """Shares closer to 0 or 1 than this are taken for it: whether 1e-12 or 1e-9 is left says nothing about a model."""
-MOST_WORDS = 20
+_MOST_WORDS = 20
 """Words of a first sentence, at most."""
 
 
@@ -71,27 +71,27 @@ class Control:
     counts: bool = True
 
 
-def is_clear(bound: float, control: float, side: Side = "above", is_share: bool = True) -> bool:
-    """Whether the near end of an interval is clear of a control: its odds are :data:`CLEAR` times the control's.
+def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool = True) -> bool:
+    """Whether the near end of an interval is clear of a control: its odds are :data:`_CLEAR` times the control's.
 
     The odds of a share x are x / (1 - x), what is reached over what is missed; those of an amount are the amount. Near
     1 a difference of .05 cannot be reached and near 0 it is easy; three times the odds mean the same everywhere:
     .998 is not clear of .996, 1.000 is; .6 is clear of .3, .5 is not.
 
-    >>> is_clear(0.998, 0.996), is_clear(1.0, 0.996), is_clear(0.6, 0.3), is_clear(0.5, 0.3)
+    >>> _is_clear(0.998, 0.996), _is_clear(1.0, 0.996), _is_clear(0.6, 0.3), _is_clear(0.5, 0.3)
     (False, True, True, False)
-    >>> is_clear(0.01, 0.2, side="below"), is_clear(2.0, 1.0, is_share=False), is_clear(0.0, 0.0, is_share=False)
+    >>> _is_clear(0.01, 0.2, side="below"), _is_clear(2.0, 1.0, is_share=False), _is_clear(0.0, 0.0, is_share=False)
     (True, False, False)
     """
     mine, its = _odds(bound, is_share), _odds(control, is_share)
     near, far = (its, mine) if side == "above" else (mine, its)
-    return far > near and far >= CLEAR * near
+    return far > near and far >= _CLEAR * near
 
 
 def _odds(value: float, is_share: bool) -> float:
     if not is_share:
         return max(value, 0.0)
-    share = min(max(value, ROUNDING), 1 - ROUNDING)
+    share = min(max(value, _ROUNDING), 1 - _ROUNDING)
     return share / (1 - share)
 
 
@@ -106,7 +106,7 @@ class Measure:
         threshold: what the whole interval must lie ``side`` of for a "yes".
         refuted: what the whole interval must lie on the other side of for a "no"; the threshold itself when None.
         unit: what the number is, such as "R2" or "share of rounds".
-        is_share: whether the number is a share, 1 at most, rather than an amount (:func:`is_clear`).
+        is_share: whether the number is a share, 1 at most, rather than an amount (:func:`_is_clear`).
         controls: name -> the same number of what should not show it.
         about: the part of the machine, or the place, that the number is of.
         condition: what must be given beside the model for the claim, such as "given the round number".
@@ -164,7 +164,7 @@ class Measure:
             word, reason = "undecided", doubt
         if word in self.unless:
             word, reason = "undecided", self.unless[word]
-        return word, reason if word != "no" or self.by_design else BY_DESIGN
+        return word, reason if word != "no" or self.by_design else _BY_DESIGN
 
     @property
     def _placed(self) -> tuple[Word, str]:
@@ -191,7 +191,7 @@ class Measure:
         for name, control in counted.items():
             if isnan(control.number):
                 return f"{NOT_RUN}: {name} has no number"
-            if not is_clear(bound, control.number, self.side, self.is_share):
+            if not _is_clear(bound, control.number, self.side, self.is_share):
                 return f"{name} {AS_WELL}"
         return ""
 
@@ -321,7 +321,7 @@ def to_frame(measures: Iterable[Measure]) -> pd.DataFrame:
 def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     """What measures say of the model ``name``, the most important first: what is true of it, what is not, what is open.
 
-    The first sentence has :data:`MOST_WORDS` words at most, or one phrase; the second holds the phrases that are left.
+    The first sentence has :data:`_MOST_WORDS` words at most, or one phrase; the second holds the phrases that are left.
     A ``lead``, a sentence that sums up what is true, stands in the place of the first; what is not true follows.
 
     >>> yes, no = Interval(1, 1, 1), Interval(0, 0, 0)
@@ -332,7 +332,7 @@ def sentence(name: str, measures: Sequence[Measure], lead: str = "") -> str:
     phrases = dict.fromkeys((m.word, m.phrase) for m in measures if m.phrase and not (lead and m.word == "yes"))
     first: list[tuple[Word, str]] = []
     for phrase in phrases:
-        if not first or len(_clause(name, [*first, phrase]).split()) <= MOST_WORDS:
+        if not first or len(_clause(name, [*first, phrase]).split()) <= _MOST_WORDS:
             first.append(phrase)
     sentences = [*[lead.removesuffix(".")] * bool(lead), *[_clause("It" if lead else name, first)] * bool(first)]
     if more := [said for word, said in phrases if (word, said) not in first]:

@@ -87,13 +87,13 @@ _WIDEST = 100.0
 """Half widths of a log beyond this are cut, so that no bound overflows."""
 
 
-def inflation(n_episodes: int, n_folds: int, level: float = 0.95, n_effective: float | None = None) -> float:
+def _inflation(n_episodes: int, n_folds: int, level: float = 0.95, n_effective: float | None = None) -> float:
     """Half width of an interval over the standard error of fixed errors; a plain mean of many episodes has 1.96.
 
     Args:
         n_effective: what :func:`effective` says of the episodes; all of them when None.
 
-    >>> round(inflation(8, 5), 3), round(inflation(64, 5), 3), round(inflation(64, 5, n_effective=8), 3)
+    >>> round(_inflation(8, 5), 3), round(_inflation(64, 5), 3), round(_inflation(64, 5, n_effective=8), 3)
     (4.054, 3.045, 4.054)
     """
     require(n_episodes >= 2, f"an interval over episodes needs at least 2 episodes, got {n_episodes}")
@@ -201,7 +201,7 @@ def interval(
         n_folds: K of the cross-validation; n for leaving one episode out.
         score: "skill" (R2: one minus the ratio of the sums), "accuracy" (the same, within 0 and 1) or "ratio".
         smallest: the loss to assume in one episode for a bound where all are 0; half a miss for an accuracy.
-        width: half width over the standard error of fixed errors; that of :func:`inflation` when None.
+        width: half width over the standard error of fixed errors; that of :func:`_inflation` when None.
 
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
@@ -280,7 +280,7 @@ class _Part:
         n, is_share = len(lost), score == "accuracy"
         require(n == len(given), f"losses are of {n} episodes and references of {len(given)}")
         require(not is_share or bool((lost <= given).all()), "an episode has more misses than steps")
-        factor = inflation(n, n_folds, level, effective(given)) if width is None else width
+        factor = _inflation(n, n_folds, level, effective(given)) if width is None else width
         loss, reference = float(lost.sum()), float(given.sum())
         if reference == 0:
             return cls(nan, nan, nan, nan, np.zeros(n))

@@ -63,7 +63,15 @@ def each(
     """
     require(n_jobs != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
     if scheduler:
-        yield from _on_cluster(work, shared, items, n_jobs, scheduler)
+        with _client(n_jobs, scheduler) as client:
+            from dask.distributed import as_completed
+            from distributed.protocol.pickle import dumps
+
+            # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
+            (sent,) = client.scatter([dumps(shared)], broadcast=True)
+            futures = [client.submit(_unpacked, work, sent, item, pure=False) for item in items]
+            for _, result in as_completed(futures, with_results=True):
+                yield result
         return
     from joblib import Parallel, delayed
     from joblib.parallel import get_active_backend
@@ -87,20 +95,6 @@ def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
     require(first.isdecimal() and of.isdecimal() and first.isascii() and of.isascii(), said)
     require(1 <= int(first) <= int(of), f"{said}; I counts from 1 to N")
     return items[int(first) - 1 :: int(of)]
-
-
-def _on_cluster(
-    work: Callable[[_S, _T], _R], shared: _S, items: Sequence[_T], n_jobs: int, scheduler: str
-) -> Iterator[_R]:
-    with _client(n_jobs, scheduler) as client:
-        from dask.distributed import as_completed
-        from distributed.protocol.pickle import dumps
-
-        # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
-        (sent,) = client.scatter([dumps(shared)], broadcast=True)
-        futures = [client.submit(_unpacked, work, sent, item, pure=False) for item in items]
-        for _, result in as_completed(futures, with_results=True):
-            yield result
 
 
 def _unpacked(work: Callable[[_S, _T], _R], shared: bytes, item: _T) -> _R:

@@ -167,7 +167,7 @@ class _LogisticFit:
         return weights, intercept, (*self.chosen, penalty)
 
 
-def cross_validate(
+def _cross_validate(
     x: Float[Array, "episode round d"],
     y: Int[Array, "episode round"],
     folds: Int[Array, " episode"],
@@ -256,7 +256,7 @@ def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fi
     y, n_classes = target.values, int(target.values.max()) + 1
     # Inputs are finite, so that scikit-learn, which would look at every fit, need not.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        fits = [cross_validate(x, y[..., k], folds, n_classes) for k in range(y.shape[-1])]
+        fits = [_cross_validate(x, y[..., k], folds, n_classes) for k in range(y.shape[-1])]
 
     def refitted() -> dict[str, Any]:
         names = [(name, c) for name in target.outputs for c in range(n_classes)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -139,20 +140,10 @@ class ProbeResult(Measured):
         """The name of the model, where it is known."""
         return str(self.settings.get("model", "The model"))
 
-    @property
-    def word(self) -> Word:
-        """Whether the site holds the target: yes, no, undecided or not applicable."""
-        return self.measure.word
-
-    @property
-    def reason(self) -> str:
-        """Why the word is undecided."""
-        return self.measure.reason
-
-    @property
-    def number(self) -> Interval:
-        """R2, or the skill of a probe of classes, with its 95 % interval."""
-        return self.measure.number
+    # Whether the site holds the target, why that is undecided, and R2, or the skill of a probe of classes.
+    word = property(attrgetter("measure.word"))
+    reason = property(attrgetter("measure.reason"))
+    number = property(attrgetter("measure.number"))
 
     @property
     def metric(self) -> str:

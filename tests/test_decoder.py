@@ -38,14 +38,6 @@ def test_a_map_per_latent_reads_no_other_latent(held):
     assert changed[0] == changed[2] == 0 and changed[1] > 0.01
 
 
-def test_a_penalty_shrinks_and_none_does_not():
-    """On a napkin: x = -1, 1 and y = 2 x give the slope 2; a penalty of one mean square halves it."""
-    x = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
-    assert Affine.fit(x, 2 * x + 5).slopes.item() == pytest.approx(2)
-    halved = Affine.fit(x, 2 * x + 5, ridge=1.0)
-    assert halved.slopes.item() == pytest.approx(1) and halved.middle.item() == pytest.approx(5)
-
-
 def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
     """On a napkin: x = 1, 3 and y = 2 x + 5, 9 on average; half of the slope is left by a penalty of a mean square."""
     x = torch.tensor([[1.0], [3.0]])

@@ -13,23 +13,23 @@ from interp.errors import InputError
 from interp.figures import measured
 from interp.files import json_values
 from interp.measure import (
+    _BY_DESIGN,
+    _CLEAR,
+    _MOST_WORDS,
+    _REASONS,
+    _ROUNDING,
     AS_WELL,
-    BY_DESIGN,
-    CLEAR,
-    MOST_WORDS,
     NOT_RUN,
     NOTHING,
-    REASONS,
-    ROUNDING,
     SPANS,
     UNTRAINED,
     WORDS,
     Control,
     Measure,
     Measured,
+    _is_clear,
     best_of,
     decisive,
-    is_clear,
     sentence,
     to_frame,
 )
@@ -93,15 +93,15 @@ def test_the_near_end_of_the_interval_is_held_against_a_control() -> None:
 
 
 def test_clear_is_three_times_the_odds_and_nothing_beyond_rounding() -> None:
-    assert CLEAR == 3.0
-    assert is_clear(0.75, 0.5) and not is_clear(0.74, 0.5)
-    assert is_clear(0.25, 0.5, "below") and not is_clear(0.26, 0.5, "below")
-    assert is_clear(0.75, 0.25, is_share=False) and not is_clear(0.74, 0.25, is_share=False)
-    assert not is_clear(1 - 1e-12, 1 - ROUNDING) and is_clear(1.0, 0.996) and not is_clear(0.998, 0.996)
-    assert is_clear(1.0, 3300 / 3301) and not is_clear(1.0, 3400 / 3401)
-    assert not is_clear(0.0, 0.0, is_share=False) and not is_clear(0.0, 0.0, "below", is_share=False)
-    assert is_clear(0.1, 0.0, is_share=False) and is_clear(0.0, 0.1, "below", is_share=False)
-    assert is_clear(0.5, -7.0) and not is_clear(0.0, -7.0) and is_clear(3.0, -1.0, is_share=False)
+    assert _CLEAR == 3.0
+    assert _is_clear(0.75, 0.5) and not _is_clear(0.74, 0.5)
+    assert _is_clear(0.25, 0.5, "below") and not _is_clear(0.26, 0.5, "below")
+    assert _is_clear(0.75, 0.25, is_share=False) and not _is_clear(0.74, 0.25, is_share=False)
+    assert not _is_clear(1 - 1e-12, 1 - _ROUNDING) and _is_clear(1.0, 0.996) and not _is_clear(0.998, 0.996)
+    assert _is_clear(1.0, 3300 / 3301) and not _is_clear(1.0, 3400 / 3401)
+    assert not _is_clear(0.0, 0.0, is_share=False) and not _is_clear(0.0, 0.0, "below", is_share=False)
+    assert _is_clear(0.1, 0.0, is_share=False) and _is_clear(0.0, 0.1, "below", is_share=False)
+    assert _is_clear(0.5, -7.0) and not _is_clear(0.0, -7.0) and _is_clear(3.0, -1.0, is_share=False)
 
 
 def test_no_is_said_without_controls_and_yes_is_not() -> None:
@@ -130,7 +130,7 @@ def test_a_word_can_be_forbidden_and_a_claim_can_be_beside_the_point() -> None:
 
 def test_what_is_false_by_design_says_so_beside_the_no_alone() -> None:
     no = replace(HELD, number=Interval(0.2, 0.1, 0.3))
-    assert no.reason == "" and replace(no, by_design=False).reason == BY_DESIGN
+    assert no.reason == "" and replace(no, by_design=False).reason == _BY_DESIGN
     assert replace(HELD, by_design=False).reason == ""
 
 
@@ -221,8 +221,8 @@ def test_a_sentence_says_what_is_true_then_what_is_false_then_what_is_open() -> 
 
 @pytest.mark.parametrize(("extra", "fits"), [(0, True), (1, False)])
 def test_a_first_sentence_has_at_most_twenty_words(extra: int, fits: bool) -> None:
-    assert MOST_WORDS == 20
-    words = " ".join(["word"] * (MOST_WORDS - 4 + extra))
+    assert _MOST_WORDS == 20
+    words = " ".join(["word"] * (_MOST_WORDS - 4 + extra))
     first = sentence("m", [replace(HELD, yes="holds a"), replace(HELD, yes=words)])
     assert (first == f"m holds a and {words}.") is fits and (first == f"m holds a. It also {words}.") is not fits
     assert sentence("m", [replace(HELD, yes=f"{words} {words}")]) == f"m {words} {words}."
@@ -242,7 +242,7 @@ def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
         Measure("a", "A", Interval(1, nan, nan))
     assert {"yes", "no", "undecided", "not applicable"} == set(WORDS)
     for one in (HELD, RARE, replace(HELD, controls={}), replace(HELD, number=Interval(0.5, 0.3, 0.7))):
-        assert one.word == "yes" or any(reason in one.reason for reason in REASONS)
+        assert one.word == "yes" or any(reason in one.reason for reason in _REASONS)
 
 
 def test_the_picture_has_a_row_for_each_share() -> None:

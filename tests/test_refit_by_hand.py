@@ -52,8 +52,8 @@ def difference(one, other):
     ],
 )
 def test_the_inflation_is_student_times_the_luck_of_the_fit_times_the_allowance(n, n_folds, level, width):
-    assert refit.inflation(n, n_folds, level) == pytest.approx(width)
-    assert level != 0.95 or refit.inflation(n, n_folds) == refit.inflation(n, n_folds, level)
+    assert refit._inflation(n, n_folds, level) == pytest.approx(width)
+    assert level != 0.95 or refit._inflation(n, n_folds) == refit._inflation(n, n_folds, level)
 
 
 def test_episodes_count_by_how_much_of_the_target_varies_in_them():
@@ -62,10 +62,10 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     assert refit.effective([1e-300, 1e-300, 2e-300, 2e-300]) == pytest.approx(4 * 9 / 10)
     assert refit.effective([1.0, 0, 0, 0]) == refit.effective([1.0, 1, 0, 0]) == 2
     assert refit.effective([[1.0, 1], [2, 0], [0, 2]]) == pytest.approx(3)  # outputs are summed
-    wide = refit.inflation(9, 3, 0.5, n_effective=3.0)
+    wide = refit._inflation(9, 3, 0.5, n_effective=3.0)
     assert wide == pytest.approx(stats.t.ppf(0.75, 2) * sqrt(2.5) * 3 / 2)
     with pytest.raises(InputError, match=r"more than 1 effective episode, got 1\.0"):
-        refit.inflation(9, 3, n_effective=1.0)
+        refit._inflation(9, 3, n_effective=1.0)
     # One episode of four holds all that varies: h is that of two.
     losses, references = np.array([1.0, 0, 0, 1]), np.array([4.0, 0, 0, 0])
     h = 12.7062047 * sqrt(3) * 2 * np.std([2 - 4, 0, 0, 2], ddof=1) / 2
@@ -95,7 +95,7 @@ test_sizes_and_levels_without_an_interval_are_refused = refused(
     (4, 5, 0.95, "are 2 to 4, got 5"),
     (4, 2, 0.0, "level is between 0 and 1, got 0"),
     (4, 2, 1.0, "level is between 0 and 1, got 1"),
-    by=lambda n, n_folds, level: refit.inflation(n, n_folds, level),
+    by=lambda n, n_folds, level: refit._inflation(n, n_folds, level),
 )
 
 

@@ -6,8 +6,8 @@
     (['h', 'c'], 'lstm')
     >>> interp.check_machine(machine)
 
-``interp train TASK --machine KIND-TASK`` trains one: each kind has a builder for each task (:data:`BUILT`), as the
-models that ship have. :mod:`interp.machines.presets` lists them among the models.
+``interp train TASK --machine KIND-TASK`` trains one: each kind has a builder for each task, as the models that ship
+have. :mod:`interp.machines.presets` lists them among the models.
 """
 
 from __future__ import annotations
@@ -162,11 +162,9 @@ KINDS: dict[str, Callable[..., AdaptedMachine]] = {
 """Kind -> its builder, of a layout, a width, a number of layers and of rounds."""
 
 
-BUILT: dict[str, Callable[..., AdaptedMachine]] = {}
-"""KIND-TASK -> the builder of that kind for that task, by which checkpoints are made again."""
+# KIND-TASK is the builder of that kind for that task, by which checkpoints are made again.
 for _task in catalog.every():
     for _kind in KINDS:
         _build = partial(learner, _kind, _task.key)
         _build.__module__ = __name__  # a card says what to import to train its model again
-        BUILT[f"{_kind}-{_task.key}"] = _build
         BUILDERS.setdefault(f"{_kind}-{_task.key}", _build)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from interp import catalog
 from interp.library import register_machine
-from interp.machines.learners import BUILT, KINDS
+from interp.machines.learners import KINDS
+from interp.model.checkpoints import BUILDERS
 
 for _task in catalog.every():
     for _kind in KINDS:
         register_machine(
             f"{_kind}-{_task.key}",
-            BUILT[f"{_kind}-{_task.key}"],
+            BUILDERS[f"{_kind}-{_task.key}"],
             description=f"untrained: {_kind} between what hears and what reads a round of {_task.name}",
             task=_task.key,
         )

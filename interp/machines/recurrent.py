@@ -30,7 +30,7 @@ from interp.task import Task
 _Tree = dict[str, Tensor]
 _Hear = Callable[[Any, Any], Tensor]
 """``(module, fed)`` to what the model hears of a round."""
-Read = Callable[[Any, Tensor, Any], Tensor]
+_Read = Callable[[Any, Tensor, Any], Tensor]
 """``(module, state, fed)`` to the scores ``[batch, outcome]``."""
 _OPTIONS = sorted(signature(adapt).parameters.keys() - {"module", "task", "step", "channels"})
 """What of ``interp.adapt`` an adapter passes on."""
@@ -92,7 +92,7 @@ def cell(
     task: str | Task | RoundLayout,
     *,
     hear: _Hear,
-    read: Read,
+    read: _Read,
     core: str = "core",
     hears: Literal["after", "before"] = "after",
     first: Callable[[Any], Tensor] | None = None,
@@ -182,7 +182,7 @@ def loop(
     cycles: int,
     shape: tuple[int, ...],
     hear: _Hear,
-    read: Read,
+    read: _Read,
     block: str = "block",
     inject: Callable[[Any, Tensor, Tensor], Tensor] | None = None,
     **options: Any,

@@ -22,7 +22,7 @@ from interp.files import reading
 from interp.machine import Channel
 from interp.machines.recurrent import with_points
 from interp.model.adapted import AdaptedMachine, Point, adapt, layout_for
-from interp.model.hooked import plainly
+from interp.model.hooked import plainly, reset_parameters
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
@@ -75,9 +75,7 @@ def _core_of(module: nn.Module, core: str, has: str, what: str) -> Any:
 
 def _redraw(module: nn.Module) -> None:
     """Draw all weights anew: those of models of ``transformers`` by their own rule, those of other parts by theirs."""
-    for part in module.modules():
-        if reset := getattr(part, "reset_parameters", None):
-            reset()
+    reset_parameters(module)
     for part in module.modules():
         if begin := getattr(part, "_init_weights", None):
             part.apply(begin)
@@ -145,7 +143,7 @@ def state_space(
         for x in inputs.unbind(1):
             after = []
             for layer, state, conv in zip(model.layers, states, convs, strict=True):
-                y, *held = mixed(layer.mixer, layer.norm(x), state, conv)
+                y, *held = _mixed(layer.mixer, layer.norm(x), state, conv)
                 x = x + y
                 after.append(held)
             states, convs = zip(*after, strict=True)
@@ -195,7 +193,7 @@ def _hold_against(model: Any, ours: Callable[[Any, Tensor], Tensor], width: str 
     )
 
 
-def mixed(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _mixed(mixer: Any, x: Tensor, state: Tensor, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """One input ``[batch, width]`` through a Mamba mixer: its output, and what it holds then.
 
     Args:
@@ -260,7 +258,7 @@ def hrm(
     rounds = Embedded.tokens(layout, "model.embed_tokens", ids)
 
     def step(model: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        z_H, z_L = refined(model.model, rounds.embed(model, fed), carried["z_H"], carried["z_L"])
+        z_H, z_L = _refined(model.model, rounds.embed(model, fed), carried["z_H"], carried["z_L"])
         scores = model.lm_head(z_H[:, rounds.at])[:, list(outcomes)]
         return scores, {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
 
@@ -272,11 +270,11 @@ def hrm(
     options = {"reset": _redraw, **with_points(options, points)}
     channels = [Channel(name, (config.hidden_size,)) for name in ("z_H", "z_L")]
     nothing = torch.zeros(2, config.hidden_size)
-    _hold_against(inner, lambda own, x: refined(own, x, nothing.to(x), nothing.to(x))[0])
+    _hold_against(inner, lambda own, x: _refined(own, x, nothing.to(x), nothing.to(x))[0])
     return adapt(model, layout, step=step, channels=channels, **options)
 
 
-def refined(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
+def _refined(model: Any, x: Tensor, above: Tensor, below: Tensor) -> tuple[Tensor, Tensor]:
     """The two states ``[batch, pos, width]`` after all cycles, from what is carried, ``[batch, width]`` each."""
     from transformers.masking_utils import create_causal_mask
 

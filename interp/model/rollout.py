@@ -42,7 +42,7 @@ from interp.workers import threads_for
 
 _MANY = 10_000
 """Rounds of which one is cached by itself first, to see what all of them would take."""
-CHUNK = 256
+_CHUNK = 256
 """Episodes run at once on a CPU."""
 REPLAY_BATCH = 1024
 """Rounds per replay batch: bounds memory, and on a CPU keeps activations in cache (1.7 times as fast as 8192)."""
@@ -261,12 +261,12 @@ def _settings(model: Machine, commit: str, propagate: bool = True, hooked: Itera
 def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
     """All rounds in order, without hooks; once a session where nothing of the model was hooked by hand.
 
-    On a CPU :data:`CHUNK` episodes run at a time, fewer of long rounds: the activations of more leave its caches.
+    On a CPU :data:`_CHUNK` episodes run at a time, fewer of long rounds: the activations of more leave its caches.
     """
 
     def run() -> Rollout:
         n = len(encoded.tokens)
-        size = encoded.at_once(CHUNK) if encoded.tokens.device.type == "cpu" else n
+        size = encoded.at_once(_CHUNK) if encoded.tokens.device.type == "cpu" else n
         chunks = torch.arange(n).split(size) if n > size else ()
         parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks] or [encoded]
         runs = [sequential(model, part, layout, commit) for part in parts]

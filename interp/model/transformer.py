@@ -66,18 +66,6 @@ COMPONENTS: dict[str, Component] = {
     for row in read_rows(Path(__file__).with_name("components.csv"))
 }
 """Every component of a transformer, in the order in which a round computes them."""
-_SHARED = [
-    "n_layers",
-    "n_heads",
-    "d_model",
-    "d_head",
-    "d_mlp",
-    "n_ctx",
-    "d_vocab",
-    "d_vocab_out",
-    "act_fn",
-    "normalization_type",
-]
 _OF_AN_MLP = {"resid_mid", "mlp_out"}
 
 

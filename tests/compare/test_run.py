@@ -12,7 +12,7 @@ import interp
 from circuits import compare
 from circuits.compare import driver
 from interp.errors import InputError
-from interp.measure import MOST_WORDS, Control, Measure
+from interp.measure import _MOST_WORDS, Control, Measure
 from interp.session import Finished
 from interp.statistics import Interval
 from interp.tasks import experts
@@ -82,7 +82,7 @@ def test_the_sentence_names_the_reference_once_and_the_condition(found):
         "wma-learned holds the same state as wma-handwired (given the round number) and updates its state alike, "
         "but predicts otherwise."
     )
-    assert len(said.split()) <= MOST_WORDS
+    assert len(said.split()) <= _MOST_WORDS
     alone = replace(found, measures=(measures["update"],)).sentence
     assert alone == "wma-learned updates its state as wma-handwired."
     alone = replace(found, measures=(away["behaviour"],)).sentence

@@ -34,7 +34,7 @@ def q_case():
 def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
     model, episodes = case()
     whole = rollout(model, episodes)
-    monkeypatch.setattr("interp.model.rollout.CHUNK", 3)
+    monkeypatch.setattr("interp.model.rollout._CHUNK", 3)
     parts = rollout(model, episodes)
     for part, fed in zip(parts.fed.tensors().values(), whole.fed.tensors().values(), strict=True):
         assert torch.equal(part, fed)

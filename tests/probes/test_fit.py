@@ -24,7 +24,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import estimators
-from probes.controls import _assign_folds, _control_task, _shuffled
+from probes.controls import _assign_folds, _shuffled
 from probes.fit import _KINDS, PLATEAU
 from probes.linear import RIDGE
 from probes.targets import TargetValues
@@ -173,27 +173,6 @@ def test_memorising_shows_in_the_control_task(episodes):
     assert result.reason == "a random target for each kind of round does as well"
 
 
-def test_controls_are_what_they_say():
-    values = np.arange(30.0).reshape(6, 5, 1)
-    moved = _shuffled(values, seed=0)
-    assert (moved[:, 0] != values[:, 0]).all() and sorted(moved[:, 0, 0]) == sorted(values[:, 0, 0])
-    types = np.random.default_rng(0).integers(3, size=(6, 5))
-    task = _control_task(values, types, seed=0)
-    for kind in range(3):
-        assert len(np.unique(task[types == kind])) == 1
-    assert np.isin(task, values).all()
-
-
-def test_the_untrained_model_has_other_weights_and_the_same_shape(learned, episodes):
-    fresh = probes.untrained(learned, seed=5)
-    assert fresh.config.layout == learned.config.layout
-    left, right = dict(learned.named_parameters()), dict(fresh.named_parameters())
-    biases = {name for name in left if name.split(".")[-1].startswith("b_")}
-    assert all((left[name] != right[name]).any() for name in left.keys() - biases)
-    assert fresh.digest() == probes.untrained(learned, seed=5).digest() != probes.untrained(learned, seed=2).digest()
-    assert interp.rollout(fresh, episodes).latents.shape == interp.rollout(learned, episodes).latents.shape
-
-
 def test_random_features_count_and_only_the_untrained_control_says_so(learned, episodes):
     """A latent that adds random features of each round holds the counts: R2 far above every control but that one."""
     (result,) = probes.probe(learned, episodes, ["log_weights_centred"], seed=0)
@@ -241,7 +220,7 @@ def test_logistic_equals_sklearn_by_episode():
     x = rng.normal(size=(15, 6, 4))
     y = (x @ rng.normal(size=(4, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
     folds = _assign_folds(15, 5, 0)
-    ours = estimators.cross_validate(x, y, folds, 3)
+    ours = estimators._cross_validate(x, y, folds, 3)
     rows, labels, groups = x.reshape(-1, 4), y.reshape(-1), np.repeat(folds, 6)
     theirs = np.empty((len(rows), 3))
     for train, test in GroupKFold(5).split(rows, groups=groups):
@@ -260,10 +239,10 @@ def test_a_penalty_is_chosen_without_the_episodes_that_it_is_scored_on():
     rng, folds = np.random.default_rng(1), np.arange(10) % 5
     x = rng.normal(size=(10, 4, 2))
     y = (x[..., 0] + 1.5 * rng.normal(size=(10, 4)) > 0).astype(int)
-    chosen = estimators.cross_validate(x, y, folds, 2).chosen
+    chosen = estimators._cross_validate(x, y, folds, 2).chosen
     rows = [folds != k for k in range(5)]
     left = [np.unique(folds[of], return_inverse=True)[1] for of in rows]
-    alone = [estimators.cross_validate(x[of], y[of], k, 2).refit[2][-1] for of, k in zip(rows, left, strict=True)]
+    alone = [estimators._cross_validate(x[of], y[of], k, 2).refit[2][-1] for of, k in zip(rows, left, strict=True)]
     assert list(chosen) == alone and len(set(chosen)) > 1
 
 
@@ -274,11 +253,11 @@ def test_a_constant_column_changes_no_logistic_probe(n_classes):
     x = rng.normal(size=(20, 5, 3))
     y, folds = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1), _assign_folds(20, 5, 0)
     wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
-    alone, beside = (estimators.cross_validate(each, y, folds, n_classes) for each in (x, wide))
+    alone, beside = (estimators._cross_validate(each, y, folds, n_classes) for each in (x, wide))
     np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
     np.testing.assert_array_equal(np.delete(beside.refit[0], 1, 0), alone.refit[0])
     assert not beside.refit[0][1].any()
-    nothing = estimators.cross_validate(np.ones_like(x), y, folds, n_classes)
+    nothing = estimators._cross_validate(np.ones_like(x), y, folds, n_classes)
     assert not nothing.refit[0].any()
 
 
