@@ -22,8 +22,8 @@ from circuits.circuit import Circuit, Location
 from circuits.heads import Head
 from interp.checks import MOST_GB, checked
 from interp.errors import require, require_known
-from interp.interventions.interchange import Claim, Place
-from interp.interventions.sites import Site
+from interp.interventions.interchange import Claim
+from interp.interventions.sites import Place, Site
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import plainly
 from interp.model.transformer import HookedLatentTransformer

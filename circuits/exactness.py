@@ -281,14 +281,14 @@ def _read(model: HookedLatentTransformer, episodes: Episodes, meters: Sequence[_
     return run
 
 
-def _causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 2) -> float:
+def _causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     """Largest change at any position when the embeddings of all later ones are replaced by noise; 0 where causal.
 
     The last round of the first ``n_episodes`` runs once for every position, each time with noise from there on. Every
     residual stream, the unembedding and, where noise begins behind the prediction, the prediction are compared bit by
     bit. A change of any size, NaN included, counts: the result is infinite where it cannot be measured.
     """
-    tokens, latents, values = (part[:n_episodes, run.n_rounds - 1] for part in (run.tokens, run.latents, run.values))
+    tokens, latents, values = (part[:2, run.n_rounds - 1] for part in (run.tokens, run.latents, run.values))
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=torch.Generator().manual_seed(0)).to(model.W_E)
 
     def streams(first: int) -> tuple[list[Tensor], Tensor]:

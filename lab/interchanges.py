@@ -37,7 +37,8 @@ from circuits.compiler import compile_circuit, wired
 from circuits.registry import build, differentiable, load
 from interp import tasks
 from interp.interventions.alignment import UNTRAINED, Search, align
-from interp.interventions.interchange import Claim, InterchangeResult, Place, interchange
+from interp.interventions.interchange import Claim, InterchangeResult, interchange
+from interp.interventions.sites import Place
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 from lab import deciding as coverage

@@ -230,14 +230,14 @@ class Result(Tabled):
 _Builder = Callable[[], KnownMachine]
 
 
-def builders(quick: bool = True, seed: int = 0) -> dict[str, _Builder]:
+def builders() -> dict[str, _Builder]:
     """Every subject by name, and what builds it: cheap, and the same each time; the trained ones last.
 
     >>> len(builders()), list(builders())[:2]
     (57, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
     """
     handmade: dict[str, _Builder] = {
-        f"{machine} {form}, {variant}": partial(build, machine, form, variant, quick=quick, seed=seed)
+        f"{machine} {form}, {variant}": partial(build, machine, form, variant)
         for form, (machine, _) in FORMS.items()
         for variant in variants(machine, form)
     }

@@ -144,7 +144,7 @@ pose(
 )
 
 
-ELSEWHERE = "another episode's "
+_ELSEWHERE = "another episode's "
 """What the names of variables begin with that the machine cannot hold."""
 
 
@@ -220,9 +220,9 @@ def _span(columns: Tensor) -> Tensor:
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:
     """The values that an item of "exists" or "where" asks for, ``[episode, round, element]``."""
-    values = np.asarray(material.variables[item.removeprefix(ELSEWHERE)], dtype=np.float64)
+    values = np.asarray(material.variables[item.removeprefix(_ELSEWHERE)], dtype=np.float64)
     values = values.reshape(*values.shape[:2], -1)
-    return np.roll(values, 1, axis=0) if item.startswith(ELSEWHERE) else values
+    return np.roll(values, 1, axis=0) if item.startswith(_ELSEWHERE) else values
 
 
 def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
@@ -239,19 +239,14 @@ def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -
 
 def _families(subject: KnownMachine, material: Material) -> Truth:
     """Every family: "computed" for the subject's own. Families that extend it can compute it, too, and are left out."""
-    families = {family.key: family for family in subject.task.rivals().values()}
-    computed = subject.algorithm.key
-    if computed not in families:
-        return {}
+    families, computed = subject.task.rivals(), subject.algorithm.key
     kept = [key for key, family in families.items() if family.extends != computed]
-    return {key: "computed" if key == computed else "" for key in kept}
+    return {key: "computed" if key == computed else "" for key in kept} if computed in families else {}
 
 
 pose(
     _challenge(
-        "where",
-        truth=_where,
-        grade=lambda subject, material, answer: ranking(material.truth("where"), answer, "held"),
+        "where", truth=_where, grade=lambda subject, material, answer: ranking(material.truth("where"), answer, "held")
     ),
     _challenge(
         "subspace",
@@ -272,7 +267,7 @@ pose(
         "exists",
         truth=lambda subject, material: {
             **dict.fromkeys(_held(subject, material), "held"),
-            **{ELSEWHERE + key: "" for key in _held(subject, material)},
+            **{_ELSEWHERE + key: "" for key in _held(subject, material)},
         },
         grade=_grade_existing,
     ),
@@ -340,10 +335,4 @@ def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return apart.reshape(len(apart), -1).max(1) > 1e-9
 
 
-pose(
-    _challenge(
-        "rounds",
-        truth=_carrying,
-        grade=_grade_rounds,
-    )
-)
+pose(_challenge("rounds", truth=_carrying, grade=_grade_rounds))

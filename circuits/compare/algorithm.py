@@ -546,11 +546,7 @@ ALGORITHM = Question(
     "algorithm",
     AlgorithmPart,
     lambda compared: explain(
-        compared.model.model,
-        compared.model.task,
-        compared.sets,
-        seed=compared.effort.seed,
-        edits=edits_of(compared),
+        compared.model.model, compared.model.task, compared.sets, seed=compared.effort.seed, edits=edits_of(compared)
     ),
 )
 BEHAVIOUR = Question(

@@ -82,7 +82,7 @@ class Stitching:
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class _Trajectory:
     """One episode in which a model ran on from the mapped latents of another, which were put in at round ``first``.
 
     Attributes:
@@ -111,7 +111,7 @@ class StatePart:
     reference: str
     stitchings: tuple[Stitching, ...]
     worth: dict[str, Interval]
-    trajectories: tuple[Trajectory, ...] = ()
+    trajectories: tuple[_Trajectory, ...] = ()
 
     def best(self, source: str, target: str) -> Stitching:
         """The best stitching; the one that also supplies the round only where this adds .01 or more."""
@@ -294,7 +294,7 @@ def _products(source: Participant, fold: int, supplied: tuple[str, ...]) -> dict
     return {}
 
 
-def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort: Effort) -> Trajectory:
+def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort: Effort) -> _Trajectory:
     """The first test episode, from the first start to its end."""
     run, first, at = pooled(target), effort.at[0], len(target.samples.known)
     episode = slice(at, at + 1)
@@ -304,7 +304,7 @@ def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort
         for latents in (mapped[episode, :1], run.latents[episode, :1])
     )
     own = _distribution(target, run.predictions[episode, first:])[0]
-    return Trajectory(source.name, target.name, first, own, stitched, cut)
+    return _Trajectory(source.name, target.name, first, own, stitched, cut)
 
 
 def _mapped(

@@ -26,11 +26,9 @@ Exact means equal to the algorithm up to rounding (1e-14 in float64 after 1,000 
     >>> circuit.n_layers, len(circuit.heads), circuit.algorithm.parameters["gamma"]
     (4, 16, 0.9)
 
-``construction`` holds the heads and neurons; ``ground_truth`` says where each variable lives, which part reads what,
-and what :func:`circuits.verify` compares.
+``construction`` holds the heads and neurons, and what :func:`circuits.verify` compares.
 """
 
-from circuits.q_learning.construction import q_learning
-from circuits.q_learning.ground_truth import value_bound
+from circuits.q_learning.construction import q_learning, value_bound
 
 __all__ = ["q_learning", "value_bound"]

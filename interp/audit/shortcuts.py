@@ -118,7 +118,7 @@ def _drawn_for(trial: Trial, regime: str, draw: int) -> Trial:
 
 
 @remembered
-def found_for(trial: Trial) -> dict[str, _Adversarial | None]:
+def _found_for(trial: Trial) -> dict[str, _Adversarial | None]:
     """The adversarial episodes of every heuristic of the task."""
     return {} if trial.algorithm is None else {key: adversarial(trial, of) for key, of in trial.heuristics.items()}
 
@@ -126,7 +126,7 @@ def found_for(trial: Trial) -> dict[str, _Adversarial | None]:
 def table(trial: Trial) -> pd.DataFrame:
     """Per heuristic: its mean loss in the last round, and whose side the model takes where it is wrong."""
     rows = []
-    for key, found in found_for(trial).items():
+    for key, found in _found_for(trial).items():
         heuristic, known = trial.heuristics[key], trial.algorithm
         assert known is not None
         row = {
@@ -159,7 +159,7 @@ def _explains_more(trial: Trial, algorithm: Algorithm, heuristic: Algorithm) -> 
 def side(trial: Trial, is_used: bool) -> Measure:
     """Whose side does the model take? By the heuristic that it follows most, on episodes on which that one is wrong."""
     bound = THRESHOLDS["side"].value
-    known = {key: found for key, found in found_for(trial).items() if found is not None}
+    known = {key: found for key, found in _found_for(trial).items() if found is not None}
     if not known:
         return claimed("side", lacking="no heuristic of its task whose answers differ from the algorithm's")
     numbers = {key: mean_interval(found.sides()) for key, found in known.items()}

@@ -37,7 +37,7 @@ _INNER = ("cycle", "slow")
 """Components that run several times in a round, each time on what it left."""
 
 
-def readouts(trial: Trial) -> Float[np.ndarray, "state episode"]:
+def _readouts(trial: Trial) -> Float[np.ndarray, "state episode"]:
     """The loss of the last round's question, asked of what each round reads."""
     n = trial.shape[1]
     ran = run_on(trial.model, trial.run, [n - 1] * n, 1, trial.run.latents[:, :n])
@@ -89,7 +89,7 @@ def _loss_in(trial: Trial, predictions: Tensor, t: int) -> Array:
 
 def table(trial: Trial) -> pd.DataFrame:
     """The loss of the last question by the round whose state is asked: the model's, and the algorithm's."""
-    of = {"model": readouts(trial)}
+    of = {"model": _readouts(trial)}
     if trial.algorithm is not None:
         of[trial.algorithm.name] = of_algorithm(trial, trial.algorithm)
     return pd.DataFrame(
@@ -106,7 +106,7 @@ def in_time(trial: Trial, leaks: bool = False) -> Measure:
     """
     if trial.algorithm is None:
         return claimed("in time", lacking="no algorithm of its task to say when")
-    known, losses = of_algorithm(trial, trial.algorithm), readouts(trial)
+    known, losses = of_algorithm(trial, trial.algorithm), _readouts(trial)
     span = float(known[0].mean() - known[-1].mean())
     if span <= _SPAN * float(known[0].mean()):
         return claimed("in time", lacking="no rounds in which the algorithm gains anything")
@@ -121,7 +121,7 @@ def in_time(trial: Trial, leaks: bool = False) -> Measure:
         late,
         unless=unless,
         unit=f"share of the gain that it is behind {trial.algorithm.name}",
-        controls=trial.untrained(lambda copy: _worst(readouts(copy) - known, span)[1], "below"),
+        controls=trial.untrained(lambda copy: _worst(_readouts(copy) - known, span)[1], "below"),
         note=note,
     )
 
@@ -170,7 +170,7 @@ def _at_rest(algorithm: Algorithm, values: Values) -> Array:
     return np.where(moved.any(1), later, 0)
 
 
-def after_rest(trial: Trial) -> pd.DataFrame | None:
+def _after_rest(trial: Trial) -> pd.DataFrame | None:
     """Per episode and round after the algorithm came to rest: how far predictions moved, and lie from its own."""
     algorithm = trial.algorithm
     if algorithm is None or not algorithm.memory:
@@ -191,7 +191,7 @@ def rest_table(trials: Mapping[str, Trial]) -> pd.DataFrame:
     """By regime and rounds since the algorithm came to rest: how far predictions moved, and lie from its own."""
     rows = []
     for regime, trial in trials.items():
-        if (frame := after_rest(trial)) is not None:
+        if (frame := _after_rest(trial)) is not None:
             for since, of in frame.groupby("rounds_since"):
                 numbers = {**mean_interval(of["moved"]).columns("moved"), "apart": float(of["apart"].mean())}
                 rows.append({"regime": regime, "rounds_since": since, **numbers, "n": len(of)})
@@ -214,7 +214,7 @@ def _goes_on(trial: Trial) -> Interval | None:
 
     By the last round of every episode that is two rounds or more after rest.
     """
-    frame = after_rest(trial)
+    frame = _after_rest(trial)
     if frame is None:
         return None
     last = frame.loc[frame.groupby("episode")["rounds_since"].idxmax()].query("rounds_since >= 2")

@@ -173,8 +173,7 @@ class Trial:
 
     def distribution(self, predictions: Tensor) -> Array:
         """Predictions ``[..., episode, round, ...]`` as ``[..., episode, round, outcome]``."""
-        given: Array = self.run.layout.distribution(predictions.double()).numpy(force=True)
-        return given
+        return np.asarray(self.run.layout.distribution(predictions.double()).numpy(force=True))
 
     @cached_property
     def plain(self) -> Float[np.ndarray, "episode round outcome"]:
@@ -190,15 +189,10 @@ class Trial:
 
     def losses(self, predictions: Tensor, rounds: slice = slice(None)) -> Array:
         """The task's losses of predictions ``[*batch, episode, round, ...]``, ``[*batch, episode, round]``."""
-        found: Array = self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True)
-        return found
+        return np.asarray(self.task.data.losses(predictions, self.episodes, rounds).double().numpy(force=True))
 
     def continued(
-        self,
-        changed: Tensor,
-        starts: Sequence[int],
-        horizon: int | None = None,
-        again: Again | None = None,
+        self, changed: Tensor, starts: Sequence[int], horizon: int | None = None, again: Again | None = None
     ) -> Tensor:
         """Predictions ``[start, episode, round, ...]`` where in the round ``start`` another state is read.
 

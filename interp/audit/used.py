@@ -92,7 +92,7 @@ def limited(
     return state
 
 
-OF_EACH, CONTENT = (Change.INITIAL, Change.DONOR), (Change.DONOR, Change.MEAN)
+_OF_EACH, CONTENT = (Change.INITIAL, Change.DONOR), (Change.DONOR, Change.MEAN)
 """Changes of single channels, and of what a state says alone."""
 _CHANCE = "the truths of other episodes"
 _OTHERS = 8
@@ -138,7 +138,7 @@ def table(trial: Trial) -> pd.DataFrame:
     """Effect and cost of every change, by channel, at once and some rounds on."""
     rows = []
     for channel in trial.channels:
-        for change in Change if channel == ALL else OF_EACH:
+        for change in Change if channel == ALL else _OF_EACH:
             for lag in {0, 1, 2, 4} & set(range(trial.shape[1])):
                 effect, cost = (of[..., lag] for of in influence(trial, channel, change))
                 if n := int(np.isfinite(effect).sum()):
@@ -211,7 +211,7 @@ def shares(trial: Trial, without: Tensor, rounds: slice) -> tuple[Interval, floa
 def used(trial: Trial, channel: str) -> Measure:
     """Do right answers rest on the channel? By the worse of two changes: the initial state, and another episode's."""
     what = "what it carries" if channel == ALL else f"its {channel}"
-    return _rests("used", trial, OF_EACH, channel, verb="use", what=what)
+    return _rests("used", trial, _OF_EACH, channel, verb="use", what=what)
 
 
 def content(trial: Trial) -> Measure:
@@ -265,7 +265,7 @@ def without(trial: Trial) -> pd.DataFrame:
     """The share of the loss that the own state takes away, by channel and by what is read in every round instead."""
     rows = []
     for channel in trial.channels:
-        for change in (*OF_EACH, Change.MEAN):
+        for change in (*_OF_EACH, Change.MEAN):
             number, chance = worth(trial, [change], channel)
             rows.append({"channel": channel, "change": change, **number.columns("worth"), "chance": chance})
     return pd.DataFrame(rows)

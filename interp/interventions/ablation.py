@@ -103,7 +103,7 @@ class CircuitScorer:
         return float((self.values(keep) - self.empty).mean()) / self.gap
 
 
-def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
+def _random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[_Keep]:
     """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
     integer("size", size, 0, len(graph.edges))
     refuse_endless("n", integer("n", n, 0))
@@ -160,7 +160,7 @@ def evaluate(
                 less[edge] = False
                 name = graph.name(edge)
                 least[name] = max(least[name], abs(without - scorer.values(less).mean()) / gap)
-    random = np.array([scorer.faithfulness(other) for other in random_circuits(graph, len(edges), n_random, seed)])
+    random = np.array([scorer.faithfulness(other) for other in _random_circuits(graph, len(edges), n_random, seed)])
     size = (
         f"{len(edges)} of {len(graph.edges)} edges keep {interval.estimate:.0%} of the difference to the empty circuit"
     )
@@ -212,7 +212,7 @@ def faithfulness_curve(
     graph.fitted("scores", scores)
     sizes = [round(share * len(graph.edges)) for share in shares]
     best = np.array([scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes])
-    random = np.array([[scorer.faithfulness(c) for c in random_circuits(graph, n, n_random, seed)] for n in sizes])
+    random = np.array([[scorer.faithfulness(c) for c in _random_circuits(graph, n, n_random, seed)] for n in sizes])
     (cpr, cmd), (random_cpr, random_cmd) = _areas(shares, best), _areas(shares, random)
     frame = pd.DataFrame({"share": shares, "size": sizes, "faithfulness": best})
     frame = frame.assign(random_mean=random.mean(1), random_max=random.max(1), cpr=cpr, cmd=cmd)

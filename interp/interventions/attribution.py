@@ -49,14 +49,14 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
-from interp.interventions.experiment import Edit, Experiment, Ran, Rows, Tabulated, batches, by_size
+from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, batches, by_size
 from interp.interventions.pairs import Metric, Pair, Readout
 from interp.interventions.pairs import metric as find_metric
 from interp.interventions.sites import Place, Site, frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, select_rounds
-from interp.model.transformer import HookedLatentTransformer, RoundOutput
+from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import mean_interval
 
@@ -67,7 +67,7 @@ _NOTHING = 1e-6  # a read whose effect is below it has none: what is left of rou
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AttributionResult(Tabulated):
+class _AttributionResult(Tabulated):
     """Scores of every edge and their mean over episodes, the largest first in the table; 0 where there is none."""
 
     graph: EdgeGraph
@@ -78,7 +78,7 @@ class AttributionResult(Tabulated):
 @checked
 @torch.inference_mode(False)
 @torch.enable_grad()
-def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5) -> AttributionResult:
+def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5) -> _AttributionResult:
     """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the round it changes.
 
     ``steps`` points lie on the way from the corrupted to the clean embedding; 1 is plain EAP.
@@ -115,7 +115,7 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     frame = by_size(pd.DataFrame(rows, columns=["source", "destination", "score", "std"]), "score")
     first, grid = frame.iloc[0], {"edges": pd.DataFrame(mean, index=graph.sources, columns=graph.destinations)}
     axes = {"label": f"score on {measure.key}", "xlabel": "destination", "ylabel": "source"}
-    return AttributionResult(
+    return _AttributionResult(
         sentence=f"{first['source']} -> {first['destination']} scores most on {measure.key}: {first['score']:+.3g}.",
         table=frame.assign(metric=measure.key, steps=steps),
         picture=lambda figures: figures.heatmaps(grid, **axes),
@@ -151,7 +151,8 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     (t,) = select_rounds(t, run.n_rounds)
     rows = Rows.of(run, [t])
     with torch.no_grad():
-        plain = _exits(model(rows.fed.tokens, rows.latents, rows.fed.values), run.layout)
+        out = model(rows.fed.tokens, rows.latents, rows.fed.values)
+        plain = _exits(run.layout, out.prediction, out.update)
     # The mean distance of rows from their mean; 1 where all are the same.
     spread = [float((x - x.mean(0)).norm(dim=-1).mean()) or 1.0 for x in plain]
     candidates = _candidates(model, rows, run.layout, spread, _CANDIDATES * k // 2, seed)
@@ -163,7 +164,8 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
         pattern[:, :, read.head, read.query, read.key] = 0
         edits = {"": [Edit(Place(layers[read.layer]), pattern)]}
         (cut,) = batches(Experiment(model, run, edits, [t], commit="target"))
-        sides = zip(_ends(cut, run.layout), _ends(whole, run.layout), spread, strict=True)
+        ends = (_exits(run.layout, ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0]) for ran in (cut, whole))
+        sides = zip(*ends, spread, strict=True)
         changes.append([(x - y).norm(dim=-1).numpy(force=True) / scale for x, y, scale in sides])
     effects = np.stack(changes, 1)
     mean = effects.mean(-1)
@@ -180,15 +182,9 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     return pd.DataFrame(table, columns=columns)
 
 
-def _ends(ran: Ran, layout: RoundLayout) -> tuple[Tensor, Tensor]:
-    """What a round predicts, and what it leaves, each ``[row, value]``."""
-    prediction, left = ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0]
+def _exits(layout: RoundLayout, prediction: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+    """What a round predicts, and what it writes or leaves, each ``[row, value]``."""
     return layout.distribution(prediction).flatten(1).double(), left.flatten(1).double()
-
-
-def _exits(out: RoundOutput, layout: RoundLayout) -> tuple[Tensor, Tensor]:
-    """The two exits, each ``[row, value]``."""
-    return layout.distribution(out.prediction).flatten(1).double(), out.update.flatten(1).double()
 
 
 def _candidates(
@@ -200,7 +196,8 @@ def _candidates(
     hooks = [(f"blocks.{i}.attn.hook_pattern", lambda own, hook, by=kept[i]: own * by) for i in range(n_layers)]
     draws, reads = torch.Generator().manual_seed(seed), []
     with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
-        exits = _exits(model(rows.fed.tokens, rows.latents, rows.fed.values), layout)
+        out = model(rows.fed.tokens, rows.latents, rows.fed.values)
+        exits = _exits(layout, out.prediction, out.update)
         for x, scale in zip(exits, spread, strict=True):
             score = torch.zeros(n_layers, n_heads, n_pos, n_pos, dtype=torch.float64)
             for _ in range(_PROJECTIONS):

@@ -149,11 +149,11 @@ N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
 _STEPS = 100
 """Training steps of a learned subspace."""
-TOLERANCE = 0.1
+_TOLERANCE = 0.1
 """How far from 1 the faithfulness of the circuit that is evaluated may be."""
 
 
-def patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:
+def _patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows."""
     task, frames = catalog.of(model), []
     for record in _named(task, "corruptions", task.analysis.corruptions()):
@@ -249,7 +249,7 @@ def circuit_tables(
     pair = prepare(model, *corruption(model).build(episodes, t), t)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
-    kept = smallest(scorer, attributed.edges, TOLERANCE)
+    kept = smallest(scorer, attributed.edges, _TOLERANCE)
     circuit = evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed)
     scorers = [scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
     nodes = [ablate(of.through(exit)) for exit in exits(model.layout) for of in scorers]
@@ -287,7 +287,7 @@ def tables(
     episodes = runs[0].episodes
 
     makers: dict[str, Callable[[], pd.DataFrame]] = {
-        "patching": lambda: patching_table(model, episodes, t),
+        "patching": lambda: _patching_table(model, episodes, t),
         "interchange": lambda: interchange_table(model, *runs, t, seed, drawn=(regime, sizes)),
         "alignment": lambda: alignment_table(model, *runs, t, seed, smooth),
         "steering": lambda: steering_table(model, runs[0], t, seed),

@@ -245,8 +245,6 @@ def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
     return (p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1)
 
 
-__all__ = ["Claim", "InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
-
 _EXACT = 1e-6
 """How near an exactly read state must be to count as equal."""
 _NO_OTHER = "no other direction"

@@ -207,8 +207,6 @@ def _overlap(one: Site, other: Site) -> bool:
     return one.hook == other.hook and all(a is None or b is None or a == b for a, b in pairs)
 
 
-__all__ = ["EffectMap", "MediationResult", "Split", "effect_map", "mediate", "paths"]
-
 _SHARES = ("blocked", "carried")
 _ROUNDING = 100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
 

@@ -113,7 +113,7 @@ def _memory(algorithm: Algorithm) -> str:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SteeringResult(Tabulated):
+class _SteeringResult(Tabulated):
     """Dose-response of a steered round.
 
     The table has a row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions.
@@ -183,7 +183,7 @@ def steer(
     of: int | ArrayLike = 1,
     n_random: int = 8,
     seed: int = 0,
-) -> SteeringResult:
+) -> _SteeringResult:
     """Add doses of a state change to what one round reads, and read the prediction.
 
     Args:
@@ -235,7 +235,7 @@ def steer(
     lines = {"model": mine.mean(1), "algorithm": wanted.mean(1), "random": random.mean((1, 2))}
     outcome = base.layout.outcomes[read[0]] if np.ndim(of) == 0 else "one per episode"
     axes = {"x": "dose", "ylabel": f"probability of {outcome}"}
-    return SteeringResult(
+    return _SteeringResult(
         sentence=f"Steering moves it {how}; random directions miss by {theirs:.2g}.",
         table=_responses(sizes, mine, wanted, random),
         picture=lambda figures: figures.curves(over({"dose": sizes}, lines), **axes),

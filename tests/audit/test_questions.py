@@ -249,7 +249,7 @@ def test_content_and_presence_are_told_apart(majority):
 
 
 def test_the_algorithm_of_a_handwired_machine_is_never_ahead_of_it(majority):
-    assert np.allclose(timing.readouts(majority), timing.of_algorithm(majority, majority.algorithm), atol=1e-6)
+    assert np.allclose(timing._readouts(majority), timing.of_algorithm(majority, majority.algorithm), atol=1e-6)
 
 
 def test_a_search_is_at_rest_when_nothing_is_added():

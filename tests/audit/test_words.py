@@ -79,7 +79,7 @@ def test_a_machine_without_its_state_is_run_round_by_round():
         alone = trial.continued(trial.run.latents[:, :1].transpose(0, 1), [t], horizon=1)[0, :, t]
         assert torch.allclose(found[:, t], alone)
     assert torch.equal(found[:, 0], trial.run.predictions[:, 0])
-    (whole, _), (thought, _) = used.worth(trial, used.OF_EACH), used.worth(trial, used.OF_EACH, "thought")
+    (whole, _), (thought, _) = used.worth(trial, used._OF_EACH), used.worth(trial, used._OF_EACH, "thought")
     assert whole.low > 0.02 and (thought.low, thought.high) == (0, 0)
     table = used.without(trial).set_index(["channel", "change"])
     assert whole.estimate == table["worth"].groupby("channel").max()["all that is carried"]
@@ -107,7 +107,7 @@ def test_in_time(monkeypatch, model, algorithm, word, number):
         algorithm=SimpleNamespace(name="search"),
         untrained=copied(copy),
     )
-    monkeypatch.setattr(timing, "readouts", lambda of: model if of is own else constant((1.0, 1.0, 1.0)))
+    monkeypatch.setattr(timing, "_readouts", lambda of: model if of is own else constant((1.0, 1.0, 1.0)))
     monkeypatch.setattr(timing, "of_algorithm", lambda of, _: algorithm)
     measure = timing.in_time(own)
     assert measure.word == word and measure.number.estimate == pytest.approx(number, abs=1e-9, nan_ok=True)
@@ -166,7 +166,7 @@ def rested(moved, before=0.5, since=3, n=N):
     ],
 )
 def test_stays_at_rest(monkeypatch, frames, word, regime):
-    monkeypatch.setattr(timing, "after_rest", lambda trial: trial.frame)
+    monkeypatch.setattr(timing, "_after_rest", lambda trial: trial.frame)
     copy = SimpleNamespace(frame=rested(0.02, before=0.02))
     trials = {name: SimpleNamespace(frame=frame, untrained=copied(copy)) for name, frame in frames.items()}
     measure = timing.stays(trials)
@@ -193,7 +193,7 @@ def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is
         return SimpleNamespace(name=f"rule {key}", sides=taken, algorithm=np.zeros(N), drawn=99)
 
     found = {key: adversarial(key, side) for key, side in sides.items()} | {"none": None}
-    monkeypatch.setattr(shortcuts, "found_for", lambda trial: found)
+    monkeypatch.setattr(shortcuts, "_found_for", lambda trial: found)
     copy = SimpleNamespace(model="blank")
     measure = shortcuts.side(SimpleNamespace(untrained=copied(copy)), is_used)
     assert measure.word == word

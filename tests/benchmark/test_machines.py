@@ -7,7 +7,7 @@ import pytest
 from circuits import benchmark
 from circuits.benchmark import Material
 from circuits.benchmark.material import Workload
-from circuits.benchmark.questions import ELSEWHERE, QUESTIONS
+from circuits.benchmark.questions import _ELSEWHERE, QUESTIONS
 from reports import benchmark as page
 from tests import handmade
 from tests.conftest import early
@@ -40,7 +40,7 @@ def test_where_is_asked_of_its_points_and_of_what_it_carries():
         ("match", "weigh"): "",
     }
     assert material.truth("subspace").keys() == {("log_weights", "latent"), ("match", "new")}
-    assert material.truth("exists")["match"] and not material.truth("exists")[ELSEWHERE + "match"]
+    assert material.truth("exists")["match"] and not material.truth("exists")[_ELSEWHERE + "match"]
 
 
 @pytest.mark.parametrize("question", ["where", "subspace", "exists", "rounds", "algorithm"])

@@ -15,7 +15,8 @@ from interp import tasks
 from interp.errors import InputError
 from interp.interventions.alignment import AlignmentError, Search, align
 from interp.interventions.alignment.subspace import identified_rank, make_pairs
-from interp.interventions.interchange import Place, interchange
+from interp.interventions.interchange import interchange
+from interp.interventions.sites import Place
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning

@@ -13,7 +13,7 @@ import interp
 from interp import catalog, tasks
 from interp.errors import InputError
 from interp.interventions import causal_tables
-from interp.interventions.ablation import CircuitScorer, random_circuits, smallest
+from interp.interventions.ablation import CircuitScorer, _random_circuits, smallest
 from interp.interventions.attribution import attribute
 from interp.interventions.interchange import Claim
 from interp.interventions.pairs import corruption, prepare
@@ -62,7 +62,7 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
     episodes = tasks.of(model).sample_for(model, 12, 13, 0)
     pair = prepare(circuits.differentiable(model), *corruption(model, "exchange-history").build(episodes, 12), 12)
     scorer = CircuitScorer(pair)
-    kept = smallest(scorer, attribute(pair).edges, causal_tables.TOLERANCE)
+    kept = smallest(scorer, attribute(pair).edges, causal_tables._TOLERANCE)
     heads = {name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")}
     fetch, choice = f"0.{heads['1.6']}", f"2.{heads['3.1']}"
     assert {scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]} == {
@@ -72,7 +72,7 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
         f"{choice} -> prediction",
     }
     assert scorer.faithfulness(kept) == pytest.approx(1, abs=1e-6)
-    assert max(scorer.faithfulness(other) for other in random_circuits(scorer.graph, 4, 3)) < 0.5
+    assert max(scorer.faithfulness(other) for other in _random_circuits(scorer.graph, 4, 3)) < 0.5
 
 
 def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
@@ -97,7 +97,7 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
 @pytest.mark.parametrize(
     ("field", "call"),
     [
-        ("corruptions", lambda m, e: causal_tables.patching_table(m, e, 3)),
+        ("corruptions", lambda m, e: causal_tables._patching_table(m, e, 3)),
         ("claims", lambda m, e: causal_tables.interchange_table(m, e, e, 3, 0)),
         ("aligned", lambda m, e: causal_tables.alignment_table(m, e, e, 3, 0)),
         ("steering", lambda m, e: causal_tables.steering_table(m, e, 3, 0)),

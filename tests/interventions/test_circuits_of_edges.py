@@ -235,9 +235,12 @@ def scored(pair, change, **options):
             "each share must be a finite number >= 0 and <= 1",
         ),
         (lambda pair: scored(pair, lambda keep: keep, shares=()), "shares is empty"),
-        (lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 3, -1), "n must be an integer >= 0, got -1"),
-        (lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 10**6, 1), "size must be an integer >= 0 and <="),
-        (lambda pair: ablation.random_circuits(EdgeGraph(pair.model), 1, 10**9), "n=1000000000 would take at least"),
+        (lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 3, -1), "n must be an integer >= 0, got -1"),
+        (
+            lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 10**6, 1),
+            "size must be an integer >= 0 and <=",
+        ),
+        (lambda pair: ablation._random_circuits(EdgeGraph(pair.model), 1, 10**9), "n=1000000000 would take at least"),
     ],
 )
 def test_bad_input(sums, call, message):

@@ -11,8 +11,8 @@ import torch
 import circuits
 import interp
 from interp.errors import InputError
-from interp.interventions.interchange import Place, interchange
-from interp.interventions.sites import Site
+from interp.interventions.interchange import interchange
+from interp.interventions.sites import Place, Site
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes
