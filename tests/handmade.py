@@ -31,7 +31,6 @@ def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
         variant="plain",
         model=machine,
         algorithm=algorithm(log_gamma, decay),
-        sizes={"n_experts": 4},
         edges=None,
         places=places,
     )

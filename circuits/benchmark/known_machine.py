@@ -86,7 +86,6 @@ class KnownMachine:
         places: variable -> every place that holds it, in the model's own basis.
         claims: which of these places must be set together, and where that shows.
         nodes: what the question "nodes" asks, where it is known without edges.
-        seed: of the variant's draws.
     """
 
     name: str
@@ -95,12 +94,10 @@ class KnownMachine:
     variant: str
     model: Machine
     algorithm: Algorithm
-    sizes: Mapping[str, int]
     edges: Mapping[_EdgeName, Kind] | None
     places: Mapping[str, tuple[Place, ...]]
     claims: tuple[Claim, ...] = ()
     nodes: Mapping[str, str] | None = None
-    seed: int = 0
 
     @property
     def task(self) -> Task:
@@ -191,11 +188,9 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         variant=variant,
         model=model,
         algorithm=circuit.algorithm,
-        sizes=SIZES[quick][machine],
         edges=_true_edges(circuit),
         places=located,
         claims=tuple(replace(claim, places=tuple(map(move, claim.places))) for claim in claims),
-        seed=seed,
     )
 
 
@@ -376,12 +371,10 @@ def load_trained(name: str) -> KnownMachine:
         variant="trained",
         model=model.eval(),
         algorithm=algorithm,
-        sizes=truth["sizes"],
         edges=None,
         places=places,
         claims=tuple(claims),
         nodes=truth["nodes"],
-        seed=truth["seed"],
     )
 
 

@@ -24,7 +24,6 @@ from interp.task import Algorithms
 from interp.tasks.bandit.layout import BanditRound
 from interp.tasks.experts import TASK, sample
 from interp.tasks.experts import algorithms as experts
-from interp.tasks.experts import families as expert_rivals
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
@@ -145,15 +144,6 @@ def test_a_machine_without_a_memory_is_none_of_these(sets):
     assert part.family is None and part.closest == part.baseline == "majority_vote"
     left = _memoryless(SimpleNamespace(sets=sets), predictor(experts.majority_vote()))
     assert max(nats.max() for nats in left.values()) < 1e-6
-
-
-@pytest.mark.parametrize(("decay", "family"), [(0.8, "fading_majority"), (1.0, "weighted_majority")])
-def test_an_extension_is_named_only_where_it_leaves_less(sets, decay, family):
-    """A family that contains another one always fits at least as well: that alone says nothing for it."""
-    families = asked("experts", "weighted_majority", "fading_majority", "follow_the_leader", "majority_vote")
-    part = explain(expert_rivals.fading_majority(1.0, decay=decay), TASK, sets, seed=0, families=families)
-    assert part.family == family
-    assert part.runner_up not in ("weighted_majority", "fading_majority")
 
 
 def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these(sets):

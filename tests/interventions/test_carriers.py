@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import circuits
 import interp
-from interp import tasks
 from interp.decoder import RIDGE, Decoder
 from interp.interventions import causal_tables
 from interp.interventions.interchange import Claim, carriers
@@ -53,16 +51,3 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
     frame = carriers(model, *pair, algorithm, claims, rounds=slice(4, 9), decode=decode)
     assert frame.iia_informative.tolist() == [1, 1, 0] and frame.iia[2] == frame.chance[2]
     assert (frame.random < 0.2).all() and (frame.n_informative > 20).all()
-
-
-def test_a_handwired_q_learners_own_rates_are_sampled():
-    """The algorithm it is held against has its learning rate and discount, and so have the episodes."""
-    model = circuits.compile_circuit(
-        circuits.build("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5)
-    )
-    task = tasks.of(model)
-    episodes = task.sample_for(model, 3, 9, 0)
-    assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)
-    claims = [Claim.at("table", ["latent"], "state")]
-    other = task.sample_for(model, 3, 9, 1)
-    assert causal_tables.interchange_table(model, episodes, other, 6, 0, claims).iia_informative[0] == 1

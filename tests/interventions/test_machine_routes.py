@@ -196,20 +196,6 @@ def test_every_cycle_is_a_path(pair):
     assert np.isfinite(effects.shares).all() and effects.positions == ("",)
 
 
-def test_a_map_needs_points(pair):
-    module = Doubling().double()
-    machine = interp.adapt(
-        module,
-        "experts",
-        sizes={"n_experts": 4},
-        step=Doubling.round,
-        name="bare",
-        channels=[interp.Channel("h", (1,))],
-    )
-    with pytest.raises(InputError, match=r"^not applicable: bare has no points to map; name some, interp.adapt"):
-        effect_map(machine, *pair, "latent")
-
-
 def test_a_transformers_map_names_its_layers(wma):
     _, model = wma
     effects = effect_map(model, *(experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)), "latent")

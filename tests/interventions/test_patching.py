@@ -18,9 +18,9 @@ from interp.tasks.qlearning.analysis import exchange_history as exchange_transit
 EVERY = ("embed", "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 
-def _one_at_a_time(model, base, source, site, at, propagate):
+def _one_at_a_time(model, base, source, site, at, commit="own"):
     """The patched rollout of one site, by a hook on the sequential pass and nothing else."""
-    run = interp.rollout(model, source, names_filter=[site.hook], rounds=at)
+    run = interp.rollout(model, source, names_filter=[site.hook], rounds=at, commit=commit)
     where = site.index(run.layout)
 
     def hook(activation, hook):
@@ -28,7 +28,7 @@ def _one_at_a_time(model, base, source, site, at, propagate):
         changed[where] = run.cache[site.hook][:, 0][where]
         return changed
 
-    return interp.rollout(model, base, fwd_hooks={at: [(site.hook, hook)]}, propagate=propagate)
+    return interp.rollout(model, base, fwd_hooks={at: [(site.hook, hook)]}, commit=commit)
 
 
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
@@ -44,7 +44,7 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read,
     monkeypatch.setattr(round_patcher, "_CHUNK_CPU", 30)
     swept = patching.of_pair(pair, sites=cells, metric="regret", direction=direction)
     for site, values in zip(cells, swept.values, strict=True):
-        run = _one_at_a_time(untrained, base, source, site, 3, propagate=True)
+        run = _one_at_a_time(untrained, base, source, site, 3)
         expected = (run.predictions - truth)[:, 3 : read + 1].abs().sum(1)
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-13)
 
@@ -60,15 +60,7 @@ def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_epi
     (ends, bad_ends) = (run.latents[:, 5].flatten(1) for run in runs)
     unit = (ends - bad_ends) / (ends - bad_ends).norm(dim=-1, keepdim=True)
     for site, values in zip(result.sites, result.values, strict=True):
-        source = interp.rollout(untrained_q, corrupted, names_filter=[site.hook], rounds=3, commit=commit)
-        where = site.index(source.layout)
-
-        def hook(activation, hook, where=where, kept=source.cache[site.hook][:, 0]):
-            changed = activation.clone()
-            changed[where] = kept[where]
-            return changed
-
-        run = interp.rollout(untrained_q, clean, fwd_hooks={3: [(site.hook, hook)]}, commit=commit)
+        run = _one_at_a_time(untrained_q, clean, corrupted, site, 3, commit)
         expected = ((run.latents[:, 5].flatten(1) - bad_ends) * unit).sum(-1)
         torch.testing.assert_close(values, expected, rtol=0, atol=1e-12)
 
@@ -115,7 +107,7 @@ def test_cells_that_can_change_nothing_are_not_run(untrained, expert_episodes):
     idle = batches[0].cells
     assert (result.effects[idle] == 0).all()
     for i in idle[::5]:
-        alone = _one_at_a_time(untrained, corrupted, clean, cells[i], 3, propagate=True).predictions
+        alone = _one_at_a_time(untrained, corrupted, clean, cells[i], 3).predictions
         torch.testing.assert_close(alone, interp.rollout(untrained, corrupted).predictions, rtol=0, atol=1e-13)
 
 
