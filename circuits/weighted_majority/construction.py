@@ -157,13 +157,6 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[wire.H
 _STATE = ("log_weights", "next_log_weights", "carried_state")
 
 
-def _tolerance(key: str, dtype: str) -> tuple[float, str]:
-    """Log-weights grow with time, so they are held to a relative error."""
-    if dtype == "float32":
-        return 1e-5, "relative"
-    return (1e-9 if key in (*_STATE, "match") else 1e-12), "relative"
-
-
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
     """Log-weights count in gains; a prediction loses the digits that log-weights beyond 500 take."""
     if key in _STATE:
@@ -203,7 +196,11 @@ PLAN = VerificationPlan(
     sizes=(2, 4, 8, 32),
     episodes=lambda circuit, rounds, n, seed: sample(n, rounds, circuit.arguments["n_experts"], seed=seed),
     output="prediction",
-    tolerance=_tolerance,
+    # Log-weights grow with time, so they are held to a relative error.
+    tolerance=lambda key, dtype: (
+        1e-5 if dtype == "float32" else 1e-9 if key in (*_STATE, "match") else 1e-12,
+        "relative",
+    ),
     unit=_unit,
     soft=_soft,
 )
