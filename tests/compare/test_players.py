@@ -93,7 +93,7 @@ test_what_has_no_portrait_is_refused = refused(
 
 
 def test_a_soft_chooser_is_named_and_noise_is_not():
-    """Agreement is no measure of a player: at an inverse temperature of 3 it does what is likeliest in 3 rounds of 4."""
+    """Agreement is no measure of a player: at an inverse temperature of 3 it does the likeliest in 3 rounds of 4."""
     keys = ("rescorla_wagner", "choice_kernel", "fixed_bias")
     asked = [family for family in bandit.TASK.rivals().values() if family.key in keys]
     soft = bandit.sample(30, 100, 2, "reversal", seed=3, player=rescorla_wagner(0.3, 3.0))
