@@ -115,8 +115,5 @@ test_bad_input_is_refused = refused(
         lambda: experts.TASK.corruption("flip-lable"),
         "unknown corruption of experts episodes 'flip-lable'; did you mean 'flip-label'",
     ),
-    (lambda: qlearning.TASK.corruption("change-reward").build(steps(), 8), "round 8 is out of range"),
-    (lambda: of_steps.exchange_history(steps(), 0), "round 0 has no history"),
-    (lambda: of_steps.exchange_history(steps().select([0]), 3), "at least 2 episodes"),
     (lambda: qlearning.TASK.corruption("flip-label"), "unknown corruption of qlearning episodes"),
 )

@@ -8,7 +8,6 @@ import pytest
 import interp
 import probes
 from interp.algorithm import refuse_missing
-from interp.errors import InputError
 from interp.evaluation.qlearning import returns
 from interp.interventions import interchange, patching
 from interp.tasks import experts, mdp
@@ -151,8 +150,3 @@ test_what_cannot_be_is_refused = refused(
     (lambda: experts.TASK.of_recorded(WHOLE["qlearning"]), "these episodes are of 'qlearning', not of 'experts'"),
     (lambda: refuse_missing("a test", RAGGED["experts"]), r"a test counts every round, and 5 rounds .* there are 1: "),
 )
-
-
-def test_labels_that_are_too_large_for_given_sizes_are_refused():
-    with pytest.raises(InputError, match="actions"):
-        MDPEpisodes.from_transitions(None, [[0]], [[2]], [[0.5]], [[0]], n_actions=2)

@@ -12,12 +12,10 @@ import typer
 import interp
 from interp import catalog, tasks
 from interp.algorithm import AlgorithmRecord, Searched
-from interp.checks import unique
 from interp.cli import app
 from interp.errors import InputError
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import resolve
-from interp.library import handwired_models
 from interp.task import _TAKEN, Corruption
 from interp.tasks import Algorithms, Analysis, Data, Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
@@ -81,18 +79,6 @@ def test_a_record_refuses_what_could_not_be_told_apart():
         second = replace(AlgorithmRecord("b", "second", "2nd", lambda: None), **changes)
         with pytest.raises(InputError, match=f"algorithm of 'pulls' '[ab]' reuses the {field}"):
             own(algorithms=Algorithms(lambda second=second: (first, second))).algorithm_records()
-
-
-def test_every_task_registers_parts_whose_names_exist():
-    """Keys and names in the records are looked up elsewhere: a misspelled one would fail only there."""
-    for task in tasks.every():
-        records = task.algorithm_records()
-        keys = {key for record in records.values() for key in record.make().keys}
-        assert records and set(task.analysis.probed) <= keys, task.key
-        corruptions = unique(task.analysis.corruptions(), "corruption")
-        assert task.analysis.default_corruption in corruptions
-        assert all(record.delay >= 0 for record in corruptions.values())
-        assert set(handwired_models(task.key)) <= {record.name for record in interp.models()}
 
 
 MODELS = [f"{name}-{kind}" for name in ("wma", "qlearning", "reachability") for kind in ("learned", "handwired")]

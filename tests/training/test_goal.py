@@ -11,7 +11,7 @@ from interp import catalog, tasks
 from interp.errors import InputError
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks import experts, mdp
+from interp.tasks import experts
 from interp.training import card
 from interp.training.batches import EpisodeSource, watched
 from interp.training.config import TrainingConfig
@@ -53,13 +53,6 @@ def test_targets_alone_train_and_are_watched(with_goal, tmp_path):
     assert numbers["targets"]["excess"] == pytest.approx(0, abs=1e-12)
     expected = -np.log(np.take_along_axis(own["targets"], episodes.labels[..., None], -1)).mean()
     assert numbers["labels"]["cross_entropy"] == numbers["labels"]["excess"] == pytest.approx(expected)
-
-
-def test_targets_of_every_task_are_distributions():
-    for task, episodes in (("experts", experts.sample(4, 9, 3, seed=1)), ("qlearning", mdp.sample(4, 9, 3, 3, seed=1))):
-        targets = goal_of(tasks.get(task)).targets(episodes)
-        assert targets.shape[:2] == (4, 9) and (targets >= 0).all()
-        np.testing.assert_allclose(targets.sum(-1), 1)
 
 
 def test_held_out_batches_fix_the_sizes_that_the_goal_names(with_goal):

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
 import torch
@@ -219,19 +218,6 @@ def test_a_fixed_data_set_is_drawn_from_again_and_again():
     source = EpisodeSource(config, config.model_config("m").layout)
     rows = {tuple(row) for step in range(6) for row in source.batch(step, 0).rounds.tokens.flatten(1).tolist()}
     assert len(rows) <= 4
-
-
-@pytest.mark.parametrize("dataset_episodes", [0, 80])
-def test_a_stage_bounds_the_sizes_of_its_batches(dataset_episodes):
-    """Of fresh episodes and of those of a data set; the last stage has the run's own bounds."""
-    stages = ({"n_rounds": 3, "steps": 1, "sizes": {"n_states": 3, "n_actions": 2}}, {"n_rounds": 3, "steps": 1})
-    config = small("qlearning", stages=stages, sizes={"n_states": (2, 6), "n_actions": (2, 4)}, mix=0.0, batch_size=4)
-    config = replace(config, dataset_episodes=dataset_episodes)
-    source = EpisodeSource(config, HookedLatentTransformer(config.model_config("m")).layout)
-    layouts = {stage: [source.batch(step, stage).layout for step in range(40)] for stage in (0, 1)}
-    assert {(layout.n_states, layout.n_actions) for layout in layouts[0]} <= {(2, 2), (3, 2)}
-    assert max(layout.n_states for layout in layouts[1]) > 3
-    assert max(layout.n_actions for layout in layouts[1]) > 2
 
 
 @pytest.mark.parametrize("dataset_episodes", [0, 80])

@@ -164,16 +164,6 @@ def test_bayes_is_calibrated_and_best_on_its_own_regime(name):
     assert np.isfinite(log_loss(predictions, episodes)).all()
 
 
-def test_posterior_means_approach_the_accuracies():
-    episodes = sample(50, 3000, 4, seed=1)
-    hits = episodes.correct.sum(1)
-    error = mean_accuracy(hits, 3000 - hits, (0.3, 0.9)) - episodes.accuracies
-    assert np.abs(error).max() < 5 * 0.5 / np.sqrt(3000)
-    assert error.std() == pytest.approx(
-        np.sqrt((episodes.accuracies * (1 - episodes.accuracies) / 3000).mean()), rel=0.15
-    )
-
-
 @pytest.mark.parametrize("name", ["stratified", "switch-10"])
 def test_blocks_of_episodes_change_nothing(name, monkeypatch):
     episodes = sample(11, 30, 4, name, seed=0)

