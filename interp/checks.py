@@ -236,7 +236,11 @@ def _memory() -> tuple[float, str]:
     >>> _memory()[0] > 0
     True
     """
-    bounds = [(_machine_bytes(), "this machine has"), (_container_bytes(), "its container (cgroup) has")]
+    try:
+        machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # the system does not say
+        machine = float("inf")
+    bounds = [(machine, "this machine has"), (_container_bytes(), "its container (cgroup) has")]
     try:
         import resource
     except ImportError:  # no such limits on this system
@@ -246,15 +250,6 @@ def _memory() -> tuple[float, str]:
         if soft != resource.RLIM_INFINITY:
             bounds.append((float(soft), "the limit of this shell (ulimit) is"))
     return min(bounds)
-
-
-@cache
-def _machine_bytes() -> float:
-    """The memory of this machine; without end where the system does not say."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        return float("inf")
 
 
 @cache

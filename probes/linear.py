@@ -85,7 +85,7 @@ class _RidgePath:
         weights = (self.basis @ shrunk) / self.scale[:, None]
         return weights, self.mean_y - self.mean_x @ weights
 
-    def errors(self, test: _Moments, alphas: Sequence[float]) -> Float[Array, "alpha k"]:
+    def errors(self, test: _Moments) -> Float[Array, "alpha k"]:
         """Mean squared error on held-out rows, for every penalty and output, from their sums alone."""
         inverse = 1 / self.scale
         x = test.x - test.n * self.mean_x
@@ -96,7 +96,7 @@ class _RidgePath:
         rotated_xx = self.basis.T @ xx @ self.basis
         rotated_xy = self.basis.T @ (xy * inverse[:, None])
         d, k = self.projected.shape
-        w = self.projected[:, None] / (self.eigenvalues[:, None, None] + np.asarray(alphas)[:, None])
+        w = self.projected[:, None] / (self.eigenvalues[:, None, None] + np.asarray(ALPHAS)[:, None])
         cross = np.einsum("dak,dk->ak", w, rotated_xy)
         square = np.einsum("dm,dm->m", w.reshape(d, -1), rotated_xx @ w.reshape(d, -1)).reshape(-1, k)
         return np.maximum(yy - 2 * cross + square, 0.0) / test.n
@@ -118,7 +118,6 @@ def cross_validate(
     y: Float[Array, "episode round k"],
     folds: Int[Array, " episode"],
     blocks: Int[Array, " k"],
-    alphas: Sequence[float] = ALPHAS,
 ) -> _RidgeFit:
     """Nested cross-validation and the refit on everything; ``y`` holds all targets side by side.
 
@@ -136,19 +135,19 @@ def cross_validate(
         return _RidgePath.of(reduce(_Moments.__add__, (m for i, m in enumerate(parts) if i not in held_out)), variance)
 
     # errors[f, g]: trained without folds f and g, tested on g; the pair's path serves both orders.
-    errors = np.zeros((n_folds, n_folds, len(alphas), y.shape[2]))
+    errors = np.zeros((n_folds, n_folds, len(ALPHAS), y.shape[2]))
     for f in range(n_folds):
         for g in range(f):
             pair = path({f, g})
-            errors[f, g], errors[g, f] = pair.errors(parts[g], alphas), pair.errors(parts[f], alphas)
+            errors[f, g], errors[g, f] = pair.errors(parts[g]), pair.errors(parts[f])
     outer = [path({f}) for f in range(n_folds)]
-    single = np.stack([p.errors(parts[f], alphas) for f, p in enumerate(outer)])
-    per_fold = np.stack([_best(errors[f].sum(0), blocks, alphas) for f in range(n_folds)])
+    single = np.stack([p.errors(parts[f]) for f, p in enumerate(outer)])
+    per_fold = np.stack([_best(errors[f].sum(0), blocks) for f in range(n_folds)])
     predictions = np.empty((len(x), n_rounds, y.shape[2]))
     for f, p in enumerate(outer):
         weights, intercept = p.weights(per_fold[f][blocks])
         predictions[rows[f]] = centred_x[rows[f]] @ weights + intercept
-    alpha = _best(single.sum(0), blocks, alphas)
+    alpha = _best(single.sum(0), blocks)
     weights, intercept = path(set()).weights(alpha[blocks])
     predictions += shift_y
     return _RidgeFit(predictions, per_fold, weights, intercept + shift_y - shift_x @ weights, alpha)
@@ -163,10 +162,10 @@ def _centre(x: Float[Array, "episode round d"]) -> tuple[Float[Array, "episode r
     return moved, first + mean
 
 
-def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"], alphas: Sequence[float]) -> Float[Array, " block"]:
+def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"]) -> Float[Array, " block"]:
     """The penalty with the least error of each block; the largest of those that tie."""
     summed = np.stack([np.bincount(blocks, weights=row) for row in errors])[::-1]
-    return np.asarray(alphas)[::-1][summed.argmin(0)]
+    return np.asarray(ALPHAS)[::-1][summed.argmin(0)]
 
 
 def _fit(

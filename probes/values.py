@@ -201,12 +201,12 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     return rearrange(x, "episode round ... -> episode round (...)")
 
 
-def warn_of_few(n: int, stacklevel: int = 4) -> str | None:
+def warn_of_few(n: int) -> str | None:
     """The warning for few independent episodes (or groups), which is also raised; None where they suffice."""
     if n >= FEW_EPISODES:
         return None
     text = f"{n} independent episodes are few: below {FEW_EPISODES}, 95 % intervals cover as little as 88 %"
-    warnings.warn(text, UserWarning, stacklevel=stacklevel)
+    warnings.warn(text, UserWarning, stacklevel=4)
     return text
 
 

@@ -7,6 +7,7 @@ linear heads, probabilities read straight from the residual stream) and learned 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.checks import check_fields, checked, refuse_above
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 AttentionRule = Literal["softmax", "hard", "linear"]
-_ActFn = Literal["gelu", "relu"]
-_Normalization = Literal["LNPre", None]
 LatentUpdate = Literal["add", "replace"]
 PositionCodes = Literal["index", "label"]
-_Output = Literal["logits", "probability", "value"]
 
 
 @dataclass(frozen=True)
@@ -58,15 +56,15 @@ class LatentTransformerConfig:
     n_heads: int
     d_head: int
     d_mlp: int = 0
-    act_fn: _ActFn = "gelu"
-    normalization_type: _Normalization = "LNPre"
+    act_fn: Literal["gelu", "relu"] = "gelu"
+    normalization_type: Literal["LNPre", None] = "LNPre"
     attention_rules: tuple[tuple[str, ...], ...] = ()
     attn_scale: float | None = None
     latent_update: LatentUpdate = "add"
     write_map: bool = False
     position_codes: PositionCodes = "index"
     strip_position: bool = False
-    output: _Output = "logits"
+    output: Literal["logits", "probability", "value"] = "logits"
     clipped: bool = False
     value_range: tuple[float, float] | None = None
     init_std: float = 0.08
@@ -117,15 +115,9 @@ class LatentTransformerConfig:
         """How many token ids there are."""
         return len(self.layout.vocabulary)
 
-    @property
-    def d_vocab_out(self) -> int:
-        """How many outcomes can be predicted: the columns of ``W_U``."""
-        return self.layout.max_layout.n_outputs
-
-    @property
-    def n_ctx(self) -> int:
-        """Positions of the largest round."""
-        return self.layout.max_layout.n_positions
+    # How many outcomes can be predicted, the columns of ``W_U``; and positions of the largest round.
+    d_vocab_out = property(attrgetter("layout.max_layout.n_outputs"))
+    n_ctx = property(attrgetter("layout.max_layout.n_positions"))
 
     @property
     def scale(self) -> float:

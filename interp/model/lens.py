@@ -138,10 +138,7 @@ class LensSurface(HookedMachine):
         """Names of outcome indices."""
         return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
 
-    @property
-    def outcomes(self) -> tuple[str, ...]:
-        """Names of the columns of ``W_U``."""
-        return self.config.layout.max_layout.outcomes
+    outcomes = property(attrgetter("config.layout.max_layout.outcomes"))  # names of the columns of ``W_U``
 
     def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
         """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""

@@ -45,6 +45,3 @@ def test_what_is_no_rollout_is_refused(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(InputError, match="holds no rollout"):
         saved.load(tmp_path / "other.safetensors")
-    (tmp_path / "torn.safetensors").write_bytes(b"\0" * 20)
-    with pytest.raises(InputError, match="is damaged"):
-        saved.load(tmp_path / "torn.safetensors")

@@ -13,7 +13,6 @@ import interp
 import probes
 from interp.errors import InputError
 from interp.tasks import experts, mdp
-from probes.targets import TargetValues
 
 CASES = {
     "wma R": ("wma-handwired", {"n_experts": 3, "variant": "R"}),
@@ -119,17 +118,6 @@ def test_a_variable_is_at_chance_where_it_cannot_be(case, name, label, hook):
     assert result.word != "yes"
 
 
-def test_the_word_is_yes_with_every_control():
-    """Centred log-weights at the latent: beyond shuffled targets, an untrained model, the round and its inputs."""
-    name, arguments = CASES["wma R"]
-    model = interp.load(name, **arguments)
-    _, episodes, _ = ran("wma R")
-    (result,) = probes.probe(model, episodes, ["log_weights_centred"])
-    assert result.word == "yes" and not result.missing
-    assert result.r2 >= 1 - 1e-9
-    assert all(control.score.estimate < 0.3 for control in result.controls.values())
-
-
 def test_the_model_sets_the_parameters_of_its_targets():
     """The circuit's log gamma makes weighted majority's own prediction: nothing is fitted to another rate."""
     _, episodes, _ = ran("wma R")
@@ -145,9 +133,3 @@ def test_the_model_sets_the_parameters_of_its_targets():
     (memory,) = probes.probe(model, episodes, ["log_weights"], n_untrained=0)
     decoded = memory.decode(interp.rollout(model, episodes), episodes)
     np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-6)
-
-
-def test_a_bare_array_is_a_target():
-    values = true_values("wma R", "prediction")
-    result = probes.fit(activation("wma R", "blocks.2.hook_resid_post", "p?"), values)
-    assert isinstance(result.target, TargetValues) and list(result.by_output) == ["output 0"]

@@ -1,7 +1,5 @@
 """Probes and sweeps read any machine by the same calls: what it carries, its channels, its points, cycles of a loop."""
 
-import json
-
 import joblib
 import numpy as np
 import pandas as pd
@@ -18,7 +16,6 @@ from interp.errors import InputError
 from interp.interventions.sites import resolve
 from interp.model import checkpoints
 from interp.tasks import experts
-from probes import command
 from tests.machines import N_EXPERTS, cached, gru, loop, lstm, read_round
 
 WIDE = 3
@@ -266,16 +263,6 @@ def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
 
 
 # The command.
-
-
-def test_the_command_probes_any_machine(episodes, tmp_path):
-    results = command.fit_at(counter(), episodes, ["counts"], "latents@hits", 0, tmp_path)
-    assert results[0].word == "yes" and "latents@hits hold the counts" in (tmp_path / "probes.txt").read_text()
-    assert json.loads((tmp_path / "probes.json").read_text())["counts"]["model"] == "counter"
-    assert pd.read_csv(tmp_path / "probes.csv")["site"].unique().tolist() == ["latents@hits"]
-    swept = command.sweep(loop(), episodes, ["match"], n_jobs=1)
-    command.write_sweep(swept, tmp_path)
-    assert (tmp_path / "match-0-8.svg").stat().st_size > 1000 and len(pd.read_csv(tmp_path / "sweep.csv")) == 4
 
 
 def test_a_registered_machine_is_probed_from_the_shell(monkeypatch, tmp_path):

@@ -113,14 +113,6 @@ def test_targets_are_attributes_of_their_module():
     assert not hasattr(targets, "__path_to_nowhere__")
 
 
-def test_states_stand_before_or_after_each_round(advice, walks):
-    """What latents[:, t] and latents[:, t + 1] hold: the same sequence, one round apart."""
-    for target, episodes in ((targets.log_weights, advice), (targets.table, walks), (targets.visits, walks)):
-        after, before = target(episodes), target(episodes, when="before")
-        assert (before.values[:, 0] == 0).all() and (after.values[:, 0] != 0).any()
-        assert (after.when, before.when, before.key) == ("after", "before", f"{target.key}:before")
-
-
 def test_log_weights_count_right_rounds(advice):
     right = (advice.advice == advice.labels[..., None]).cumsum(1)
     np.testing.assert_allclose(targets.log_weights(advice, gain=0.5).values, 0.5 * right)
@@ -227,8 +219,6 @@ def test_a_task_without_algorithms_has_the_round_index_alone(monkeypatch, advice
 
 
 def test_what_is_wrong_is_said(advice):
-    with pytest.raises(InputError, match="unknown target 'log_weight'; did you mean 'log_weights'"):
-        parse("log_weight")
     with pytest.raises(InputError, match="unknown moment of target 'log_weights': 'during'"):
         parse("log_weights:during")
     with pytest.raises(InputError, match=r"unknown moment of target 'votes': 'before'\. Valid: round"):
