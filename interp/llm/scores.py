@@ -44,7 +44,7 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 """Episodes to P(y=1) [episode, round]: how any model of ours enters the comparison."""
 
 
-def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
+def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
     """Regret after each round played, Float[round played]."""
     require_known("treatment of missing predictions", missing, _TREATMENTS)
     labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
@@ -88,7 +88,7 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
     for (model, condition, regime), members in grouped(runs).items():
         names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
         for missing in _TREATMENTS:
-            regrets = [run_regret(run, missing) for run in members]
+            regrets = [_run_regret(run, missing) for run in members]
             curves.append(_curve(regrets, {**names, "missing": missing}, seed))
             finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):

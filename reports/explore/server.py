@@ -172,7 +172,7 @@ def _assets() -> dict[str, tuple[str, str]]:
     }
 
 
-def app(explorer: Explorer, token: str) -> Any:
+def _app(explorer: Explorer, token: str) -> Any:
     """The server of an explorer, as an ASGI application; every address of it begins with the token."""
     try:
         from starlette.applications import Starlette
@@ -293,7 +293,7 @@ class Served:
             raise InputError(f"port {self.port} cannot be used: {why}; leave it out for a free one") from error
         self.port = self._socket.getsockname()[1]
         settings: dict[str, Any] = {"log_level": "error", "lifespan": "off", "access_log": False, "http": Patient}
-        self._server = uvicorn.Server(uvicorn.Config(app(self.explorer, self.token), **settings))
+        self._server = uvicorn.Server(uvicorn.Config(_app(self.explorer, self.token), **settings))
 
     def __repr__(self) -> str:
         return f"{self.explorer.model.name} at {self.address}"

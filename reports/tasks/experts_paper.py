@@ -41,7 +41,7 @@ _ATTENDED = 24
 
 
 _ATTENTION, _ROBUSTNESS = "Attention to each expert", "Good experts, correlated experts, every regime"
-SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 80.0)),)
+_SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 80.0)),)
 
 
 def parts() -> tuple[Part, ...]:
@@ -49,7 +49,7 @@ def parts() -> tuple[Part, ...]:
     return (
         Part("elsewhere", _ELSEWHERE, _evaluate, _draw_elsewhere, learned, _elsewhere_measures, slow=True),
         Part("weights", "Weights as shares", _weights, _draw_weights),
-        verification.variants(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
+        verification.variants(("R", "P"), _SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
         Part("robustness", _ROBUSTNESS, _robustness, _draw_robustness, learned, slow=True),
         Part("attention-to-experts", _ATTENTION, _attend, _draw_attention, learned, lacking=needing("pattern")),
     )

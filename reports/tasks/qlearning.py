@@ -149,7 +149,7 @@ class _Played:
         return float(((agent.actions == learner.actions) & (agent.rewards == learner.rewards)).mean())
 
 
-def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[str, MDPs]:
+def _worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[str, MDPs]:
     """MDPs drawn from the grid and, where there is a choice, two kinds in which control matters."""
     regimes = {"random MDPs": "grid"}
     if n_states > 1 and n_actions > 1:
@@ -158,7 +158,7 @@ def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[st
 
 
 def _let_play(of: Context) -> list[_Played]:
-    played = worlds(min(of.n_episodes, _N_PLAYED), **of.sizes, seed=of.seed).items()
+    played = _worlds(min(of.n_episodes, _N_PLAYED), **of.sizes, seed=of.seed).items()
     return [_Played(world, played_by_all(of, mdps, of.n_rounds, before_update=True)) for world, mdps in played]
 
 

@@ -40,7 +40,7 @@ _N_SHIFTED = 12
 _SOFT = ("softmlp",)
 
 
-SWEEPS = (
+_SWEEPS = (
     Sweep("eta", "inverse temperature η", (10.0, 20.0, 40.0, 60.0)),
     Sweep("hardness", "hardness of the maximum", (1.0, 1e2, 1e4, 1e8), fixed={"eta": 60.0}, variants=_SOFT, log=True),
     Sweep(
@@ -52,7 +52,7 @@ SWEEPS = (
 def parts() -> tuple[Part, ...]:
     """The parts, in page order; a handwired model, whose state is read and not decoded, needs only the chain."""
     return (
-        verification.variants(("mlp", "softmlp", "lin"), SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
+        verification.variants(("mlp", "softmlp", "lin"), _SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
         Part("rewards", "Reward by family and horizon", _play_families, _draw_families, learned, slow=True),
         Part("agreement-by-step", "Agreement step by step", _agree, _draw_agreement, learned),
         Part(

@@ -198,7 +198,7 @@ def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatc
 
 def test_a_table_in_one_row_is_read_whole_and_gives_its_rates(monkeypatch):
     """The machine that is tabular Q-learning agrees in every untied step, and gives back alpha .1 and gamma .9."""
-    monkeypatch.setattr(qlearning, "EVALUATED", ("grid",))
+    monkeypatch.setattr(qlearning, "_EVALUATED", ("grid",))
     monkeypatch.setattr(returns, "PLAYED", ("grid",))
     monkeypatch.setattr(returns, "evaluate", partial(returns.evaluate, horizons=(10,)))
     result = suite.evaluate(learner(), n_episodes=30)

@@ -61,7 +61,7 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
 
 def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatch, learner, tmp_path):
     """From the shell, on one regime and short play; the same code runs them all."""
-    monkeypatch.setattr(qlearning, "EVALUATED", ("grid",))
+    monkeypatch.setattr(qlearning, "_EVALUATED", ("grid",))
     monkeypatch.setattr(returns, "PLAYED", ("grid",))
     monkeypatch.setattr(returns, "evaluate", partial(returns.evaluate, horizons=(10,)))
     folder = save_checkpoint(learner, tmp_path / "tiny")
@@ -90,7 +90,7 @@ def test_a_model_s_excess_is_its_divergence_from_bayes():
     torch.manual_seed(0)
     layout = interp.load("wma-handwired", n_experts=4).layout
     model = HookedLatentTransformer(LatentTransformerConfig(layout, d_model=8, n_layers=1, n_heads=1, d_head=8)).eval()
-    identity, corollary = evaluation.excess_is_divergence(model, n_episodes=50)
+    identity, corollary = evaluation._excess_is_divergence(model, n_episodes=50)
     assert identity.holds and corollary.holds and identity.left > 10
     assert (corollary.left, corollary.right) == (identity.right, identity.left)
     worse = replace(corollary, error=corollary.left - corollary.right / 2)

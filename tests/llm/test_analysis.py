@@ -22,7 +22,7 @@ from interp.llm.protocol import Session
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import CONDITIONS, Condition, Message, built_in_prompts
-from interp.llm.scores import note_table, references, run_regret, score
+from interp.llm.scores import _run_regret, note_table, references, score
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import follow_the_leader
@@ -104,7 +104,7 @@ def test_ftl_and_weighted_majority_agents_are_their_algorithms(
             library = follow_the_leader().run(episodes)["prediction"]
             sure = np.isin(library, (0, 1))
             assert sure.any() and np.array_equal(said[sure], library[sure])
-        ours = np.stack([run_regret(one) for one in runs])
+        ours = np.stack([_run_regret(one) for one in runs])
         assert np.array_equal(ours, regret(said, episodes))
 
 
@@ -123,7 +123,7 @@ def test_scores_have_bands_baselines_and_other_models() -> None:
     ends = curve[curve["round"] == 25].set_index("condition")["mean"]
     for condition, group in mine[mine.missing == "wrong"].groupby("condition"):
         assert ends[condition] == group["mean"].iloc[0]
-    regrets = np.stack([run_regret(one) for one in runs if one.condition == NOTE_ONLY])
+    regrets = np.stack([_run_regret(one) for one in runs if one.condition == NOTE_ONLY])
     row = mine[(mine.condition == NOTE_ONLY.name) & (mine.missing == "wrong")].iloc[0]
     assert row["std"] == regrets[:, -1].std() and row["mean"] == regrets[:, -1].mean()
     assert result.settings["wording"] == ["test"] and "git" in result.settings
@@ -139,10 +139,10 @@ def test_missing_predictions_are_scored_both_ways_and_never_as_zero() -> None:
         predictions=np.array([np.nan, 0.0, np.nan, 1.0]),
     )
     # Losses: A 0 0 1 1, others 1 1 0 0. Wrong: own 1 1 2 2 against 0 0 1 2; skipped: own 0 0 0 0 against 0 0 0 1.
-    assert run_regret(napkin, "wrong").tolist() == [1, 1, 1, 0]
-    assert run_regret(napkin, "skipped").tolist() == [0, 0, 0, -1]
+    assert _run_regret(napkin, "wrong").tolist() == [1, 1, 1, 0]
+    assert _run_regret(napkin, "skipped").tolist() == [0, 0, 0, -1]
     with pytest.raises(InputError, match="unknown treatment of missing predictions 'zero'"):
-        run_regret(napkin, "zero")
+        _run_regret(napkin, "zero")
 
 
 def test_an_agent_that_is_always_malformed_is_all_missing(played: Callable[..., list[LLMRun]]) -> None:

@@ -24,7 +24,7 @@ from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.llm.scores import _OWN_ETA, note_table, run_regret, score
+from interp.llm.scores import _OWN_ETA, _run_regret, note_table, score
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
 
@@ -106,7 +106,7 @@ def test_a_complete_result_beats_the_truncated_steps_of_another_attempt(tmp_path
     found = read(tmp_path)
     (one,) = found.runs
     assert one.rounds == ROUNDS and one.ended == "complete"
-    assert run_regret(one)[-1] == regret(EPISODES.advice[:1, :, 0].astype(float), EPISODES.select([0]))[0, -1]
+    assert _run_regret(one)[-1] == regret(EPISODES.advice[:1, :, 0].astype(float), EPISODES.select([0]))[0, -1]
     aside = found.table[found.table["status"] == "set aside"]
     assert aside["why"].tolist() == [
         "it has 25 of the 100 rounds of result.json, and is another attempt: its predictions differ"

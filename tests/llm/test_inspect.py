@@ -16,7 +16,7 @@ from interp.llm.loading import load
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
-from interp.llm.scores import run_regret
+from interp.llm.scores import _run_regret
 
 NAMES = ("weather-note-only", "online-no-note")
 
@@ -53,7 +53,7 @@ def test_a_log_of_inspect_gives_the_traces_of_the_runner(tmp_path: Path) -> None
         assert np.array_equal(one.advice, own.advice) and one.calls == own.calls
         assert one.total_prompt_tokens == 7 * one.calls
     mean = log.results.scores[0].metrics["mean"].value
-    assert mean == pytest.approx(np.mean([run_regret(one)[-1] for one in found]))
+    assert mean == pytest.approx(np.mean([_run_regret(one)[-1] for one in found]))
     eval(Task(dataset=[Sample(input="x")]), model=model, log_dir=str(tmp_path / "other"), display="none")
     with pytest.raises(InputError, match="is no log of expert_advice"):
         write_traces(next((tmp_path / "other").iterdir()), tmp_path / "none")

@@ -24,7 +24,6 @@ from interp.llm.schemes import (
     read_message,
     response_format,
 )
-from tests.llm.conftest import play
 
 ADVICE = np.array([[1, 0, 1, 0], [0, 0, 1, 1], [1, 1, 1, 0]])
 LABELS = np.array([1, 0, 1])
@@ -220,12 +219,6 @@ def test_malformed_answers(turn: Any, text: str | None, finish: str, problem: st
     """Each way to be malformed is told apart, and none has a value."""
     answer = read_answer(ONLINE, turn, text, finish)
     assert answer.value is None and problem in answer.problem
-
-
-def test_agents_play_every_condition() -> None:
-    for condition in CONDITIONS:
-        s = play(Session(condition, "S", ADVICE, LABELS), AGENTS["majority"])
-        assert s.predictions == [1.0, 1.0, 1.0] and s.malformed == 0
 
 
 def test_prompts_tell_what_the_paper_tells() -> None:

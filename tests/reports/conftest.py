@@ -79,7 +79,7 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
     for name, less in {"_N_WORLDS": 2, "_HORIZON": 8, "_LONG": 10, "_N_SHIFTED": 3}.items():
         patch.setattr(qlearning_paper, name, less)
     for paper in (experts_paper, qlearning_paper):
-        patch.setattr(paper, "SWEEPS", (replace(paper.SWEEPS[0], values=(60.0,)),))
+        patch.setattr(paper, "_SWEEPS", (replace(paper._SWEEPS[0], values=(60.0,)),))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import re
 import tomllib
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,6 +40,18 @@ def rows(html: str, first: str) -> list[list[str]]:
     return [[unescape(cell.strip()) for cell in cells] for cells in found if cells and cells[0].strip() == first]
 
 
+def assert_carried_exactly(html: str, *variables: str) -> None:
+    """Every place of every variable has the whole effect, every control none."""
+    carried = section(html, "Interchange interventions")
+    for variable in variables:
+        for cells in rows(carried, variable):
+            exact = "0.000 [0.000, 0.000]" if "(control)" in cells[1] else "1.000 [1.000, 1.000]"
+            accuracy, score, slope, nothing = cells[3:7]
+            assert accuracy == exact and nothing == "0.000", cells
+            if "(control)" not in cells[1]:
+                assert score == slope == exact, cells
+
+
 def test_report_holds_what_it_promises(handwired: Path) -> None:
     """Issue 2: summary, verification, weights, regret, probes, patching, attention, circuit, how to reproduce."""
     html = handwired.read_text("utf-8")
@@ -60,15 +71,8 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
     assert "Left to itself, it takes the actions of the tabular learner" in html
     for world in ("random MDPs", "the chain", "the ladder"):
         assert rows(section(html, "Free rollouts"), world)[-1] == [world, "1"], "every action is the learner's"
-    carried = section(html, "Interchange interventions")
     variables = ("table", "column", "state", "next state", "current value", "next values", "maximum", "choice")
-    for variable in (*variables, "reward", "next column", "change"):
-        for cells in rows(carried, variable):
-            exact = "0.000 [0.000, 0.000]" if "(control)" in cells[1] else "1.000 [1.000, 1.000]"
-            accuracy, score, slope, nothing = cells[3:7]
-            assert accuracy == exact and nothing == "0.000", cells
-            if "(control)" not in cells[1]:
-                assert score == slope == exact, cells
+    assert_carried_exactly(html, *variables, "reward", "next column", "change")
 
 
 def test_same_seed_same_page(pages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,28 +84,10 @@ def test_same_seed_same_page(pages: dict[str, Path], tmp_path: Path, monkeypatch
     assert again == page.read_text("utf-8").replace(str(page.parent), "OUT")
 
 
-def test_report_opens_offline(browser: Any, handwired: Path) -> None:
-    """Issue 2: with the network cut, no request and no console error, and every attention view draws."""
-    browser.open(handwired)
-    assert browser.evaluate("document.querySelectorAll('.view canvas').length") == 0
-    browser.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
-    for layer, n_heads in enumerate((2, 3, 3)):
-        browser.page.locator("select[data-control=layer]").select_option(index=layer)
-        browser.wait(f"document.querySelectorAll('.view canvas').length === {n_heads + 1}")
-    assert browser.requests() == [] and browser.complaints() == []
-
-
 def test_causal_sections_of_a_handwired_model(handwired: Path) -> None:
     """Issue 7: every variable at its own place is exact, controls at 0, the circuit found is the wired path of z."""
     html = handwired.read_text("utf-8")
-    carried = section(html, "Interchange interventions")
-    for variable in ("log weights", "votes", "label", "match", "prediction", "next log weights"):
-        for cells in rows(carried, variable):
-            exact = "0.000 [0.000, 0.000]" if "(control)" in cells[1] else "1.000 [1.000, 1.000]"
-            accuracy, score, slope, nothing = cells[3:7]
-            assert accuracy == exact and nothing == "0.000", cells
-            if "(control)" not in cells[1]:
-                assert score == slope == exact, cells
+    assert_carried_exactly(html, "log weights", "votes", "label", "match", "prediction", "next log weights")
     assert "Steering moves it within 0.000 of the algorithm" in section(html, "Steering")
     edges = section(html, "Circuits of edges")
     assert rows(edges, "edges")[0][1].startswith("3 of ")

@@ -15,7 +15,7 @@ import interp
 from interp.errors import InputError
 from interp.interventions.sites import Site
 from reports.explore import Edit, Explorer, View, page
-from reports.explore.server import app
+from reports.explore.server import _app
 from reports.explore.view import Written, script
 
 TOKEN = "a-token"
@@ -167,7 +167,7 @@ def test_hostile_views_are_refused_in_a_sentence(client: TestClient, query: str,
 
 @pytest.fixture(scope="module")
 def client() -> TestClient:
-    made = app(explorer("wma-handwired"), TOKEN)
+    made = _app(explorer("wma-handwired"), TOKEN)
     return TestClient(made, "http://127.0.0.1", follow_redirects=False, raise_server_exceptions=False)
 
 

@@ -42,7 +42,7 @@ from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import PREDICTORS, ExpertRun, bayes, horizon_eta, weighted_majority
 
 _PerRound = Float[np.ndarray, "episode round"]
-ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
+_ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
 BASELINES = (
     *("weighted_majority_best", "weighted_majority_horizon", "follow_the_leader", "follow_previous_winners"),
     *("majority_vote", "random", "bayes", "bayes_training", "oracle"),
@@ -59,10 +59,10 @@ def training_prior(model: Machine) -> list[str]:
     return fixed or trained[:1]
 
 
-def best_eta(episodes: ExpertEpisodes) -> float:
+def _best_eta(episodes: ExpertEpisodes) -> float:
     """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
-    made = [np.nansum(regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes)) for eta in ETAS]
-    return ETAS[int(np.argmin(made))]
+    made = [np.nansum(regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes)) for eta in _ETAS]
+    return _ETAS[int(np.argmin(made))]
 
 
 def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
@@ -130,7 +130,7 @@ def evaluate(
     curves = []
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
-        eta = best_eta(episodes)
+        eta = _best_eta(episodes)
         own = {
             "weighted_majority_best": (f"weighted majority, best eta {eta:.2g}", partial(weighted_majority, eta=eta)),
             "bayes_training": (f"Bayes predictor, prior of {trained}", partial(bayes, prior=prior)),

@@ -158,13 +158,13 @@ def _theory(model: Machine, n_episodes: int = 128, seed: int = 0) -> pd.DataFram
     """The paper's appendix B, one row per statement; the last two on a learned model's own predictions, too."""
     made = theory.check(seed=seed)
     if not model.is_handwired:
-        made += excess_is_divergence(model, n_episodes, seed)
+        made += _excess_is_divergence(model, n_episodes, seed)
     return pd.DataFrame([{**vars(check), "holds": check.holds} for check in made])[
         ["claim", "error", "bound", "holds", "left", "right"]
     ]
 
 
-def excess_is_divergence(model: Machine, n_episodes: int = 128, seed: int = 0) -> list[theory.TheoryCheck]:
+def _excess_is_divergence(model: Machine, n_episodes: int = 128, seed: int = 0) -> list[theory.TheoryCheck]:
     """A model's summed excess log-loss over the Bayes predictor, which is the true conditional, against the summed KL.
 
     They are equal in expectation: the means may differ by four standard errors. The second check is the corollary: the

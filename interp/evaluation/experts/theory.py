@@ -75,7 +75,7 @@ def _posterior_update(weights: _Weights, likelihoods: _Weights) -> _Weights:
     return joint / joint.sum(axis=-1, keepdims=True)
 
 
-def posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
+def _posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
     """P(I* = i | history) before each round, and after the last, from the definition: prior times all likelihoods."""
     evidence = np.log(episodes.likelihoods).cumsum(axis=1)
     start = np.zeros_like(evidence[:, :1])
@@ -104,7 +104,7 @@ def _mixture_log_loss_gradient(logits: _Weights, likelihoods: _Weights) -> _Weig
     return weights - _posterior_update(weights, likelihoods)
 
 
-def mixture(weights: Float[np.ndarray, "episode round expert"], distributions: _Distributions) -> _Forecasts:
+def _mixture(weights: Float[np.ndarray, "episode round expert"], distributions: _Distributions) -> _Forecasts:
     """``q_t = sum_i w_{t,i} p_{t,i}``."""
     return np.einsum("bti,btik->btk", weights, distributions)
 
@@ -144,7 +144,7 @@ def _excess_and_divergence(
 
     Equal in expectation, not episode by episode.
     """
-    best = mixture(posterior(episodes)[:, :-1], episodes.distributions)
+    best = _mixture(_posterior(episodes)[:, :-1], episodes.distributions)
     ratio = np.log(best) - np.log(forecasts)
     excess = np.take_along_axis(ratio, episodes.outcomes[..., None], axis=-1)[..., 0].sum(axis=1)
     return excess, (best * ratio).sum(axis=(1, 2))
@@ -171,17 +171,17 @@ def _every_history(
     return episodes, episodes.likelihoods.prod(axis=1) @ drawn.prior
 
 
-def corollary(n_rounds: int = 6, n_experts: int = 3, seed: int = 0) -> TheoryCheck:
+def _corollary(n_rounds: int = 6, n_experts: int = 3, seed: int = 0) -> TheoryCheck:
     """The corollary for five learners that are not multiplicative weights, exactly: expectations over every history.
 
     They update at four wrong rates, and with the experts exchanged. ``error`` is the most by which a learner's summed
     KL exceeds its excess risk; ``left`` and ``right`` are the two of the learner with the largest.
     """
     episodes, probabilities = _every_history(n_rounds, n_experts, seed=seed)
-    right = np.log(posterior(episodes)[:, :-1])
+    right = np.log(_posterior(episodes)[:, :-1])
     wrong = [special.softmax(rate * right, axis=-1) for rate in (0.0, 0.5, 0.9, 2.0)]
     wrong.append(np.roll(special.softmax(right, axis=-1), 1, axis=-1))
-    sums = np.array([_excess_and_divergence(mixture(weights, episodes.distributions), episodes) for weights in wrong])
+    sums = np.array([_excess_and_divergence(_mixture(weights, episodes.distributions), episodes) for weights in wrong])
     epsilon, divergence = (sums @ probabilities).T
     largest = int(divergence.argmax())
     error, sides = float(max(0.0, (divergence - epsilon).max())), (float(divergence[largest]), float(epsilon[largest]))
@@ -195,7 +195,7 @@ def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: 
     The simulated identity may miss by four standard errors (false alarms: 6 in 100,000 seeds).
     """
     episodes = _sample_latent_expert(n_episodes, n_rounds, n_experts, seed=seed)
-    update = np.abs(posterior(episodes) - _multiplicative_weights(episodes)).max()
+    update = np.abs(_posterior(episodes) - _multiplicative_weights(episodes)).max()
     logits = np.random.default_rng([seed, 4]).normal(size=(100, n_experts))
     likelihoods = episodes.likelihoods.reshape(-1, n_experts)[:100]
     logits = logits[: len(likelihoods)]
@@ -204,13 +204,13 @@ def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: 
     slope = np.moveaxis(up - down, 0, -1) / 2e-5
     gradient = np.abs(slope - _mixture_log_loss_gradient(logits, likelihoods)).max()
     # A learner that is wrong in an ordinary way: it updates at half the learning rate.
-    slow = special.softmax(0.5 * np.log(posterior(episodes)[:, :-1]), axis=-1)
+    slow = special.softmax(0.5 * np.log(_posterior(episodes)[:, :-1]), axis=-1)
     return [
         TheoryCheck("posterior = multiplicative weights", float(update), 1e-12),
         TheoryCheck("gradient of the log-loss = w - w+", float(gradient), 1e-9),
         equal_means(
             "excess log-loss = summed KL",
-            *_excess_and_divergence(mixture(slow, episodes.distributions), episodes),
+            *_excess_and_divergence(_mixture(slow, episodes.distributions), episodes),
         ),
-        corollary(seed=seed),
+        _corollary(seed=seed),
     ]

@@ -52,8 +52,8 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.layout import served, serves
 from interp.tasks.qlearning.mdps import EVALUATION, SHIFTS
 
-EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
-CONTROLS = {"cut": "latents cut", "repeat_last": "repeat the last action", "chance": "uniform choice"}
+_EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
+_CONTROLS = {"cut": "latents cut", "repeat_last": "repeat the last action", "chance": "uniform choice"}
 
 
 def _sizes(model: Machine) -> list[tuple[int, int]]:
@@ -92,7 +92,7 @@ def reference_table(model: Machine) -> Literal["after", "before"]:
 @checked
 def evaluate(
     model: Machine,
-    regimes: Sequence[str] = EVALUATED,
+    regimes: Sequence[str] = _EVALUATED,
     *,
     n_episodes: int = 256,
     n_rounds: tuple[int, int] = (10, 50),
@@ -124,7 +124,7 @@ def evaluate(
         }
         for key, choices in predictions.items():
             found = agreement(choices, batches, table=table, seed=seed)
-            own = {"predictor": CONTROLS.get(key, model.name), "commit": commit if key in (MODEL, "cut") else ""}
+            own = {"predictor": _CONTROLS.get(key, model.name), "commit": commit if key in (MODEL, "cut") else ""}
             numbers |= {(regime, key, *at): value for at, value in found.numbers.items()}
             beside |= {(regime, key, *at): {**values, **own} for at, values in found.beside.items()}
         done(1)
@@ -170,7 +170,7 @@ def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of Q-learning, by name."""
-    agreed = joined([measured[regime] for regime in EVALUATED]).to_frame()
+    agreed = joined([measured[regime] for regime in _EVALUATED]).to_frame()
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
     tables = {k: joined([part[k] for part in played]).to_frame() for k in played[0]}
     # By regime: agreement with its controls, and the normalised return over the longest horizon by agent.
@@ -237,7 +237,7 @@ def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
 
 def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of Q-learning; tables are decoded by five folds of three sizes."""
-    always = [*EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED)]
+    always = [*_EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED)]
     return EvaluationPlan(
         lambda model: [*always, *([_CHAIN] if serves(model, 4, 2) else [])],
         _measure,

@@ -12,18 +12,18 @@ from interp.tasks import experts
 from interp.tasks.experts import predictors
 
 EPISODES, _ = theory._every_history(n_rounds=5, n_experts=4)
-WEIGHTS = theory.posterior(EPISODES)[:, :-1]
+WEIGHTS = theory._posterior(EPISODES)[:, :-1]
 
 
 def test_b1_a_sum_of_forecasts_without_weights_is_no_distribution() -> None:
     printed = EPISODES.distributions.sum(axis=2)
     assert printed.sum(axis=-1) == pytest.approx(4.0, abs=1e-12), "n, the number of experts"
-    assert theory.mixture(WEIGHTS, EPISODES.distributions).sum(axis=-1) == pytest.approx(1.0, abs=1e-12)
+    assert theory._mixture(WEIGHTS, EPISODES.distributions).sum(axis=-1) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_b2_a_sum_to_fewer_experts_lacks_their_posterior_weight(m: int) -> None:
-    printed = theory.mixture(WEIGHTS[..., :m], EPISODES.distributions[..., :m, :]).sum(axis=-1)
+    printed = theory._mixture(WEIGHTS[..., :m], EPISODES.distributions[..., :m, :]).sum(axis=-1)
     assert printed == pytest.approx(1.0 - WEIGHTS[..., m:].sum(axis=-1), abs=1e-12)
     assert printed.max() < 1.0 and printed.min() < 0.99
 
@@ -40,7 +40,7 @@ def test_b3_experts_who_agree_are_right_more_often_than_any_mixture_of_them_says
     standard_error = right.std() / np.sqrt(len(right))
     assert len(right) > 1000 and right.mean() - 5 * standard_error > 0.9
     # In the appendix's own model no forecast leaves what the experts say.
-    mixed, said = theory.mixture(WEIGHTS, EPISODES.distributions), EPISODES.distributions
+    mixed, said = theory._mixture(WEIGHTS, EPISODES.distributions), EPISODES.distributions
     assert (mixed <= said.max(axis=2) + 1e-12).all() and (mixed >= said.min(axis=2) - 1e-12).all()
 
 

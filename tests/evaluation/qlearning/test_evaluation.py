@@ -113,7 +113,7 @@ def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(
 def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
     found = qlearning.evaluate(untrained, ["grid", "chain"], n_episodes=12, commit="target")
     frame = found.to_frame()
-    assert set(frame["key"]) == {"model", *qlearning.CONTROLS} and set(frame["regime"]) == {"grid", "chain"}
+    assert set(frame["key"]) == {"model", *qlearning._CONTROLS} and set(frame["regime"]) == {"grid", "chain"}
     assert set(frame[frame["key"] == "model"]["commit"]) == {"target"}
     quantities = set(frame[frame["key"] == "model"]["quantity"])
     assert {"untied_gamma0", "random_ties_ceiling", "disputed_gamma0", "cross_entropy_excess"} <= quantities
