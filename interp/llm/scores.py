@@ -204,7 +204,6 @@ _GROUP = ["model", "condition", "regime"]
 def write_tables(
     runs: Sequence[LLMRun],
     folder: str | Path,
-    others: Mapping[str, Predictor] | None = None,
     seed: int = 0,
     more: Mapping[str, pd.DataFrame] | None = None,
 ) -> tuple[LLMScores, list[Path]]:
@@ -217,7 +216,7 @@ def write_tables(
     Returns:
         the scores and the files written.
     """
-    scores = score(runs, others, seed)
+    scores = score(runs, seed=seed)
     tables = {"final": scores.final, "curves": scores.curves, **(more or {})}
     written = write_notes(note_table(runs), folder, tables)
     return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]

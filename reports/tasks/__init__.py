@@ -1,7 +1,7 @@
 """The parts that every report has, and what only a report on one task holds: a file per task.
 
-Its ``parts()`` lists the whole report in page order, by what it adds to the parts of every report, replaces or leaves
-out. A file has the key of its task for a name; importing this package imports none of them.
+Its ``parts()`` lists the whole report in page order, by what it adds to the parts of every report or replaces. A file
+has the key of its task for a name; importing this package imports none of them.
 """
 
 from __future__ import annotations
@@ -35,25 +35,21 @@ _EVERY_TASK: tuple[Callable[[], Part], ...] = (
 """What needs no more than a task's record, in page order. A part that every report should have is added here."""
 
 
-def default_parts(
-    replace: Sequence[Part] = (), after: Mapping[str, Sequence[Part]] | None = None, without: Sequence[str] = ()
-) -> tuple[Part, ...]:
+def default_parts(replace: Sequence[Part] = (), after: Mapping[str, Sequence[Part]] | None = None) -> tuple[Part, ...]:
     """The parts that every report has, in page order, with a task's own.
 
     Args:
         replace: parts that stand in the place of those of their key.
         after: key of a part -> parts of the task's own that follow it.
-        without: keys of parts that are left out.
 
-    >>> [part.title for part in default_parts(without=["compared"])][:3]
-    ['What was found', 'The state over time', 'Probes']
+    >>> [part.title for part in default_parts()][:3]
+    ['What was found', 'Compared with other machines', 'The state over time']
     """
     default = {part.key: part for part in (make() for make in _EVERY_TASK)}
     own, following = {part.key: part for part in replace}, after or {}
-    for key in (*own, *following, *without):
+    for key in (*own, *following):
         require_known("part of every report", key, default, limit=20)
-    kept = [key for key in default if key not in without]
-    return tuple(part for key in kept for part in (own.get(key, default[key]), *following.get(key, ())))
+    return tuple(part for key in default for part in (own.get(key, default[key]), *following.get(key, ())))
 
 
 def prose(task: str) -> dict[str, Any]:

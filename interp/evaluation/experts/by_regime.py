@@ -17,7 +17,7 @@ Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -108,7 +108,6 @@ def evaluate(
     n_rounds: int = 100,
     n_experts: int | None = None,
     seed: int = 1,
-    done: Callable[[int], None] = lambda steps: None,
 ) -> dict[str, Any]:
     """Score a model and every baseline on fresh episodes of each regime, and their regret round by round.
 
@@ -153,7 +152,6 @@ def evaluate(
         if np.isfinite(apart).all():
             at = (record.name, MODEL, "divergence")
             numbers[at], beside[at] = mean_interval(apart, seed=seed), beside[record.name, MODEL, "excess_log_loss"]
-        done(1)
     sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts}
     rate = horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0
     settings = provenance(model, training_prior=prior, **sizes, horizon_eta=rate, seed=seed)

@@ -21,6 +21,7 @@ trained on the task runs multiplicative weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -49,23 +50,17 @@ class _LatentExpertEpisodes:
         return np.take_along_axis(self.distributions, self.outcomes[..., None, None], axis=-1)[..., 0]
 
 
-def _sample_latent_expert(
-    n_episodes: int, n_rounds: int, n_experts: int, n_outcomes: int = 2, *, concentration: float = 2.0, seed: int = 0
-) -> _LatentExpertEpisodes:
-    """Episodes of the appendix's model, with Dirichlet predictions and a Dirichlet(1) prior over experts."""
-    sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts, "n_outcomes": n_outcomes}
-    for name, size in sizes.items():
+def _sample_latent_expert(n_episodes: int, n_rounds: int, n_experts: int, seed: int = 0) -> _LatentExpertEpisodes:
+    """Episodes of the appendix's model with two outcomes, Dirichlet(2) predictions and a Dirichlet(1) prior."""
+    for name, size in {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts}.items():
         integer(name, size, 1)
-    refuse_beyond_machine("these distributions", 16.0 * n_episodes * n_rounds * n_experts * n_outcomes)
-    require(concentration > 0, f"concentration must be > 0, got {concentration}")
+    refuse_beyond_machine("these distributions", 32.0 * n_episodes * n_rounds * n_experts)
     prior = np.random.default_rng([seed, 0]).dirichlet(np.ones(n_experts))
     experts = np.random.default_rng([seed, 1]).choice(n_experts, size=n_episodes, p=prior)
-    distributions = np.random.default_rng([seed, 2]).dirichlet(
-        np.full(n_outcomes, concentration), size=(n_episodes, n_rounds, n_experts)
-    )
+    distributions = np.random.default_rng([seed, 2]).dirichlet([2.0, 2.0], size=(n_episodes, n_rounds, n_experts))
     truth = distributions[np.arange(n_episodes)[:, None], np.arange(n_rounds), experts[:, None]]
     luck = np.random.default_rng([seed, 3]).random((n_episodes, n_rounds, 1))
-    outcomes = np.minimum((luck > truth.cumsum(axis=-1)).sum(axis=-1), n_outcomes - 1)
+    outcomes = np.minimum((luck > truth.cumsum(axis=-1)).sum(axis=-1), 1)
     return _LatentExpertEpisodes(distributions, outcomes, experts, prior)
 
 
@@ -151,7 +146,7 @@ def _excess_and_divergence(
 
 
 def _every_history(
-    n_rounds: int = 6, n_experts: int = 3, n_outcomes: int = 2, seed: int = 0
+    n_rounds: int = 6, n_experts: int = 3, seed: int = 0
 ) -> tuple[_LatentExpertEpisodes, Float[np.ndarray, " episode"]]:
     """All histories that the same forecasts of the experts can meet, one an episode, and the probability of each.
 
@@ -161,11 +156,10 @@ def _every_history(
     >>> episodes.outcomes.shape, float(probabilities.sum().round(12))
     ((16, 4), 1.0)
     """
-    integer("n_outcomes", n_outcomes, 1)
-    many = f"{n_outcomes} outcomes in {n_rounds} rounds have more histories than the 65,536 that are gone through"
-    require(n_rounds * np.log2(n_outcomes) <= 16, many)
-    drawn = _sample_latent_expert(1, n_rounds, n_experts, n_outcomes, seed=seed)
-    outcomes = np.stack(np.meshgrid(*[np.arange(n_outcomes)] * n_rounds, indexing="ij"), axis=-1).reshape(-1, n_rounds)
+    many = f"2 outcomes in {n_rounds} rounds have more histories than the 65,536 that are gone through"
+    require(n_rounds <= 16, many)
+    drawn = _sample_latent_expert(1, n_rounds, n_experts, seed)
+    outcomes = np.array(list(product((0, 1), repeat=n_rounds)))
     forecasts = drawn.distributions.repeat(len(outcomes), axis=0)
     episodes = _LatentExpertEpisodes(forecasts, outcomes, np.full(len(outcomes), -1), drawn.prior)
     return episodes, episodes.likelihoods.prod(axis=1) @ drawn.prior

@@ -16,7 +16,7 @@ rounds (paper: uniform in these ranges). NOT evidence of how the choice is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -98,12 +98,10 @@ def evaluate(
     n_rounds: tuple[int, int] = (10, 50),
     commit: str = "own",
     seed: int = 1,
-    done: Callable[[int], None] = lambda steps: None,
 ) -> Scores:
     """Agreement of a model and of three controls with tabular Q-learning, regime by regime.
 
-    ``n_episodes`` are per regime, over all sizes; ``commit`` says whose a* is fed, "own" or "target"; ``done`` is
-    called with 1 after each regime.
+    ``n_episodes`` are per regime, over all sizes; ``commit`` says whose a* is fed, "own" or "target".
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     numbers: dict[tuple[Any, ...], Interval] = {}
@@ -127,7 +125,6 @@ def evaluate(
             own = {"predictor": _CONTROLS.get(key, model.name), "commit": commit if key in (MODEL, "cut") else ""}
             numbers |= {(regime, key, *at): value for at, value in found.numbers.items()}
             beside |= {(regime, key, *at): {**values, **own} for at, values in found.beside.items()}
-        done(1)
     how = {"commit": commit, "table": table, "n_episodes": n_episodes, "n_rounds": list(n_rounds)}
     settings = provenance(model, **how, sizes=_sizes(model), seed=seed)
     return Scores(("regime", "key", "quantity", "phase"), numbers, settings, beside)

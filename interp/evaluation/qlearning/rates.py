@@ -53,7 +53,7 @@ R2 = ("R2 of the table", "held-out episodes")
 """How the share of the table's variance that is decoded is named beside the rates and their methods."""
 
 
-def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> Scores:
+def effective_rates(tables: Any, episodes: Batches, *, seed: int = 0) -> Scores:
     """Regress the decoded change of Q(s_t, a_t) on its two causes: "alpha" and "gamma" by both methods.
 
     ``tables`` are decoded Q-tables ``[episode, round + 1, state, action]``, one array per batch. Changes that determine
@@ -62,7 +62,7 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
     pairs = one_each("tables", tables, episodes)
     moments = [_moments(t, batch) for t, batch in pairs]
     xx, xy, zx, zy = (np.concatenate(column) for column in zip(*moments, strict=True))
-    weights = resample_weights(len(xx), n_resamples, seed)
+    weights = resample_weights(len(xx), seed=seed)
     by_method = {"instruments": _rates(zx, zy, weights), "least squares": _rates(xx, xy, weights)}
     numbers = {(rate, method): found[i] for i, rate in enumerate(_RATES) for method, found in by_method.items()}
     made = drawn_from([batch for _, batch in pairs], n_episodes=len(xx), bootstrap_seed=seed)

@@ -16,7 +16,7 @@ matters. Mean reward in windows of 50 rounds shows whether a model decays as it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +82,6 @@ def evaluate(
     n_episodes: int = 96,
     horizons: Sequence[int] = HORIZONS,
     seed: int = 4,
-    done: Callable[[int], None] = lambda steps: None,
 ) -> dict[str, Scores]:
     """Let a model and tabular agents act in fresh MDPs of each regime, under the same luck.
 
@@ -92,7 +91,6 @@ def evaluate(
     Args:
         n_episodes: per regime, over the representative sizes.
         horizons: numbers of rounds after which returns are read; the longest is played.
-        done: called with 1 after each regime.
     """
     require(bool(horizons) and min(horizons) >= 1, f"horizons must be numbers of rounds >= 1, got {list(horizons)}")
     sizes, longest = representative_sizes(model), max(horizons)
@@ -115,7 +113,6 @@ def evaluate(
                 rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
                 sums, lengths = [row.sum() for row in rewards], [float(len(row)) for row in rewards]
                 rates[regime, key, start] = ratio_interval(sums, lengths, seed=seed)
-        done(1)
     settings = provenance(model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed)
     columns = {"returns": (scores, ("horizon", "quantity")), "reward_rates": (rates, ("start",))}
     own = {"commit": "own"}, {"commit": ""}
