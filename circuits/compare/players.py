@@ -193,9 +193,7 @@ def phase_portrait(
         p = checked_distributions(given, episodes)[..., arm]
         logit = special.logit(np.clip(p, _CERTAIN, 1 - _CERTAIN))
         change = np.diff(logit, axis=1)
-        for choice, (level, word) in (
-            (choice, one) for choice in range(len(names)) for one in zip(levels, words, strict=True)
-        ):
+        for choice, (level, word) in product(range(len(names)), zip(levels, words, strict=True)):
             use = counted & (episodes.choices[:, :-1] == choice) & (paid[:, :-1] == level)
             before, moved = logit[:, :-1][use], change[use]
             bins = np.array_split(before.argsort(kind="stable"), min(n_bins, len(before)) or 1)

@@ -89,14 +89,9 @@ class ExpertRegime:
         return values
 
 
-def _interval(text: str) -> Bounds:
-    low, high = map(float, text.split())
-    return low, high
-
-
 _KINDS: Mapping[str, Any] = {
-    "rest": _interval,
-    "first": lambda text: tuple(map(_interval, text.split(";"))),
+    "rest": lambda text: tuple(map(float, text.split())),
+    "first": lambda text: tuple(tuple(map(float, part.split())) for part in text.split(";")),
     **dict.fromkeys(("min_experts", "switch_every"), int),
     **dict.fromkeys(("drift_std", "correlation"), float),
 }

@@ -38,8 +38,7 @@ TASK = Task(
     algorithms=Algorithms(
         records=lazy("interp.tasks.qlearning.algorithms:records"),
         hypothesis=lazy("interp.tasks.qlearning.analysis:hypothesis"),
-        families=lazy("interp.tasks.qlearning.families:families"),
-        updates=lazy("interp.tasks.qlearning.families:updates"),
+        **lazies("interp.tasks.qlearning.families", "families", "updates"),
         battery=lazy("interp.tasks.qlearning.sampling:battery"),
     ),
     analysis=Analysis(

@@ -33,14 +33,13 @@ _Array = NDArray[Any]
 
 def _read(episodes: MDPEpisodes, noise: bool) -> dict[str, _Array]:
     """State, action, reward and next state of every round, and its draw where there is ``noise``."""
-    read: dict[str, Any] = {"state": episodes.states, "action": episodes.actions, "reward": episodes.rewards}
     if noise and episodes.noise is None:
         raise InputError(
             "these episodes have no noise, which q_learning(noise=True) is given; sample them, give "
             "MDPEpisodes.from_transitions noise= (zeros where all is greedy), or take noise=False"
         )
-    read["next_state"] = episodes.next_states
-    return read | ({"noise": episodes.noise} if noise else {})
+    read: dict[str, Any] = {"state": episodes.states, "action": episodes.actions, "reward": episodes.rewards}
+    return read | {"next_state": episodes.next_states} | ({"noise": episodes.noise} if noise else {})
 
 
 def pair(v: Values) -> _Array:
