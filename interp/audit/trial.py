@@ -92,9 +92,8 @@ class Scope:
         """Refuse what leaves nothing to compare: folds of episodes, a round after the first, a step after a step."""
         check_fields(self)
         least = {"episodes": 8, "rounds": 2, "away": 0, "held": 10, "copies": 0, "seed": 0}
-        least |= {"writes": 1, "jacobians": 1, "along": 1}
-        for name, bound in least.items():
-            integer(name, getattr(self, name), bound)
+        for name, value in vars(self).items():
+            integer(name, value, least.get(name, 1))
 
 
 FULL, QUICK = Scope(), Scope(episodes=32, rounds=8, writes=3, away=2, held=24, jacobians=1, along=2, copies=2)

@@ -199,12 +199,3 @@ def test_free_rollouts_on_the_chain_equal_the_tabular_learner() -> None:
     assert np.abs(model.read_state(run.latents).numpy() - replayed).max() < 1e-13
     learner = tabular.run(tabular.QLearner(epsilon=0.2), mdps, 60, seed=3)
     assert np.array_equal(played.rewards.sum(1), learner.rewards.sum(1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}])
-@pytest.mark.parametrize("rewards", [(-0.5, 0.5), (-3.0, -1.0)])
-def test_verify_with_negative_rewards(arguments: dict[str, Any], rewards: tuple[float, float]) -> None:
-    """Slow: 1,000 steps, of both signs and with every Q far below 0; 1e-10 in float64."""
-    result = circuits.verify("qlearning-handwired", sizes=[(4, 3), (8, 4)], rewards=rewards, **arguments)
-    assert result.passed, result.table()[~result.table()["passed"]].to_string()
