@@ -95,7 +95,7 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def _main(
+def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
