@@ -1,5 +1,7 @@
 """Choosing among arms: episodes, simulated players, the algorithms against plain loops, and the reader."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -172,3 +174,17 @@ def test_a_file_that_is_no_table_is_refused(tmp_path):
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(InputError, match="give a table with a header and a row a trial"):
         bandit.read(tmp_path / "empty.csv")
+
+
+def test_what_fills_a_missing_round_changes_no_corruption():
+    """Histories are exchanged with the rounds missing in them; a reward is flipped between those that were paid."""
+    own = bandit.sample(4, 6, 2, seed=0)
+    missing = np.zeros((4, 6), bool)
+    missing[0, 1] = missing[1, 4] = True
+    for filler in (0.0, 9.0):
+        given = replace(own, rewards=np.where(missing, filler, own.rewards), missing=missing)
+        _, flipped = bandit.TASK.corruption("flip-reward").build(given, 2)
+        assert np.array_equal(flipped.rewards[:, 2], 1 - own.rewards[:, 2])
+        _, other = bandit.TASK.corruption("exchange-history").build(given, 3)
+        assert np.array_equal(other.missing[:, :3], np.roll(missing, -1, 0)[:, :3])
+        assert np.array_equal(other.missing[:, 3:], missing[:, 3:])

@@ -230,15 +230,16 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
 def _exchange_history(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     t = corrupted_round(episodes, round, history=True)
-    choices, rewards = (exchanged(values, t) for values in (episodes.choices, episodes.rewards))
-    return episodes, replace(episodes, choices=choices, rewards=rewards)
+    choices, rewards, missing = (exchanged(of, t) for of in (episodes.choices, episodes.rewards, ~episodes.counted))
+    return episodes, replace(episodes, choices=choices, rewards=rewards, missing=missing)
 
 
 @checked
 def _flip_reward(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
     """The least reward of these episodes in place of the largest in one round, and the other way round."""
     t, rewards = corrupted_round(episodes, round), episodes.rewards.copy()
-    rewards[:, t] = rewards.min() + rewards.max() - rewards[:, t]
+    paid = rewards[episodes.counted]
+    rewards[:, t] = paid.min() + paid.max() - rewards[:, t]
     return episodes, replace(episodes, rewards=rewards)
 
 
