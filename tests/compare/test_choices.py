@@ -36,7 +36,7 @@ from interp.errors import InputError
 from interp.statistics import Interval
 from interp.tasks.experts import sample
 from interp.tasks.experts.players import player_families
-from tests.llm.players import SEEN, UNSEEN, Player, choices, is_right, judged
+from lab.players import SEEN, UNSEEN, Player, choices, is_right, judged
 
 EPISODES = sample(10, 60, 4, regime="flat", seed=7)
 NONE = Interval(float("nan"), float("nan"), float("nan"))

@@ -26,7 +26,7 @@ from interp.llm.scores import _run_regret, note_table, references, score
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import follow_the_leader
-from tests.llm import players as known
+from lab import players as known
 from tests.llm.conftest import play
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")

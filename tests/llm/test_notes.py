@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interp.llm.notes import FORMATS, check_counts, classify, read_counts, write_counts
+from lab.players import PAGE
 from tests.llm.note_rules import LABELLED, table
-from tests.llm.players import PAGE
 
 FOUND = [classify(note)["format"] for note in LABELLED["note"]]
 

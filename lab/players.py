@@ -1,7 +1,7 @@
 """Simulated players whose algorithm is known, through the protocol of the language models, and what is said of them.
 
-    python -m tests.llm.players [--instances 10 30 90] [--which unseen] [--seeds 7] [--out FILE] [--table]
-    python -m tests.llm.players --coverage 400 [--out FILE]
+    python -m lab.players [--instances 10 30 90] [--which unseen] [--seeds 7] [--out FILE] [--table]
+    python -m lab.players --coverage 400 [--out FILE]
 
 prints one row for each player, regime and number of instances: what it is called, whether that is right, its held-out
 loss and agreement, and eta with its interval; the rows that FILE holds already are not played again. The first twelve
@@ -130,7 +130,7 @@ NOISY = {
     "Bayes, 8 of 100 wrong": Player(noisy(bayes, 0.08), ("bayes",)),
 }
 GROUPS = {"seen": SEEN, "unseen": UNSEEN, "noisy": NOISY}
-TABLE, PAGE = (Path(__file__).parents[2] / "docs" / name for name in ("players.csv", "howto/llm.md"))
+TABLE, PAGE = (Path(__file__).parents[1] / "docs" / name for name in ("players.csv", "howto/llm.md"))
 _SEED = 7
 
 

@@ -1,6 +1,6 @@
 """What is said of the notes of players whose use of them is known.
 
-``python -m tests.llm.note_players [--notes 12 30] [--times 4] [--only NAME ...]``
+``python -m lab.note_players [--notes 12 30] [--times 4] [--only NAME ...]``
 
 Each player writes a counter note without a history and follows the leader of it, but for what its name says. ``lapse``:
 the opposite choice so often, by the seed of the request. Rows: the words of its measures, how often (of ``--times``).
