@@ -116,9 +116,9 @@ def runs(monkeypatch):
     """Counts the runs of an algorithm's state."""
     counted, unrolled = [], Algorithm.unrolled
 
-    def counting(self, *given):
+    def counting(self, *given, **options):
         counted.append(self.key)
-        return unrolled(self, *given)
+        return unrolled(self, *given, **options)
 
     monkeypatch.setattr(Algorithm, "unrolled", counting)
     return counted
