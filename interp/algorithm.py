@@ -23,6 +23,7 @@ evidence about one.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -98,6 +99,14 @@ def refuse_missing(analysis: str, *batches: Any) -> None:
                 f"give it complete ones, of which there are {int((~missing.any(1)).sum())}: "
                 "episodes.select(episodes.counted.all(1))"
             )
+
+
+def warn_of_participants(analysis: str, episodes: Any) -> None:
+    """Warn where several episodes are of one participant, for an analysis whose intervals are over episodes."""
+    whose = getattr(episodes, "participants", None)
+    if whose is not None and len(people := set(np.asarray(whose).tolist())) < len(whose):
+        told = f"intervals of {analysis} are over {len(whose)} episodes, which are of {len(people)} participants"
+        warnings.warn(f"{told}: they are too narrow; give one episode of each", stacklevel=4)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What fills a round that did not take place changes no number of any analysis; what cannot leave it out says so."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -152,3 +154,15 @@ test_what_cannot_leave_rounds_out_says_so = refused(
     (lambda: encode(RAGGED, MODEL.layout), "training counts every round"),
     (lambda: bayes(RAGGED, "uniform"), "the Bayes predictor counts every round"),
 )
+
+
+@pytest.mark.filterwarnings("error")
+def test_intervals_over_episodes_of_one_participant_are_warned_of():
+    """Where a participant has several episodes, intervals over episodes are too narrow; one of each is no such case."""
+    episodes = experts.sample(8, 4, 2, seed=0)
+    twice = replace(episodes, participants=["ann", "bob"] * 4)
+    with pytest.raises(UserWarning, match="patching are over 8 episodes, which are of 2 participants"):
+        patching.sweep(MODEL, twice, episodes, round=1, sites="latent")
+    with pytest.raises(UserWarning, match="an audit are over 8 episodes, which are of 2 participants"):
+        Trial(MODEL, twice, QUICK)
+    Trial(MODEL, replace(episodes, participants=[*"abcdefgh"]), QUICK)

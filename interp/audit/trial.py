@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Algorithm, refuse_missing
+from interp.algorithm import Algorithm, refuse_missing, warn_of_participants
 from interp.checks import check_fields, integer
 from interp.errors import InputError, require
 from interp.interventions.experiment import Again, run_on
@@ -118,6 +118,7 @@ class Trial:
     def __post_init__(self) -> None:
         """What needs no run."""
         refuse_missing("an audit", self.episodes)
+        warn_of_participants("an audit", self.episodes)
         self.task, self.layout = catalog.of(self.model), self.model.layout.fit(self.episodes)
         self.shape, last = (len(self.episodes), self.episodes.n_rounds), self.episodes.n_rounds - 1
         evenly = np.linspace(1, last, min(self.effort.writes, last)).round().astype(int).tolist()

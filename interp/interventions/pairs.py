@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Episodes, Predicted, missing_rounds, refuse_missing
+from interp.algorithm import Episodes, Predicted, missing_rounds, refuse_missing, warn_of_participants
 from interp.checks import checked, unique
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
@@ -134,6 +134,7 @@ def prepare(
     (until,) = select_rounds(at if read is None else read, clean.n_rounds)
     require(until >= at, f"read must not come before round, got round {at} and read {until}")
     has, counted = np.ones(len(clean), bool), ""
+    warn_of_participants("patching", sides[0])
     for missing in map(missing_rounds, sides):
         has &= True if missing is None else ~missing[:, at : until + 1].any(1)
     if not has.all():
@@ -182,6 +183,7 @@ def run_of(model: Machine, episodes: Episodes | Rollout, analysis: str) -> Rollo
     Episodes with missing rounds are refused: ``analysis`` is what counts all of them.
     """
     refuse_missing(analysis, episodes)
+    warn_of_participants(analysis, episodes.episodes if isinstance(episodes, Rollout) else episodes)
     if not isinstance(episodes, Rollout):
         return rollout(model.eval(), episodes)
     require(
