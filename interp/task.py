@@ -15,7 +15,7 @@ from __future__ import annotations
 import keyword
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -196,7 +196,17 @@ class BaseEpisodes:
         >>> played, played.lengths.tolist()
         (ExpertEpisodes(2 episodes of 1 to 3 rounds, 3 of which count, 2 experts, custom regime), [3, 1])
         """
-        return cls(**padded(cls.round_arrays, given))
+        return cls._made(**padded(cls.round_arrays, given))
+
+    @classmethod
+    def _made(cls, **given: Any) -> Self:
+        """An instance of fields by their names, all that have no default among them."""
+        known = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(cls)}
+        for name in given:
+            require_known(f"field of {cls.__name__}", name, known)
+        absent = [name for name, needed in known.items() if needed and name not in given]
+        require(not absent, f"{cls.__name__}.of needs {', '.join(known)}; {', '.join(absent)} is not there")
+        return cls(**given)
 
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> Self:
         """The episodes at ``indices`` (a slice, integers with repeats, or one boolean per episode), in that order."""

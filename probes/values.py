@@ -128,7 +128,7 @@ class TargetValues:
     def packed(self) -> TargetValues:
         """The rounds that count, each as an episode of its own: ``[round, 1, output]``."""
         parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types")}
-        counted = ~np.asarray(self.missing)
+        counted = np.ones(self.values.shape[:2], bool) if self.missing is None else ~self.missing
         kept = {name: part[counted][:, None] for name, part in parts.items() if part is not None}
         return replace(self, **kept, inputs=(), missing=None)
 

@@ -79,7 +79,7 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
     import circuits
     import interp
     from circuits import benchmark
-    from circuits.benchmark import grading, method
+    from circuits.benchmark import grading, methods
     from circuits.registry import RECORDS, handwired
     from interp import library
     from interp.interventions import patching
@@ -128,8 +128,8 @@ def uses(as_they_are: bool = False) -> dict[str, Use]:
             interp.load(record.key, n_experts=2)
 
     def of_method(draw: Random) -> None:
-        known = next(iter(method.METHODS.values()))
-        with kept(method.METHODS):
+        known = next(iter(methods.METHODS.values()))
+        with kept(methods.METHODS):
             benchmark.register(spoiled(known, draw))
 
     def of_question(draw: Random) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.census import PACKAGES, Count, whole
 
-CAP = Count(code=34450, functions=2845, names=1270, modules=248)
+CAP = Count(code=34920, functions=2896, names=1256, modules=241)
 """The most that the packages may hold together. No reason beside a number raises it."""
 
 

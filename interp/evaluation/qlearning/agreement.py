@@ -58,6 +58,7 @@ def agreement(
     episodes: Batches,
     *,
     table: Literal["after", "before"] = "after",
+    n_resamples: int = 1000,
     seed: int = 0,
 ) -> Scores:
     """Compare a policy with the greedy actions of the episodes' tables: by quantity and phase of the episodes.
@@ -76,7 +77,7 @@ def agreement(
     quantities = [q for q in QUANTITIES if all(q in counts for counts in counted)]
     numbers: dict[tuple[Any, ...], Interval] = {}
     beside: dict[tuple[Any, ...], dict[str, Any]] = {}
-    weights = resample_weights(sum(map(len, batches)), seed=seed)
+    weights = resample_weights(sum(map(len, batches)), n_resamples, seed)
     for quantity in quantities:
         for phase in _PHASES:
             sums: tuple[list[NDArray[np.float64]], ...] = ([], [])

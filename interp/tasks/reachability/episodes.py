@@ -88,7 +88,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         """Episodes of unequal length: ``n_rounds`` is a list with the number of each."""
         lengths = episode_array("n_rounds", given.get("n_rounds", ()), "episode", 1, whole=True)
         most = int(lengths.max(initial=1))
-        return cls(**{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]})
+        return cls._made(**{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]})
 
     @property
     def n_edges(self) -> int:
