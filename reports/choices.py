@@ -77,7 +77,7 @@ def _report(
         "Mean reward": float(episodes.rewards[episodes.counted].mean()),
     }
     measures = [found.measure, *(one.measure for one in found.beside.values())]
-    titled = [Measures(measures, f"{counts(measures)}."), Summary(facts)]
+    titled = [Measures(measures, f"{counts(measures)}."), Prose(f"{found}."), Summary(facts)]
     sections.append(Section("What was found", titled))
     sections.append(
         Section("Families", [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")])
@@ -95,15 +95,15 @@ def _report(
         portrait = phase_portrait(sources | machines, episodes)
         drawn = Figure(portrait.plot(), "Phase portrait", f"{portrait.sentence} Bands: one standard deviation.")
         bins = Table(portrait.to_frame(), "The bins", collapsed=True)
-        sections.append(Section("Phase portrait", [Prose(_TEXTS["portrait"]), drawn, bins]))
+        sections.insert(1, Section("Phase portrait", [Prose(_TEXTS["portrait"]), drawn, bins], opened=True))
     named = [f"{key}={value!r}" for key, value in columns.items() if value is not None]
     shell = [f"--{key}={value}" for key, value in columns.items() if value is not None]
     python = _TEXTS["python"].format(path=str(path), columns="".join(f", {one}" for one in named))
     sections.append(commands(shlex.join(["interp", "choices", str(path), *shell]), python))
-    said = f"{found}."
-    about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}", "sentence": said}
+    about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}"}
+    about["sentence"] = found.sentence
     lead = (
         "Which algorithm chooses what these players chose, at which parameters, and does a small network do the same?"
     )
     settings = provenance(file=path.name, rounds=counted, scale=episodes.scale)
-    return Report(f"Choices in {path.name}", lead, sections, settings, about=about, sentence=said)
+    return Report(f"Choices in {path.name}", lead, sections, settings, about=about, sentence=found.sentence)

@@ -234,6 +234,18 @@ class ChoicePart:
         return decisive(parts, claim=f"{name} explains the choices", unless=unless, **said)
 
     @property
+    def sentence(self) -> str:
+        """Whether the closest family explains the choices, and at which parameters."""
+        made = ", ".join(f"{key.replace('_', ' ')} {value:.2g}" for key, value in self.parameters.items())
+        name = self.scores[self.closest].name + (f" ({made})" if made else "")
+        by_word = {
+            "yes": f"These choices are made by {name}.",
+            "no": f"No known algorithm explains these choices; the closest is {name}.",
+            "undecided": f"It is undecided whether {name} explains these choices.",
+        }
+        return by_word[self.measure.word]
+
+    @property
     def family(self) -> str | None:
         """The key of the family that explains the choices; None where none does for sure."""
         return self.closest if self.measure.word == "yes" else None

@@ -42,6 +42,7 @@ def _choices(
     columns = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
     given = {name: column for name, column in columns.items() if column}
     page, found = write(file, out, units=units, quick=quick, seed=seed, **given)
+    say.line(found.sentence)
     say.line(found)
     for name, beside in found.beside.items():
         say.line(f"as {name} chooses: {beside.measure}")

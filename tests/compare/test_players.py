@@ -99,10 +99,11 @@ def test_a_soft_chooser_is_named_and_noise_is_not():
     soft = bandit.sample(30, 100, 2, "reversal", seed=3, player=rescorla_wagner(0.3, 3.0))
     found = explain_choices(soft, soft.choices, families=asked)
     assert found.family == "rescorla_wagner" and found.telling.high < 0.85
+    assert found.sentence.startswith("These choices are made by Rescorla-Wagner (rate 0.3")
     for name, truth in (("rate", 0.3), ("inverse_temperature", 3.0)):
         assert found.intervals[name].low < truth < found.intervals[name].high
     link = found.scores["rescorla_wagner"].link
     assert (link.lapse, link.temperature) == (0.0, 1.0), "one temperature, and no lapse where there is none"
     coin = bandit.sample(30, 100, 2, "reversal", seed=3, player=fixed_bias(0.5))
     noise = explain_choices(coin, coin.choices, families=asked)
-    assert noise.measure.word != "yes"
+    assert noise.measure.word != "yes" and "These choices are made by" not in noise.sentence
