@@ -263,14 +263,19 @@ def test_the_page_holds_the_table_of_known_players() -> None:
     assert found.groupby("instances").size().to_dict() == dict.fromkeys((10, 30, 90), 54)
     few = found.query("instances == 10")
     said = few.groupby(few["player"].isin(list(known.SEEN)))["is"].value_counts()
-    assert said.to_dict() == {(True, "right"): 32, (True, "undecided"): 4, (False, "right"): 18}
+    assert said.to_dict() == {
+        (True, "right"): 31,
+        (True, "undecided"): 5,
+        (False, "right"): 16,
+        (False, "undecided"): 2,
+    }
     often = found[found["player"] == "WM .5, one round of five wrong"]
     assert (often["verdict"] == "none").all() and often["telling"].between(0.74, 0.81).all()
     etas = {name: player.eta for name, player in {**known.SEEN, **known.UNSEEN}.items()}
     named = found[(found["verdict"] == "named") & found["gain"].notna()]
     missed = named[~named["player"].map(etas).between(named["gain_low"], named["gain_high"])]
-    assert set(missed["player"]) == {"WM .4 fading .8"} and len(missed) == 5, "two numbers, each interval by itself"
-    assert (named["player"] == "WM .4 fading .8").sum() == 9 and len(named) > 50
+    assert set(missed["player"]) == {"WM .4 fading .8"} and len(missed) == 4, "two numbers, each interval by itself"
+    assert (named["player"] == "WM .4 fading .8").sum() == 7 and len(named) > 50
     row = few.query("player == 'coin' and regime == 'flat'").iloc[0]
     again = known.judged(known.SEEN["coin"], sample(10, 100, 4, regime="flat", seed=7))
     assert (known.called(again), again.closest) == (row["verdict"], row["closest"])
