@@ -50,7 +50,7 @@ def _in_half(choice: int, note: str, votes: list[int], u: float) -> int:
     return choice if u < 0.5 else votes[0]
 
 
-PLAYERS: dict[str, tuple[Any, str]] = {
+PLAYERS: dict[str, tuple[Any, tuple[str, str]]] = {
     "lapse .05": (lambda choice, note, votes, u: choice ^ (u < 0.05), CARRIES),
     "lapse .1": (lambda choice, note, votes, u: choice ^ (u < 0.1), CARRIES),
     "lapse .2": (lambda choice, note, votes, u: choice ^ (u < 0.2), CARRIES),
