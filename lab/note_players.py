@@ -65,6 +65,7 @@ PLAYERS: dict[str, tuple[Any, tuple[str, str]]] = {
 
 
 def words(name: str, n: int, seed: int, folder: Path) -> tuple[str, ...]:
+    """The words of "carries" and "used" of a player with ``n`` notes."""
     player = Noisy(PLAYERS[name][0])
     drawn = instances(("stratified",), n, 9, 4, seed=seed)
     work = plan(Settings("player"), built_in_prompts(), drawn, [Condition("online", "note-only")])
@@ -73,6 +74,7 @@ def words(name: str, n: int, seed: int, folder: Path) -> tuple[str, ...]:
 
 
 def main() -> None:
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--notes", type=int, nargs="+", default=[12, 30])
     parser.add_argument("--times", type=int, default=4)

@@ -52,10 +52,12 @@ def weighted(eta: float, decay: float = 1.0, window: int = 10**6, last: int = 10
 
 
 def leader(votes: Bits, labels: Bits, now: Bits, u: float) -> int:
+    """Say what the first of the experts that were right most often says."""
     return int(now[int(np.argmax((votes == labels[:, None]).sum(0)))])
 
 
 def winners(votes: Bits, labels: Bits, now: Bits, u: float) -> int:
+    """Follow the majority of those that were right in the round before, of all experts where these are even."""
     right = now[votes[-1] == labels[-1]] if len(labels) else now
     right = now if 2 * right.sum() == len(right) else right
     return int(2 * right.sum() >= len(right))
@@ -73,10 +75,12 @@ def noisy(rule: Rule, rate: float) -> Rule:
 
 
 def deaf(rule: Rule, expert: int) -> Rule:
+    """A rule that never hears one expert."""
     return lambda v, y, now, u: rule(np.delete(v, expert, 1), y, np.delete(now, expert), u)
 
 
 def switching(before: Rule, after: Rule, at: int) -> Rule:
+    """One rule up to a round, and another from it on."""
     return lambda v, y, now, u: (before if len(y) < at else after)(v, y, now, u)
 
 
@@ -206,6 +210,7 @@ def counts() -> str:
 
 
 def main() -> None:
+    """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, nargs="+", default=[10, 30, 90])
     parser.add_argument("--regimes", nargs="+", default=["stratified", "flat", "anti-signal"])
