@@ -28,7 +28,8 @@ test-ranges: .ranges/newest .ranges/lowest
 	grep '^torch==' constraints.txt > .ranges/newest.txt
 	sed -n '/^dependencies/,/^]/{/"torch>=/d; s/^ *"\([a-z0-9-]*\)>=\([0-9.]*\).*",$$/\1~=\2.0/p}' pyproject.toml | cat .ranges/newest.txt - > .ranges/lowest.txt
 	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check -c .ranges/$*.txt -e ".[dev]"
+	$@/bin/python -m pip install --quiet --disable-pip-version-check -c .ranges/$*.txt -e ".[cluster,explore,gym,llm,local]" \
+		pytest pytest-xdist hypothesis
 
 lint: $(READY)
 	$(BIN)/ruff check .
