@@ -152,7 +152,7 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
     interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon, **told)
     latents, choice = model.initial(len(worlds), layout), None
     record = _Record(latents, n_rounds)
-    with torch.no_grad():
+    with torch.no_grad(), threads_for(model):
         stepper = model.stepper()
         while not interaction.done:
             encoded = model.prepare(layout.encode(interaction.step(choice)))
@@ -237,7 +237,7 @@ def sequential(
     counters = {t: FiringCounter(pairs) for t, pairs in hooks.items()}
     latents = model.initial(n_episodes, layout)
     record = _Record(latents, n_rounds)
-    with torch.no_grad():
+    with torch.no_grad(), threads_for(model):
         stepper = model.stepper()
         for t in range(n_rounds):
             if clean is not None and (t < first or (hold and t not in hooks)):
