@@ -78,6 +78,12 @@ def missing_rounds(episodes: Any) -> NDArray[np.bool_] | None:
     return getattr(episodes, "missing", None)
 
 
+def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
+    """Bool[episode, round], True where a round of episodes took place."""
+    missing = missing_rounds(episodes)
+    return np.ones((len(episodes), episodes.n_rounds), bool) if missing is None else ~missing
+
+
 def counted_of(missing: NDArray[np.bool_] | None) -> str:
     """How many rounds took place, in words; empty where all did.
 

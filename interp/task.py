@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted
+from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds
 from interp.checks import array_of, checked, checked_fields, integer, unique
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.kinds import shown
@@ -151,7 +151,7 @@ class BaseEpisodes:
     participants: Any = None
 
     def __post_init__(self) -> None:
-        shape = self._shape
+        shape = len(self), self.n_rounds  # type: ignore[attr-defined]  # a field of one subclass, a property of others
         if self.missing is not None:
             missing = array_of("missing", self.missing)
             fits = missing.shape == shape and missing.dtype == bool
@@ -172,18 +172,15 @@ class BaseEpisodes:
         return len(getattr(self, self.round_arrays[0]))
 
     @property
-    def _shape(self) -> tuple[int, int]:
-        return len(self), self.n_rounds  # type: ignore[attr-defined]  # a field of one subclass, a property of others
-
-    @property
     def counted(self) -> NDArray[np.bool_]:
         """Bool[episode, round]: which rounds took place."""
-        return np.ones(self._shape, bool) if self.missing is None else ~self.missing
+        return counted_rounds(self)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Int[episode]: rounds up to and with the last one that took place."""
-        return self._shape[1] - self.counted[:, ::-1].argmax(1)
+        counted = self.counted
+        return counted.shape[1] - counted[:, ::-1].argmax(1)
 
     @classmethod
     def of(cls, **given: Any) -> Self:
@@ -218,7 +215,7 @@ class BaseEpisodes:
         return replace(self, **picked)
 
     def __repr__(self) -> str:
-        least, most = self.lengths.min(), self._shape[1]
+        least, most = self.lengths.min(), self.counted.shape[1]
         told = [f"{len(self)} episodes of {'' if least == most else f'{least} to '}{most} rounds"]
         if self.missing is not None:
             told.append(f"{self.counted.sum():,} of which count")

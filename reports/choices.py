@@ -59,8 +59,7 @@ def write(
         untrained = predictor(cell.machine.fresh(seed))(episodes)
         beside = {name: (cell.held_out, np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms))}
         machines = {name: cell.machine}
-    choices = np.where(episodes.counted, episodes.choices, np.nan)
-    found = explain_choices(episodes, choices, beside=beside, seed=seed)
+    found = explain_choices(episodes, episodes.choices, beside=beside, seed=seed)
     return write_listed(_report(episodes, found, machines, Path(path), columns), page), found
 
 
@@ -83,7 +82,7 @@ def _report(
         Section("Families", [Prose(_TEXTS["families"]), Table(found.to_frame(), "Every family, best first")])
     )
     if family and len(family.searched) and facts["Participants"] > 1:
-        people = by_participant(family, episodes, np.where(episodes.counted, episodes.choices, np.nan))
+        people = by_participant(family, episodes, episodes.choices)
         told = [
             f"{name}: {people[name].mean():.3g} (standard deviation {people[name].std():.2g})"
             for name in found.parameters

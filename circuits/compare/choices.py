@@ -300,15 +300,15 @@ def explain_choices(
     """Which family of algorithms chooses what a player chose.
 
     Args:
-        episodes: what the player saw; at least 4 of them.
-        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
+        episodes: what the player saw.
+        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none; at least 32.
         families: those that are asked; all of the task's when None.
         beside: by name, a machine's predictions ``[episode, round, outcome]`` on the same episodes, and those of an
             untrained copy, or None.
-        seed: of the bootstrap over episodes.
+        seed: of the bootstrap over units.
 
     Raises:
-        InputError: choices of another shape, that are no outcomes, or of fewer than 4 episodes.
+        InputError: choices of another shape, that are no outcomes, or fewer than 32.
     """
     task = tasks.of(episodes)
     chosen = array_of("choices", choices).astype(np.float64)

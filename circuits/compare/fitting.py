@@ -25,7 +25,7 @@ from scipy import optimize, special
 from torch import Tensor
 
 from interp import tasks
-from interp.algorithm import NEXT, Algorithm, Episodes, Family, Predicted, Searched, Values, missing_rounds
+from interp.algorithm import NEXT, Algorithm, Episodes, Family, Predicted, Searched, Values, counted_rounds
 from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.model.layout import RoundLayout
@@ -204,12 +204,9 @@ class Distributions:
                 for values in ([of(batch) for batch in self.batches] for of in (algorithm.start, algorithm.read))
             )
             size = sum(map(len, self.batches)), self.batches[0].n_rounds
-            gone = [missing_rounds(batch) for batch in self.batches]
-            every = [
-                np.zeros((len(b), size[1]), bool) if m is None else m for b, m in zip(self.batches, gone, strict=True)
-            ]
-            missing = None if all(m is None for m in gone) else np.concatenate(every)
-            self._values = {**algorithm.unrolled(start, inputs, *size, missing=missing), **inputs}
+            missing = ~np.concatenate([counted_rounds(batch) for batch in self.batches])
+            unrolled = algorithm.unrolled(start, inputs, *size, missing=missing if missing.any() else None)
+            self._values = {**unrolled, **inputs}
         else:
             self._values = {key: value for key, value in self._values.items() if key not in stale}
         values = _OnDemand(algorithm, self._values)

@@ -19,7 +19,7 @@ from interp.statistics import mean_interval
 
 
 @dataclass(frozen=True, repr=False)
-class EachParticipant(Found):
+class _EachParticipant(Found):
     """Every participant by itself, fitted and scored on stretches of its own episodes where these are few.
 
     Attributes:
@@ -74,7 +74,7 @@ class EachParticipant(Found):
 @checked
 def explain_each(
     episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
-) -> EachParticipant:
+) -> _EachParticipant:
     """Which family explains the choices of each participant, as :func:`~circuits.compare.choices.explain_choices` says.
 
     Args:
@@ -90,4 +90,4 @@ def explain_each(
     for name in np.unique(whose):
         rows = np.flatnonzero(whose == name)
         found[str(name)] = explain_choices(episodes.select(rows), chosen[rows], families=families, seed=seed)
-    return EachParticipant(found, seed)
+    return _EachParticipant(found, seed)

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp import catalog
-from interp.algorithm import Episodes, Predicted, missing_rounds, refuse_missing, warn_of_participants
+from interp.algorithm import Episodes, Predicted, counted_rounds, refuse_missing, warn_of_participants
 from interp.checks import checked, unique
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
@@ -135,8 +135,8 @@ def prepare(
     require(until >= at, f"read must not come before round, got round {at} and read {until}")
     has, counted = np.ones(len(clean), bool), ""
     warn_of_participants("patching", sides[0])
-    for missing in map(missing_rounds, sides):
-        has &= True if missing is None else ~missing[:, at : until + 1].any(1)
+    for side in sides:
+        has &= counted_rounds(side)[:, at : until + 1].all(1)
     if not has.all():
         counted = f"{has.sum()} of {len(has)} episodes have rounds {at} to {until}"
         require(bool(has.any()), f"{counted}; choose rounds that some episodes have")
