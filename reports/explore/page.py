@@ -39,18 +39,24 @@ _MOST_ROWS = 12
 """Outcomes that a page lists: those that move most, or are likeliest."""
 
 
-def _state_number(answer: Answer) -> tuple[str, int, str] | None:
-    """The number of the decoded state that edits move most, or that varies most: its variable, its index, its name."""
+def _state_number(answer: Answer) -> tuple[str, int, list[np.ndarray]] | None:
+    """The number of the decoded state that edits move most, or that varies most.
+
+    Its variable, its index, and what it is in every round without and with the edits.
+    """
     before, after = answer.decoded
-    best: tuple[float, tuple[str, int, str]] | None = None
+    best: tuple[float, str, int] | None = None
     for key, first in before.items():
         rows, moved = (x.reshape(len(x), -1) for x in (first, after[key] - first))
         spread = max(float(rows.std()), 1e-9)
         far = np.abs(moved).max(0) / spread if np.abs(moved).max() > 1e-6 * spread else rows.std(0) / spread * 1e-3
         if best is None or far.max() > best[0]:
             at = int(far.argmax())
-            best = (float(far.max()), (key, at, answer.bench.numbers(key)[at]))
-    return best[1] if best else None
+            best = float(far.max()), key, at
+    if best is None:
+        return None
+    _, key, at = best
+    return key, at, [side[key].reshape(len(side[key]), -1)[:, at] for side in (before, after)]
 
 
 def figure(answer: Answer, reference: Answer | None = None) -> Figure:
@@ -87,14 +93,13 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
         middle.set_ylabel("moved by edits")
         middle.set_ylim(0, max(middle.get_ylim()[1], VISIBLE if answer.bench.classes else 0.0))
         if drawn:
-            key, number, label = drawn
-            sides = [side[key].reshape(len(rounds), -1)[:, number] for side in answer.decoded]
+            key, number, sides = drawn
             if answer.view.edits:
                 axes[2].plot(rounds, sides[0], color=LIGHT["blue"], linewidth=4, alpha=0.3)
             axes[2].plot(rounds, sides[1], color=LIGHT["blue"])
             held = np.asarray(answer.values_after[key][0], dtype=np.float64)
             axes[2].plot(rounds, held.reshape(len(rounds), -1)[:, number], **algorithm)
-            axes[2].set_ylabel(label)
+            axes[2].set_ylabel(answer.bench.numbers(key)[number])
         for one in axes:
             one.axvline(answer.view.round, color=INK, linewidth=0.7)
             one.margins(x=0.01)
@@ -112,7 +117,13 @@ def _sentence(answer: Answer) -> str:
     machine, algorithm = moved["machine"], moved["algorithm"]
     t, what = int(np.nanargmax(machine)), "edit moves" if n == 1 else f"{n} edits move"
     if answer.bench.classes and max(machine[t], np.nanmax(algorithm, initial=0.0)) < VISIBLE:
-        return f"The {what} no prediction by {VISIBLE} or more{_state_moved(answer)}."
+        said = f"The {what} no prediction by {VISIBLE} or more"
+        if drawn := _state_number(answer):
+            key, number, (before, after) = drawn
+            t = int(np.abs(after - before).argmax())
+            label = answer.bench.numbers(key)[number]
+            said += f"; the decoded {label} moves by {after[t] - before[t]:.3f}, in round {t}"
+        return f"{said}."
     said = f"The {what} the prediction by at most {machine[t]:.3f}, in round {t}"
     low, high = (moved.get(f"control_{end}", np.full(len(machine), np.nan))[t] for end in ("low", "high"))
     said += f"; random changes of equal size move it there by {low:.3f} to {high:.3f}"
@@ -123,17 +134,6 @@ def _sentence(answer: Answer) -> str:
     else:
         said += f"; the algorithm's prediction moves by {algorithm[t]:.3f}"
     return f"{said}."
-
-
-def _state_moved(answer: Answer) -> str:
-    """By how much edits move the number of the decoded state that they move most, and where; empty for none."""
-    drawn = _state_number(answer)
-    if drawn is None:
-        return ""
-    key, number, label = drawn
-    first, second = (side[key].reshape(len(side[key]), -1)[:, number] for side in answer.decoded)
-    t = int(np.abs(second - first).argmax())
-    return f"; the decoded {label} moves by {second[t] - first[t]:.3f}, in round {t}"
 
 
 def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
@@ -188,12 +188,9 @@ def _state(answer: Answer) -> list[dict[str, Any]]:
 
 def _choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     """What the forms offer: (value, name) of inputs, of numbers of the state, and of places."""
-    inputs: list[tuple[str, str]] = []
+    inputs = [(f"{of.key} {said}", f"{of.name}{f', {name}' if name else ''}") for of, name, said in bench.changes]
     numbered: list[tuple[str, str]] = []
     for record in bench.task.analysis.corruptions():
-        for name, options in record.each(bench.episodes).items():
-            said = ",".join(f"{key}={value}" for key, value in options.items()) or "-"
-            inputs.append((f"{record.key} {said}", f"{record.name}{f', {name}' if name else ''}"))
         build = inspect.signature(record.build, eval_str=True)
         taken = [p for p in list(build.parameters.values())[2:] if float in {p.annotation, *get_args(p.annotation)}]
         numbered += [(f"{record.key} {p.name}=", f"{p.name} ({record.name})") for p in taken]

@@ -98,13 +98,10 @@ class Explorer:
         """
         if view.edits or view.round:
             return view
-        bench, edits = self._benches(view.regime, view.rounds, view.seed)[0], list[Edit]()
-        for record in bench.task.analysis.corruptions():
-            for options in () if record.changes_history else record.each(bench.episodes).values():
-                value = ",".join(f"{key}={value}" for key, value in options.items()) or "-"
-                edits.append(Edit("input", bench.n_rounds // 2, record.key, value))
-        n = len(bench.episodes)
-        others = [Edit("patch", bench.n_rounds // 2, "latent", str((view.episode + i) % n)) for i in range(1, n)]
+        bench = self._benches(view.regime, view.rounds, view.seed)[0]
+        n, at = len(bench.episodes), bench.n_rounds // 2
+        edits = [Edit("input", at, of.key, said) for of, _, said in bench.changes if not of.changes_history]
+        others = [Edit("patch", at, "latent", str((view.episode + i) % n)) for i in range(1, n)]
         for kind in (edits[:_TRIED], others[:_TRIED]):
             tried = [replace(view, edits=(edit,)) for edit in kind]
             moved = {one: self.answer(one)[0].differences()["machine"] for one in tried}

@@ -118,6 +118,15 @@ class Bench:
         return [f"{key}: {label}" if label != key else key for label in labels]
 
     @cached_property
+    def changes(self) -> list[tuple[Corruption, str, str]]:
+        """Single changes of an input: the corruption, what it changes by name, and its options as an edit has them."""
+        return [
+            (record, name, ",".join(f"{key}={value}" for key, value in options.items()) or "-")
+            for record in self.task.analysis.corruptions()
+            for name, options in record.each(self.episodes).items()
+        ]
+
+    @cached_property
     def unreadable(self) -> str:
         """Why no state is decoded; empty where one is."""
         try:
