@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.census import PACKAGES, Count, whole
 
-CAP = Count(code=34931, functions=2897, names=1256, modules=241)
+CAP = Count(code=34929, functions=2897, names=1256, modules=241)
 """The most that the packages may hold together. No reason beside a number raises it."""
 
 
