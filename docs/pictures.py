@@ -23,7 +23,7 @@ from reports.comparison import LOOKS, PARTS, machines
 
 PICTURES = Path(__file__).parent / "pictures"
 TABLE = PICTURES / "verdicts.csv"
-SEEDS = Path(__file__).parent / "seeds"
+SEEDS = Path(__file__).parent / "results" / "seeds"
 COLUMNS = ["key", "word", "condition", "number", "low", "high", "unit", "threshold"]
 SHOWN = "wma-learned"
 """The model that is drawn beside its handwired one."""

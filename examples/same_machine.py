@@ -11,7 +11,7 @@ and so are the architectures where all their pairs agree. How often the rule err
 architecture that are judged as though they were of two (:func:`pretended`: "farther" is wrong there), and on a machine
 of another algorithm, Weighted Majority by hand, which must lie farther. Write tables, sentences, picture and page with
 
-    python examples/same_machine.py docs/architectures output/architectures.html
+    python examples/same_machine.py docs/results/architectures output/architectures.html
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
   :mod:`lab.resolution`;
 * :mod:`lab.tied_training` (by :mod:`lab.recipes`, with :mod:`lab.tying`) and :mod:`lab.taught_training`: how the
   benchmark's trained subjects, ``wma-tied`` and ``qlearning-taught`` were made.
-* ``lab/checkpoints``: further seeds of the models that ship, which docs/seeds.md and docs/architectures.md are about;
-  ``interp.load`` takes their paths, and :func:`load` their names.
+* ``lab/checkpoints``: further seeds of the models that ship, which ``seeds`` and ``architectures`` of docs/results are
+  about; ``interp.load`` takes their paths, and :func:`load` their names.
 """
 
 from __future__ import annotations

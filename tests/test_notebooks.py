@@ -43,9 +43,9 @@ def test_the_pictures_are_drawn_from_the_table(tmp_path: Path, monkeypatch: pyte
         ("state", "undecided"): 1,
         ("circuit", "no"): 5,
         ("circuit", "undecided"): 5,
-    }  # as docs/seeds.md says
+    }  # as docs/results/seeds.md says
     assert (seeds["low"] <= seeds["number"]).all() and (seeds["number"] <= seeds["high"]).all()
     readme = (notebooks.HERE.parent / "README.md").read_text(encoding="utf-8")
-    pages = [(notebooks.HERE / name).read_text(encoding="utf-8") for name in ("seeds.md", "learned-models.md")]
-    said = readme + "".join(pages).replace("(pictures", "(docs/pictures")
+    pages = [(notebooks.HERE / "results" / f"{name}.md").read_text("utf-8") for name in ("seeds", "learned-models")]
+    said = readme + "".join(pages).replace("(../pictures", "(docs/pictures")
     assert all(f"docs/pictures/{name}" in said for name in drawn) and len(readme.splitlines()) <= 80

@@ -292,7 +292,7 @@ PLANTED: dict[str, Planted] = {
         lambda: moving([[1.0, 0.0], [0.0, 1.0]], [0.3, -0.1], inputs=0.0), {"used": "no", "moves": "drifts"}, True
     ),
     "expanding map": Planted(lambda: moving([[1.5]]), {"used": "no", "moves": "expands"}, True),
-    # Held out, and planted after the rule of the question "side" was changed once (docs/audit.md).
+    # Held out, and planted after the rule of the question "side" was changed once (docs/results/audit.md).
     "sees the truth late": Planted(lambda: cached(sees_from=29), {"used": "yes", "unseen": "no"}, True),
     "majority vote": Planted(
         lambda: by_algorithm.machine(majority_vote(), EXPERTS.layout(n_experts=4)),

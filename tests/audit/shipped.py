@@ -1,7 +1,8 @@
-"""The audit of every machine that ships and of one of every kind of adapter: the tables of docs/audit.md.
+"""The audit of every machine that ships and of one of every kind of adapter: the tables of docs/results/audit.md.
 
-``python -m tests.audit.shipped [NAME ...] [--full]`` adds rows to ``docs/audit/shipped.csv``, replacing those of the
-same machine and size; without names all that have no row yet are run, so that a run that was stopped goes on.
+``python -m tests.audit.shipped [NAME ...] [--full]`` adds rows to ``docs/results/audit/shipped.csv``, replacing
+those of the same machine and size; without names all that have no row yet are run, so that a run that was stopped goes
+on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from interp.files import write_csv
 from tests.audit.planted import cached
 from tests.machines_of_others.kinds import KINDS, make
 
-TABLE = Path(__file__).parents[2] / "docs" / "audit" / "shipped.csv"
+TABLE = Path(__file__).parents[2] / "docs" / "results" / "audit" / "shipped.csv"
 PLAIN = "adapt, two channels"
 """A module of which ``interp.adapt`` makes a machine, with a channel that it reads and one that it does not."""
 

@@ -21,7 +21,7 @@ from interp.interventions.interchange import interchange
 from interp.statistics import mean_interval
 from tests.refusals import refused
 
-PAGE = Path(__file__).parents[2] / "docs" / "which-method.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "which-method.md"
 SMALL = Workload(episodes=4, rounds=5, round=4, early=2)
 
 

@@ -1,4 +1,4 @@
-"""docs/verdicts.md says what its tables say, and these are of the machines that there are."""
+"""docs/results/verdicts.md says what its tables say, and these are of the machines that there are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from lab import interchanges, known, resolution
 from lab.known import scores
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = " ".join((DOCS / "verdicts.md").read_text().split())
 
 

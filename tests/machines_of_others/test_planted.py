@@ -39,7 +39,7 @@ def test_a_model_that_uses_both_shows_both():
 
 
 def test_the_shipped_model_that_thinks_remembers_by_its_cache():
-    """What docs/architectures.md says: nearly all that one episode's state does to another's predictions passes it."""
+    """What architectures.md says: nearly all that one episode's state does to another's predictions passes it."""
     machine = interp.load("wma-thoughts")
     found = mediation.mediate(
         machine,
