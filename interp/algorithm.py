@@ -154,7 +154,6 @@ class Variable:
             f"variable {self.key!r}: a class variable, and no other, says how many classes there are",
         )
 
-    @checked
     def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
         """A label for each element of ``values``, ``[episode, round, *elements]``, flattened."""
         n = int(np.prod(values.shape[2:], dtype=int))
@@ -251,7 +250,6 @@ class Algorithm:
         """Every key that :meth:`run` gives, the ``next_`` ones included."""
         return (*self._by_key, *(NEXT + k for k in self.of_the_state if NEXT + k not in self._by_key))
 
-    @checked
     def variable(self, key: str) -> Variable:
         """The variable called ``key``; ``next_<key>`` is a state variable after the round."""
         if key in self._by_key:
@@ -262,7 +260,6 @@ class Algorithm:
 
     # Running it.
 
-    @checked
     def step(self, state: Values, inputs: Values, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
         """One round: the state that it leaves, and every variable.
 
@@ -287,7 +284,6 @@ class Algorithm:
             values[NEXT + key] = later[key]
         return after, values
 
-    @checked
     def run(self, episodes: Any, do: Values | None = None) -> Values:
         """Every variable at every round, ``[episode, round, ...]``.
 
@@ -308,7 +304,6 @@ class Algorithm:
             values |= {NEXT + k: _where(missing, values[k], values[NEXT + k]) for k in self.of_the_state}
         return values
 
-    @checked
     def carried(self, episodes: Any, do: Values | None = None) -> tuple[Values, Values]:
         """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes.
 
@@ -318,7 +313,6 @@ class Algorithm:
         sizes = len(episodes), episodes.n_rounds
         return self.unrolled(self.start(episodes), inputs, *sizes, do, missing_rounds(episodes)), inputs
 
-    @checked
     def unrolled(
         self,
         state: Values,
@@ -389,7 +383,6 @@ class Algorithm:
                 raise wrong(f" that begin with {begin}; {key!r} is {shown(array)}")
         return {**values, **arrays}
 
-    @checked
     def at(self, values: Values, rounds: Sequence[int] | slice) -> tuple[dict[str, NDArray[Any]], ...]:
         """State and inputs of chosen rounds of a run, as :meth:`step` takes them."""
         missing = [v.key for v in self.variables if v.role != "round" and v.key not in values]
@@ -397,7 +390,6 @@ class Algorithm:
         state = {key: values[key][:, rounds] for key in self.state}
         return state, {key: values[key][:, rounds] for key in self._inputs}
 
-    @checked
     def interchange(
         self, base: Values, source: Values, key: str, element: int | tuple[int, ...] | None = None
     ) -> Values:
@@ -421,7 +413,6 @@ class Algorithm:
         state = {k: base[k] for k in self.state}
         return self.step(state, {name: base[name] for name in self._inputs}, {key: value})[1]
 
-    @checked
     def varied(
         self,
         key: str,
@@ -447,7 +438,6 @@ class Algorithm:
                 made[i] = replace(variable, parents=parents, equation=equation)
         return replace(self, key=key, name=name, parameters=dict(parameters), variables=tuple(made), **others)
 
-    @checked
     def downstream(self, keys: Iterable[str]) -> set[str]:
         """These variables and all that depend on them within a round."""
         reached = set(keys)

@@ -276,7 +276,16 @@ def _container_bytes(root: str = "/") -> float:
 
 
 def checked(function: _F) -> _F:
-    """``function`` with its arguments checked against its annotations, and its seeds against :func:`seed_of`."""
+    """``function`` with its arguments checked against its annotations, and its seeds against :func:`seed_of`.
+
+    Of a class every public method is checked so; a function under the name of a field is that field's default.
+    """
+    if isinstance(function, type):
+        for name, held in list(vars(function).items()):
+            method = getattr(held, "__func__", held)
+            if inspect.isfunction(method) and not name.startswith("_") and name not in function.__annotations__:
+                setattr(function, name, checked(method) if method is held else type(held)(checked(method)))
+        return cast(_F, function)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -300,6 +309,8 @@ def checked(function: _F) -> _F:
 def checked_fields(cls: type[_T]) -> type[_T]:
     """A class, to stand below ``@dataclass``, whose fields are checked whenever one is made (:func:`check_fields`).
 
+    Its public methods are :func:`checked`, too.
+
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... @checked_fields
@@ -316,7 +327,7 @@ def checked_fields(cls: type[_T]) -> type[_T]:
         then(self)
 
     cls.__post_init__ = check  # type: ignore[attr-defined]
-    return cls
+    return checked(cls)
 
 
 def check_fields(record: Any) -> None:

@@ -23,6 +23,7 @@ from interp.errors import require
 
 
 @dataclass(frozen=True)
+@checked
 class Interval:
     """An estimate with its interval (95 % unless told otherwise): of the bootstrap here, of a refit in interp.refit."""
 
@@ -31,7 +32,6 @@ class Interval:
     high: float
 
     @classmethod
-    @checked
     def of_samples(cls, samples: ArrayLike, estimate: float, level: float = 0.95) -> Interval:
         """The interval around ``estimate`` that holds the middle ``level`` of ``samples [resample]``.
 
@@ -51,7 +51,6 @@ class Interval:
         """
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 
-    @checked
     def columns(self, name: str) -> dict[str, float]:
         """The three numbers as columns of a table: ``name``, ``name_low`` and ``name_high``."""
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}

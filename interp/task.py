@@ -450,7 +450,6 @@ class Task:
         """``n_rounds``, or as many as an episode of this task has new things in."""
         return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
-    @checked
     def sizes_of(self, layout: Any) -> dict[str, int]:
         """The sizes of a layout, or of episodes."""
         missing = [size.name for size in self.sizes if not hasattr(layout, size.name)]
@@ -458,7 +457,6 @@ class Task:
         require(not missing, f"layout must be {wanted}; got {type(layout).__name__}")
         return {size.name: int(getattr(layout, size.name)) for size in self.sizes}
 
-    @checked
     def explains(self, model: Machine) -> Algorithm:
         """The algorithm that a model is held against: the one that it was made to compute, where it says so."""
         own = getattr(model, "algorithm", None)
@@ -469,7 +467,6 @@ class Task:
         require(known, f"task {self.key!r} registers no algorithm; give its record algorithms=...")
         return once("explains", model, make=partial(hypothesis, model) if hypothesis else records[0].make)
 
-    @checked
     def sample_for(
         self,
         model: Machine,
@@ -488,7 +485,6 @@ class Task:
             options["regime"] = regime
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
 
-    @checked
     def of_recorded(self, episodes: BaseEpisodes) -> Task:
         """This task with recorded episodes for a source, where otherwise its sampler is asked for new ones.
 
@@ -528,7 +524,6 @@ class Task:
         """The registered algorithms by key."""
         return unique(self.algorithms.records(), f"algorithm of {self.key!r}")
 
-    @checked
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
         """An algorithm of this task."""
         records = self.algorithm_records()
@@ -554,7 +549,6 @@ class Task:
             return self.rivals()
         return unique(self.algorithms.updates(), f"family of updates of {self.key!r}")
 
-    @checked
     def sets_for(
         self, layout: Any, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None
     ) -> dict[str, tuple[Any, Any]]:
@@ -578,7 +572,6 @@ class Task:
         scores = drawn(n_episodes, 2 * seed + 1) if n_scored is None else drawn(n_scored, _SCORED)
         return {name: (fits[name], scores[name]) for name in fits}
 
-    @checked
     def corruption(self, key: str) -> Corruption:
         """The corruption called ``key``."""
         corruptions = unique(self.analysis.corruptions(), f"corruption of {self.key!r}")

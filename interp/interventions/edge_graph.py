@@ -49,6 +49,7 @@ def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     )
 
 
+@checked
 class EdgeGraph:
     """The edges of a model's round, whose sources and destinations are in the order computed.
 
@@ -85,12 +86,10 @@ class EdgeGraph:
         """(source, destination) indices of every edge, sources first."""
         return [(int(s), int(d)) for s, d in zip(*np.nonzero(self.exists), strict=True)]
 
-    @checked
     def name(self, edge: tuple[int, int]) -> str:
         """``source -> destination`` of an edge, given as two indices."""
         return f"{self.sources[edge[0]]} -> {self.destinations[edge[1]]}"
 
-    @checked
     def edge(self, source: str, destination: str) -> tuple[int, int]:
         """The edge between two names."""
         for kind, name, valid in (("source", source, self.sources), ("destination", destination, self.destinations)):
@@ -100,7 +99,6 @@ class EdgeGraph:
         require_known(f"destination of {source!r}", destination, later, limit=40)
         return edge
 
-    @checked
     def mask(self, edges: Sequence[tuple[int, int]] | None = None) -> Bool[np.ndarray, "source destination"]:
         """Keep exactly ``edges``; all of them when None."""
         keep = np.full_like(self.exists, edges is None)
@@ -122,7 +120,6 @@ class EdgeGraph:
         require(inside, f"{what} must be finite numbers{bounds}, got {own.min():.3g} to {own.max():.3g}")
         return array
 
-    @checked
     def contributions(self, run: Rollout, t: int) -> Float[Tensor, "source episode pos d_model"]:
         """What every source writes in round ``t`` of ``run``, in the order of :attr:`sources`."""
         (t,) = select_rounds(t, run.n_rounds)

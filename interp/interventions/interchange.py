@@ -59,6 +59,7 @@ from interp.statistics import Interval, ratio_interval, resample_weights
 
 
 @dataclass(frozen=True)
+@checked
 class InterchangeResult(Found):
     """Interchange of one variable at some places: hits and effects on an outcome, "prediction" or "state".
 
@@ -91,17 +92,14 @@ class InterchangeResult(Found):
         """Accuracy over informative pairs; NaN when there is none."""
         return self.interval().estimate
 
-    @checked
     def interval(self, seed: int = 0) -> Interval:
         """Accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
         return ratio_interval((self.correct & self.informative).sum(1), self.informative.sum(1), seed=seed)
 
-    @checked
     def score(self, seed: int = 0) -> Interval:
         """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
         return ratio_interval(self._missed, self._asked, seed=seed).complement
 
-    @checked
     def slope(self, seed: int = 0) -> Interval:
         """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
         return ratio_interval(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed=seed)
@@ -321,7 +319,6 @@ class Claim:
     control: bool = False
 
     @classmethod
-    @checked
     def at(
         cls,
         variable: str,
@@ -334,7 +331,6 @@ class Claim:
         return cls(variable, tuple(Place(Site.parse(site, model)) for site in sites), outcome, control)
 
     @classmethod
-    @checked
     def carried(cls, model: Machine, variable: str, outcome: str = "prediction") -> tuple[Claim, ...]:
         """Claims that what a machine carries holds a variable: all of it, and each channel where there are several."""
         channels = [f"latent@{channel.name}" for channel in model.channels] if len(model.channels) > 1 else []

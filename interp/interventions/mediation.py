@@ -212,6 +212,7 @@ _ROUNDING = 100  # a total effect smaller than this counts as none; in units of 
 
 
 @dataclass(frozen=True)
+@checked
 class MediationResult(Found):
     """Shares of one effect, with their controls, by mediator, and last for "all": all of them at once.
 
@@ -237,12 +238,10 @@ class MediationResult(Found):
     reason: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
-    @checked
     def blocked(self, mediator: str = "all") -> Interval:
         """The share of the effect that is lost while the mediator is frozen, with its 95 % interval over episodes."""
         return self._share(self.lost, mediator)
 
-    @checked
     def carried(self, mediator: str = "all") -> Interval:
         """The share of the effect that the mediator brings about by itself, with its 95 % interval over episodes."""
         return self._share(self.brought, mediator)

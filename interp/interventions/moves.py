@@ -70,6 +70,7 @@ _HELD = 0.5  # a carried variable is decodable when the latents explain this sha
 
 
 @dataclass(frozen=True)
+@checked
 class Writer:
     """Reads some variables in the activation of one site, and moves each of them without the others.
 
@@ -89,7 +90,6 @@ class Writer:
     held: Tensor | None = None
 
     @classmethod
-    @checked
     def fit(
         cls,
         model: Machine,
@@ -136,7 +136,6 @@ class Writer:
         return cls(place, shapes, size, Decoder.fit(activation, decoded, ridge=ridge), held=held)
 
     @classmethod
-    @checked
     def of_state(
         cls,
         model: Machine,
@@ -160,7 +159,6 @@ class Writer:
         keys = decodable(run, values, made_of, site=place, rounds=rounds, ridge=ridge)
         return cls.fit(model, run, values, keys, place, rounds=rounds, ridge=ridge)
 
-    @checked
     def step(
         self, changes: Mapping[str, NDArray[np.float64]], shape: tuple[int, int]
     ) -> Float[Tensor, "episode round row width"]:
@@ -172,7 +170,6 @@ class Writer:
             return step
         return step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
 
-    @checked
     def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
         """The decoded variables, by key, each ``[*batch, ...]``."""
         shape = tuple(activation.shape)
@@ -194,7 +191,6 @@ class Writer:
         basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
         return basis[:, sizes > 1e-9 * sizes.max()], len(basis) if self.held is None else int(self.held.sum())
 
-    @checked
     def placebo(self, seed: int = 0) -> Writer:
         """The control: every move goes equally far, but along one random direction, orthogonal to all of its own."""
         basis, free = self._moved()

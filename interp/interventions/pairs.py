@@ -51,6 +51,7 @@ class Readout:
 
 
 @dataclass(frozen=True)
+@checked
 class Pair:
     """Clean and corrupted rollouts of one model, row by row, with the round to change and the round to read.
 
@@ -85,12 +86,10 @@ class Pair:
         """What the corrupted run gives where the pair is read."""
         return self.readout(self.corrupted)
 
-    @checked
     def readout(self, run: Rollout) -> Readout:
         """What ``run`` gives from :attr:`round` to :attr:`read`."""
         return Readout(run.predictions[:, self.round : self.read + 1], run.latents[:, self.read + 1])
 
-    @checked
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
         """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes."""
         wanted = self.clean.predictions[:, self.round : self.read + 1].shape

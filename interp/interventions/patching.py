@@ -49,6 +49,7 @@ _NO_GAP = 1e-12
 
 
 @dataclass(frozen=True)
+@checked
 class PatchingResult(Found):
     """Effects of patching each site on its own.
 
@@ -87,7 +88,6 @@ class PatchingResult(Found):
             )
         return self.effects.mean(-1) / self.gap
 
-    @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per site, the largest effect first: effect and fraction with 95 % intervals, p-value, choices."""
         parts = ("component", "layer", "head", "position")
@@ -109,7 +109,6 @@ class PatchingResult(Found):
         choices = {name: getattr(self, name) for name in ("metric", "direction", "round", "read", "propagate")}
         return by_size(frame.assign(**choices, n_episodes=self.values.shape[1]))
 
-    @checked
     def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
         """A heat map's table for one component: rows are layers (heads "L1H0", a loop's cycles "block[2]"), columns are
         positions, in order.
@@ -128,7 +127,6 @@ class PatchingResult(Found):
         table = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns]).unstack()
         return table.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))]
 
-    @checked
     def plot(self, component: str = "") -> Any:
         """A heat map of the effect of one component by layer and position; the one with the largest when not named."""
         from interp import figures  # matplotlib is heavy

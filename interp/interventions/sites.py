@@ -53,6 +53,7 @@ def component(name: str, model: Machine | None = None) -> Component:
 
 
 @dataclass(frozen=True)
+@checked
 class Site:
     """A place in a round: no head means all heads, and no position (a label of the layout) means all positions.
 
@@ -92,7 +93,6 @@ class Site:
         return f"{self.component}{where}" + ("" if self.position is None else f"@{self.position}")
 
     @classmethod
-    @checked
     def parse(cls, text: str, model: Machine | None = None) -> Site:
         """The site that a text names, in a machine or in any transformer."""
         match = _TEXT.fullmatch(text.strip())
@@ -104,7 +104,6 @@ class Site:
         return cls(match["component"], layer, head, match["position"], component(match["component"], model))
 
     @classmethod
-    @checked
     def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
         """The site at a hook point's name."""
         for kind in COMPONENTS.values():
@@ -118,14 +117,12 @@ class Site:
         """The name of its hook point."""
         return self.kind.hook.format(layer=self.layer)
 
-    @checked
     def labels(self, layout: RoundLayout) -> tuple[str, ...]:
         """The names of its places in a round: positions, or rows of what is carried."""
         if self.kind.labels or self.kind.axes != "latent":
             return self.kind.labels or layout.labels
         return tuple(layout.labels[i] for i in layout.latent_positions)
 
-    @checked
     def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
         """What it selects of the activation ``[batch, ...]``: an index for every axis between batch and vector."""
         position = self._places(self.labels(layout))
@@ -149,7 +146,6 @@ class Site:
             rows |= of
         return sorted(rows)
 
-    @checked
     def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
         """What it selects of an activation ``[batch, ...]``."""
         try:
@@ -270,6 +266,7 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
 
 
 @dataclass(frozen=True)
+@checked
 class Place:
     """A site, and the subspace of its activation that is interchanged.
 
@@ -290,7 +287,6 @@ class Place:
     elsewhere: Tensor | None = None
 
     @classmethod
-    @checked
     def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None, model: Machine | None = None) -> Place:
         """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not.
 
@@ -312,7 +308,6 @@ class Place:
     def __str__(self) -> str:
         return f"{self.site}" + ("" if self.basis is None else f" (rank {self.basis.shape[1]})")
 
-    @checked
     def placebo(self, width: int, seed: int, padding: int = 0) -> Place | None:
         """The control: the activation moves equally far, but in a random subspace orthogonal to the one interchanged.
 

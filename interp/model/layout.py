@@ -105,6 +105,7 @@ class EncodedRounds:
 
 
 @dataclass(frozen=True)
+@checked
 class RoundLayout:
     """What every layout says; a task's folder holds its own.
 
@@ -212,7 +213,6 @@ class RoundLayout:
         """Trailing axes of a prediction: 1 for a distribution ``[..., outcome]``, 0 for one probability or one mean."""
         return 0 if self.kind == "mean" else 1
 
-    @checked
     def prediction(self, probabilities: Float[Tensor, "*axes"]) -> Tensor:
         """What a model returns, from the probabilities ``[..., outcome]`` of this layout's outcomes.
 
@@ -220,7 +220,6 @@ class RoundLayout:
         """
         return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
-    @checked
     def distribution(self, prediction: Tensor) -> Tensor:
         """The probability of every outcome, ``[..., outcome]``, that a prediction says.
 
@@ -229,7 +228,6 @@ class RoundLayout:
         """
         return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 
-    @checked
     def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:
         """Index of the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``; a real number's mean."""
         if self.kind != "classes":
@@ -237,7 +235,6 @@ class RoundLayout:
         require(prediction.shape[-1:] != (0,), f"a prediction is [..., outcome], got shape {tuple(prediction.shape)}")
         return prediction.argmax(-1)
 
-    @checked
     def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Tensor:
         """How wrong predictions are, ``[...]``, by the truth, their last axes ``[...]``; for a task's ``losses``.
 
@@ -262,7 +259,6 @@ class RoundLayout:
         log_variance = told[..., 1]
         return (missed * (-log_variance).exp() + log_variance + math.log(2 * math.pi)) / 2
 
-    @checked
     def commit(self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]) -> Tensor:
         """Tokens ``[..., pos]`` with the model's own choice ``[...]`` where the round holds one."""
         position = self.choice_position
@@ -276,24 +272,20 @@ class RoundLayout:
         committed[..., position] = self.choice_token(choice)
         return committed
 
-    @checked
     def choice_token(self, choice: Tensor) -> Tensor:
         """The token that stands for a choice; needed by layouts that have a ``choice_label``."""
         raise InputError(f"a round of {self.task!r} holds no token for a choice of the model")
 
     # How the algorithm's state is spread over the latents. One latent that holds all of it changes none of these.
 
-    @checked
     def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
         """Arrange what a state readout gives per latent, ``[..., latent, k]``, as the algorithm's state."""
         return readout.squeeze(-2)
 
-    @checked
     def per_latent(self, state: Tensor) -> Tensor:
         """The inverse of :meth:`state`: what each latent holds of a state, ``[..., latent, k]``."""
         return state.unsqueeze(-2)
 
-    @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
         """The part of a state that an update to latent ``slots`` writes."""
         return state
@@ -345,7 +337,6 @@ class RoundLayout:
         except ValueError:
             raise unknown_name("position label", label, self.labels, limit=40) from None
 
-    @checked
     def positions(self, labels: str | Iterable[str]) -> tuple[int, ...]:
         """Positions of several labels; "all" means every position."""
         if isinstance(labels, str):

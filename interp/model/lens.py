@@ -50,6 +50,7 @@ def _stacked(name: str) -> Any:
     return property(stacked)
 
 
+@checked
 class LensSurface(HookedMachine):
     """What TransformerLens' tools ask of a model by HookedTransformer's names."""
 
@@ -92,18 +93,15 @@ class LensSurface(HookedMachine):
     set_use_split_qkv_input = _switch("use_split_qkv_input")
     set_use_hook_mlp_in = _switch("use_hook_mlp_in")
 
-    @checked
     def set_use_attn_in(self, flag: bool) -> None:
         """Refuse to switch on ``hook_attn_in``, which this model does not have."""
         if flag:
             raise InputError("hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
 
-    @checked
     def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
         """Layers that have ``submodule`` ("attn" or "mlp"), with their index."""
         return [(i, block) for i, block in enumerate(self.blocks) if getattr(block, submodule, None) is not None]
 
-    @checked
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
@@ -124,7 +122,6 @@ class LensSurface(HookedMachine):
         """``tokens`` as they are: rounds are encoded by the layout, not by a tokenizer."""
         return tokens
 
-    @checked
     def to_single_token(self, outcome: str | int) -> int:
         """Index of an outcome, such as "q1" or "a_2"."""
         if isinstance(outcome, int):
