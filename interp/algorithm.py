@@ -33,7 +33,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked, checked_fields, integer
+from interp.checks import array_of, checked_fields, integer
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.files import read_rows, read_tables
 from interp.kinds import shown
@@ -472,27 +472,27 @@ def _where(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> 
 
 
 def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:
-    """The values of variables, in causal order: set by ``do``, given, or computed."""
+    """The values of variables, in causal order: set by ``do``, given, or computed.
+
+    Whatever an equation raises is said with the sizes of what it reads.
+    """
     values: dict[str, NDArray[Any]] = {}
     for variable in variables:
         key, given = variable.key, state if variable.role == "state" else inputs
         if key in do:
             values[key] = np.asarray(do[key])
+        elif variable.equation is None:
+            values[key] = given[key]
         else:
-            values[key] = given[key] if variable.equation is None else _solved(variable, variable.equation, values)
+            try:
+                values[key] = np.asarray(variable.equation(values))
+            except InputError:
+                raise
+            except Exception as error:
+                read = ", ".join(f"{key} {np.shape(values[key])}" for key in variable.parents if key in values)
+                said = f"{type(error).__name__}: {error}; it reads {read or 'nothing'}"
+                raise InputError(f"the equation of {variable.key!r} raised {said}") from error
     return values
-
-
-def _solved(variable: Variable, equation: Equation, values: Values) -> NDArray[Any]:
-    """What the equation of a variable gives; whatever it raises is told with the sizes of what it reads."""
-    try:
-        return np.asarray(equation(values))
-    except InputError:
-        raise
-    except Exception as error:
-        read = ", ".join(f"{key} {np.shape(values[key])}" for key in variable.parents if key in values)
-        said = f"{type(error).__name__}: {error}"
-        raise InputError(f"the equation of {variable.key!r} raised {said}; it reads {read or 'nothing'}") from error
 
 
 @dataclass(frozen=True)

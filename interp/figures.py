@@ -225,7 +225,12 @@ def heatmaps(
     for axes, (title, frame), grid in zip(below, grids.items(), cells, strict=True):
         image = painted(axes, grid, Normalize(lowest, limit))
         axes.set_title(title, fontsize=9)
-        _ticks(axes, [str(name) for name in frame.index], columns)
+        for axis, labels in ((axes.xaxis, columns), (axes.yaxis, [str(name) for name in frame.index])):
+            places = range(0, len(labels), max(1, -(-len(labels) // 40)))  # thinned out where they are too many to read
+            axis.set_ticks(places, [labels[i] for i in places])
+        if max(map(len, columns)) * _CHARACTER > (WIDTH - 1.4) / len(columns) and len(columns) <= 40:
+            for tick in axes.get_xticklabels():
+                tick.set(rotation=45, ha="right", rotation_mode="anchor")
         axes.set(ylabel=ylabel)
         for (i, j), value in np.ndenumerate(grid) if grid.size <= 400 and grid.shape[1] <= 20 else ():
             if np.isfinite(value) and abs(value) >= 0.005 * limit:
@@ -267,17 +272,6 @@ def _fading(*hues: str) -> ListedColormap:
 
 
 SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
-
-
-def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """A tick per label, thinned out where there are too many to read."""
-    for axis, labels in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        step = max(1, -(-len(labels) // 40))
-        places = list(range(0, len(labels), step))
-        axis.set_ticks(places, [labels[i] for i in places])
-    if max(map(len, columns)) * _CHARACTER > (WIDTH - 1.4) / len(columns) and len(columns) <= 40:
-        for tick in axes.get_xticklabels():
-            tick.set(rotation=45, ha="right", rotation_mode="anchor")
 
 
 _CHARACTER = 0.085

@@ -26,7 +26,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -42,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 _LOCK_FILE = ".lock"
 _CLEARED: set[Path] = set()
 """Folders from which what killed processes left was removed: once a process."""
+_MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
 _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
@@ -178,15 +178,10 @@ def temporary_beside(path: Path) -> Path:
     """A new name beside ``path``, for what will be renamed to it; what killed processes left there is removed."""
     for found in path.parent.glob(".*~*") if path.parent not in _CLEARED else ():
         match = _TEMPORARY.match(found.name)
-        if match and match[1] == _machine() and not _alive(int(match[2])):
+        if match and match[1] == _MACHINE and not _alive(int(match[2])):
             shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(missing_ok=True)
     _CLEARED.add(path.parent)
-    return path.parent / f".{path.name}.~{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
-
-
-@cache
-def _machine() -> str:
-    return f"{zlib.crc32(platform.node().encode()):08x}"
+    return path.parent / f".{path.name}.~{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
 
 
 def _alive(process: int) -> bool:

@@ -15,6 +15,7 @@ import reprlib
 import types
 import typing
 from abc import ABCMeta
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
@@ -36,16 +37,12 @@ class _Numbers:
     """
 
 
-class _Names(dict[str, Any]):
-    """The names of a module; what it imports for type checkers alone stands for anything."""
-
-    def __missing__(self, name: str) -> Any:
-        return Any
-
-
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
-    """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything."""
-    names = _Names({**vars(builtins), **known, "ArrayLike": _Numbers})
+    """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything.
+
+    What a module imports for type checkers alone stands for anything, too.
+    """
+    names = defaultdict(lambda: Any, {**vars(builtins), **known, "ArrayLike": _Numbers})
     try:
         return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names, names)["it"]
     except (TypeError, AttributeError):

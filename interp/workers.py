@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from ipaddress import ip_address
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from interp.errors import InputError, require
@@ -185,17 +185,11 @@ def threads_for(machine: Any) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class _Redraw(Protocol):
-    """Changes what a bar shows; what is left out stays."""
-
-    def __call__(self, *, advance: int | None = None, completed: int | None = None, text: str | None = None) -> None:
-        """Go ``advance`` steps further, or to step ``completed``; ``text`` stands before the bar."""
-
-
 @contextmanager
-def display(text: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[_Redraw]:
+def display(text: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[Callable[..., None]]:
     """A bar from ``completed`` to ``total`` steps; call what it gives as the work goes on.
 
+    Its arguments are ``advance``, so many steps further, or ``completed``, and a ``text`` before the bar; all optional.
     Of several processes, all but the first give ``shown=False``.
     """
     from rich import progress as rich

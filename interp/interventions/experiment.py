@@ -347,24 +347,19 @@ def run(experiment: Experiment) -> Effects:
     (plain,) = experiment.read(Ran([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0)))
     named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()
     outcomes = tuple(map(str, named)) if len(named) == found.shape[-1] else tuple(map(str, range(found.shape[-1])))
-    counted = _counted(experiment)
-    if counted is not None:
-        found[:, ~counted] = torch.nan
-        plain[~counted] = torch.nan
-    return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen), counted)
-
-
-def _counted(x: Experiment) -> Bool[Tensor, "episode pair"] | None:
-    """Which episodes have both rounds, and the edited one in what is put there, too; None where all have."""
-    put = [edit.put for edits in x.edits.values() for edit in edits]
+    # Which episodes have both rounds, and the edited one in what is put there, too.
+    put = [edit.put for edits in experiment.edits.values() for edit in edits]
     fed = [one.fed if isinstance(one, Rollout) else one for one in put if isinstance(one, Rollout | EncodedRounds)]
-    none = torch.zeros_like(x.run.slots, dtype=torch.bool)
-    own, *others = (none if one.missing is None else one.missing for one in (x.run.fed, *fed))
+    none = torch.zeros_like(base.slots, dtype=torch.bool)
+    own, *others = (none if one.missing is None else one.missing for one in (base.fed, *fed))
     edited = torch.stack([own, *others]).any(0)
-    counted = ~torch.stack([edited[:, t] | own[:, u] for t, u in x.pairs], 1)
-    for (t, u), some in zip(x.pairs, counted.any(0).tolist(), strict=True):
+    counted = ~torch.stack([edited[:, t] | own[:, u] for t, u in experiment.pairs], 1)
+    for (t, u), some in zip(experiment.pairs, counted.any(0).tolist(), strict=True):
         require(some, f"no episode has both round {t}, which is edited, and round {u}, which is read; choose others")
-    return None if bool(counted.all()) else counted
+    found[:, ~counted] = torch.nan
+    plain[~counted] = torch.nan
+    counts = None if bool(counted.all()) else counted
+    return Effects(tuple(experiment.edits), experiment.pairs, outcomes, found, plain, tuple(seen), counts)
 
 
 def batches(experiment: Experiment) -> Iterator[Ran]:

@@ -285,21 +285,14 @@ def interchange(
     runs = paired_runs(model, base, source, "interchange")
     at = select_rounds(rounds, runs[0].n_rounds)
     before, theirs = (of_rounds(algorithm, run.episodes, at) for run in runs)
-    wanted = algorithm.interchange(before, theirs, *_element(variable))
+    key, bracket, inside = variable.partition("[")
+    numbers = inside.removesuffix("]").split(",") if bracket else []
+    good = inside.endswith("]") == bool(bracket) and all(number.strip().isdigit() for number in numbers)
+    require(good, f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1]")
+    wanted = algorithm.interchange(before, theirs, key, tuple(map(int, numbers)) or None)
     edits = {variable: [Edit(place, runs[1]) for place in resolve_places(sites, model, runs[0])]}
     settings = {"commit": runs[0].commit, "tolerance": _EXACT}
     return graded(model, runs[0], edits, at, outcome, algorithm, (before, wanted), **settings)
-
-
-def _element(variable: str) -> tuple[str, tuple[int, ...] | None]:
-    """A variable's key, and the element of it that a text names: "votes[0]", "q_table[0, 1]"."""
-    key, bracket, inside = variable.partition("[")
-    if not bracket:
-        return key, None
-    numbers = inside.removesuffix("]").split(",")
-    good = inside.endswith("]") and all(number.strip().isdigit() for number in numbers)
-    require(good, f"{variable!r} is neither a variable nor an element of one; write it as votes[0] or table[0, 1]")
-    return key, tuple(int(number) for number in numbers)
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,15 @@ def steer(
     refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * carried * model.layout.n_positions)
     base = run_of(model, episodes, "steering")
     (t,) = select_rounds(round, base.n_rounds)
-    read, values = _outcomes(of, model, base.episodes), algorithm.run(base.episodes)
+    numbers, n = array_of("of", of), base.layout.n_outputs
+    require(
+        numbers.dtype.kind in "iu"
+        and numbers.shape in ((), (base.n_episodes,))
+        and bool(((numbers >= 0) & (numbers < n)).all()),
+        f"of must be the number of an outcome from 0 to {n - 1}, for all or one for each of the {base.n_episodes} "
+        f"episodes, got {shown(of)}",
+    )
+    read, values = np.broadcast_to(numbers.astype(np.int64), (base.n_episodes,)), algorithm.run(base.episodes)
     shape = values[memory].shape[2:]
     require(
         np.shape(change) == shape,
@@ -245,15 +253,3 @@ def steer(
         random=random,
         max_error=float(off.max()),
     )
-
-
-def _outcomes(outcome: int | ArrayLike, model: Machine, episodes: Episodes) -> NDArray[np.int64]:
-    """The number of the outcome of every episode, Int[episode]."""
-    numbers, n = array_of("of", outcome), model.layout.fit(episodes).n_outputs
-    fit = numbers.dtype.kind in "iu" and numbers.shape in ((), (len(episodes),))
-    require(
-        fit and bool(((numbers >= 0) & (numbers < n)).all()),
-        f"of must be the number of an outcome from 0 to {n - 1}, for all or one for each of the {len(episodes)} "
-        f"episodes, got {shown(outcome)}",
-    )
-    return np.broadcast_to(numbers.astype(np.int64), (len(episodes),))

@@ -188,6 +188,11 @@ class _Tap(nn.Module):
 class AdaptedMachine(HookedMachine):
     """A module as a machine; :func:`adapt` makes one."""
 
+    start: Callable[[Any], _Tree] | None
+    reader: Callable[[dict[str, Tensor]], Tensor] | None
+    reset: Callable[[Any], None] | None
+    algorithm: Algorithm | None
+
     def __init__(
         self,
         module: nn.Module,
@@ -195,23 +200,20 @@ class AdaptedMachine(HookedMachine):
         step: _Step,
         channels: Sequence[Channel],
         points: Mapping[str, Point],
-        *,
-        initial: Callable[[Any], _Tree] | None,
-        read: Callable[[dict[str, Tensor]], Tensor] | None,
-        reset: Callable[[Any], None] | None,
         output: str,
-        name: str,
-        origin: Mapping[str, Any],
     ) -> None:
         super().__init__()
-        self.module, self.layout, self.one_step, self.start, self.reader = module, layout, step, initial, read
-        self.reset, self.output, self.name, self.origin = reset, output, name, dict(origin)
-        self.algorithm: Algorithm | None = None
+        self.module, self.layout, self.one_step, self.output = module, layout, step, output
         # What grows is carried with how far it is written.
         self.lengths = {f"{channel.name}_length": channel for channel in channels if channel.grows}
         self.channels = (*channels, *(Channel(name, (1,)) for name in self.lengths))
         self.hook_latents = HookPoint()
-        self.points = _components(self.channels, points)
+        labels = tuple(label for channel in self.channels for label in channel.labels)
+        self.points = {_LATENT: Component(_LATENT, "hook_latents", "latent", "carried state", labels=labels)}
+        for key, point in points.items():
+            hook, several = f"points.{key}" + (".{layer}" if point.times > 1 else ""), point.times * (point.times > 1)
+            name = point.name or key.replace("_", " ")
+            self.points[key] = Component(key, hook, point.axes, name, several, labels=point.labels)
         self.taps = {key: _Tap(point) for key, point in points.items()}
         self.tapped = nn.ModuleList(self.taps.values())
         asked = {point.module.rpartition(".")[0] for point in points.values()}
@@ -470,10 +472,9 @@ def adapt(
             raise unknown_name("submodule", point.module, filter(None, known), limit=40)
         scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)
         require(not scripted, f"{point.module!r} is scripted, and calls no hooks: adapt the module that was scripted")
-    functions: dict[str, Any] = {"initial": initial, "read": read, "reset": reset}
-    about: dict[str, Any] = {"output": output, "name": name or type(module).__name__, "origin": origin or {}}
-    machine = AdaptedMachine(module, layout, step, channels, where, **functions, **about)
-    machine.algorithm, machine.training = algorithm, False
+    machine = AdaptedMachine(module, layout, step, channels, where, output)
+    machine.start, machine.reader, machine.reset, machine.algorithm = initial, read, reset, algorithm
+    machine.name, machine.origin, machine.training = name or type(module).__name__, dict(origin or {}), False
     require(machine.device.type != "meta", f"{machine.name!r} is on the device 'meta', where no numbers are; take cpu")
     refuse_beyond_machine(f"what {machine.name!r} carries", 4.0 * sum(prod(channel.shape) for channel in channels))
     if check:
@@ -513,17 +514,6 @@ def _grown(channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None) 
     cache = cache.clone()
     cache[torch.arange(len(cache), device=cache.device).unsqueeze(1), at] = new.to(cache.dtype)
     return cache, at[:, -1] + 1
-
-
-def _components(channels: Sequence[Channel], points: Mapping[str, Point]) -> dict[str, Component]:
-    labels = tuple(label for channel in channels for label in channel.labels)
-    found = {_LATENT: Component(_LATENT, "hook_latents", "latent", "carried state", labels=labels)}
-    for key, point in points.items():
-        several = point.times > 1
-        hook = f"points.{key}" + (".{layer}" if several else "")
-        name = point.name or key.replace("_", " ")
-        found[key] = Component(key, hook, point.axes, name, point.times * several, labels=point.labels)
-    return found
 
 
 class _Open(nn.Module):

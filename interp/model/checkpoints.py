@@ -185,7 +185,13 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
         refuse_above(f"{str(weights)!r}", weights.stat().st_size, max_gb)
         with reading(weights):
             tensors = load_file(weights)
-        return _made_again(said, tensors, str(folder))
+        missing = [name for name in _SAID if name not in said]
+        require(not missing, f"{str(folder)!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again")
+        layout_from_dict(said["layout"])  # which refuses a task that is not registered
+        machine = _copy_of(said, tensors, f"{str(folder)!r}:")
+        whose, advice = f"the builder {said['builder']!r} has", "register the builder that it was saved with"
+        _require_same(machine, said["predicts"], str(folder), whose, advice)
+        return machine
     with reading(folder / "config.json"):
         config = LatentTransformerConfig.from_dict(said)
     with reading(weights):
@@ -243,17 +249,6 @@ def _said(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
         f"{origin['arguments']}, which makes another machine; take it from interp.load and train or fill that",
     )
     return {**said, "predicts": _predicted(again)}
-
-
-def _made_again(said: dict[str, Any], tensors: dict[str, torch.Tensor], folder: str) -> Machine:
-    """The machine of a checkpoint; refused where its builder makes another one now."""
-    missing = [name for name in _SAID if name not in said]
-    require(not missing, f"{folder!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again")
-    layout_from_dict(said["layout"])  # which refuses a task that is not registered
-    machine = _copy_of(said, tensors, f"{folder!r}:")
-    whose, advice = f"the builder {said['builder']!r} has", "register the builder that it was saved with"
-    _require_same(machine, said["predicts"], folder, whose, advice)
-    return machine
 
 
 def _require_same(machine: Machine, then: dict[str, Any] | None, folder: str, whose: str, advice: str) -> None:

@@ -471,19 +471,16 @@ def _check_episodes(task: Task, episodes: Any, n_rounds: int) -> None:
 
 def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
     _require(isinstance(rounds, EncodedRounds), f"layout.encode gives {type(rounds).__name__}, no EncodedRounds")
-    shapes = {"tokens": (_N_DRAWN, n_rounds, layout.n_positions), "slots": (_N_DRAWN, n_rounds)}
-    shapes["values"] = shapes["tokens"]
-    for name, shape in shapes.items():
+    each, positions = (_N_DRAWN, n_rounds), (layout.n_positions,)
+    below = {"tokens": len(layout.vocabulary), "slots": layout.n_latents}
+    for name, shape in {"tokens": each + positions, "slots": each, "values": each + positions}.items():
         tensor = getattr(rounds, name)
         fits = isinstance(tensor, torch.Tensor) and tuple(tensor.shape) == shape
         _require(fits, f"encoded {name} must be of shape {shape}, got {shown(tensor)}")
         _require(tensor.is_floating_point() == (name == "values"), f"encoded {name} are of {tensor.dtype}")
-    for name, tensor, below in (
-        ("tokens", rounds.tokens, len(layout.vocabulary)),
-        ("slots", rounds.slots, layout.n_latents),
-    ):
-        low, high = int(tensor.min()), int(tensor.max())
-        _require(low >= 0 and high < below, f"encoded {name} are {low} to {high}, which must be 0 to {below - 1}")
+        if name in below:
+            low, high, most = int(tensor.min()), int(tensor.max()), below[name] - 1
+            _require(low >= 0 and high <= most, f"encoded {name} are {low} to {high}, which must be 0 to {most}")
     at = _tried("latent_positions", lambda: list(layout.latent_positions))
     whole = all(isinstance(one, int | np.integer) and 0 <= one < layout.n_positions for one in at)
     _require(whole, f"latent_positions must be 0 to {layout.n_positions - 1}, got {shown(layout.latent_positions)}")
@@ -533,44 +530,29 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int
             _require(proper, f"{said}{found.max():.4g}, and add up to {sums.min():.4g} to {sums.max():.4g}")
 
 
-class _Declared(Mapping[str, Any]):
+class _Declared(dict[str, Any]):
     """The values that an equation said it reads; any other is refused."""
 
-    def __init__(self, values: Mapping[str, Any], reader: str, parents: tuple[str, ...]) -> None:
-        self._values, self._reader, self._parents = values, reader, parents
+    reader: str
 
-    def __getitem__(self, key: str) -> Any:
-        _require(
-            key in self._parents,
-            f"the equation of {self._reader!r} reads {key!r}, which is none of its parents "
-            f"({', '.join(self._parents) or 'none'})",
-        )
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parents)
-
-    def __len__(self) -> int:
-        return len(self._parents)
+    def __missing__(self, key: str) -> Any:
+        parents = ", ".join(self) or "none"
+        _require(False, f"the equation of {self.reader!r} reads {key!r}, which is none of its parents ({parents})")
 
 
 def _check_algorithm(algorithm: Algorithm, episodes: Any) -> None:
     """Whether an algorithm's inputs, state and equations are those that it declares."""
     what, n_rounds = f"algorithm {algorithm.key!r}:", episodes.n_rounds
     inputs, state = algorithm.read(episodes), algorithm.initial(episodes)
-    for variable in algorithm.variables:
-        given = {"input": inputs, "state": state}.get(variable.role)
-        _require(given is None or variable.key in given, f"{what} nothing gives {variable.role} {variable.key!r}")
-        if variable.role == "input":
-            shape = np.shape(inputs[variable.key])[:2]
-            wanted = (_N_DRAWN, n_rounds)
-            _require(shape == wanted, f"{what} input {variable.key!r} must be [episode, round, ...], got {shape}")
+    for key in algorithm.state:
+        _require(key in state, f"{what} nothing gives state {key!r}")
     sizes = {key: np.shape(state[key]) for key in algorithm.state}
     for t in range(n_rounds):
         values: dict[str, Any] = {}
         for variable in algorithm.variables:
             if variable.equation is not None:
-                seen = _Declared(values, variable.key, variable.parents)
+                seen = _Declared({key: values[key] for key in variable.parents})
+                seen.reader = variable.key
                 values[variable.key] = np.asarray(variable.equation(seen))
             else:
                 key = variable.key

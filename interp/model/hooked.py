@@ -12,6 +12,7 @@ import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, Self
 
@@ -275,14 +276,11 @@ class FiringCounter:
     def __init__(self, hooks: Hooks) -> None:
         self.fired = [0] * len(hooks)
         self.names = [name for name, _ in hooks]
-        self.hooks = [(name, self._counting(i, function)) for i, (name, function) in enumerate(hooks)]
+        self.hooks = [(name, partial(self._counted, i, function)) for i, (name, function) in enumerate(hooks)]
 
-    def _counting(self, i: int, function: HookFunction) -> HookFunction:
-        def counted(activation: Tensor, hook: Any) -> Tensor | None:
-            self.fired[i] += 1
-            return function(activation, hook)
-
-        return counted
+    def _counted(self, i: int, function: HookFunction, activation: Tensor, hook: Any) -> Tensor | None:
+        self.fired[i] += 1
+        return function(activation, hook)
 
     def check(self) -> None:
         """Refuse hooks that have not fired, by their names."""

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from interp.errors import InputError
-from interp.files import _machine, locked
+from interp.files import _MACHINE, locked
 from interp.training import trainer
 from interp.training.config import TrainingConfig, override, read_toml
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
@@ -123,7 +123,7 @@ def test_a_run_killed_before_its_first_state_leaves_no_metrics_twice(tmp_path):
 def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    stale, alive = (tmp_path / f".x.csv.~{_machine()}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid()))
+    stale, alive = (tmp_path / f".x.csv.~{_MACHINE}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid()))
     for path in (stale, alive):
         path.write_bytes(b"half")
     write = f"from interp.files import write_text; write_text({str(tmp_path / 'y')!r}, '')"
