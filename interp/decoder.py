@@ -35,7 +35,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -163,22 +162,19 @@ class Decoder:
             held.shape[: len(sample)] == sample,
             f"states must have the leading axes of the latents, {tuple(sample)}, got shape {tuple(held.shape)}",
         )
-        parts = [(latents, held)]
-        if per_latent:
-            require(
-                len(shape) > 1 and shape[0] == latents.shape[-2],
-                f"decoding per latent needs [..., latent, k] with {latents.shape[-2]} latents, got {tuple(held.shape)}",
-            )
-            parts = [(latents[..., i : i + 1, :], held.select(len(sample), i)) for i in range(shape[0])]
-        maps = [Affine.fit(_flat(x).flatten(0, -2), y.reshape(sample.numel(), -1), ridge) for x, y in parts]
-        return cls(tuple(maps), tuple(shape))
+        require(
+            not per_latent or (len(shape) > 1 and shape[0] == latents.shape[-2]),
+            f"decoding per latent needs [..., latent, k] with {latents.shape[-2]} latents, got {tuple(held.shape)}",
+        )
+        n_maps = shape[0] if per_latent else 1
+        x, y = (part.reshape(sample.numel(), n_maps, -1) for part in (latents.double(), held))
+        return cls(tuple(Affine.fit(x[:, i], y[:, i], ridge) for i in range(n_maps)), tuple(shape))
 
     def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, ...]:
         """The state that ``latents`` hold."""
-        if len(self.maps) == 1:
-            return self.maps[0](_flat(latents)).reshape(*latents.shape[:-2], *self.shape)
-        parts = [read(_flat(latents[..., i : i + 1, :])) for i, read in enumerate(self.maps)]
-        return torch.stack(parts, -2).unflatten(-1, self.shape[1:])
+        parts = latents.double().flatten(-2).unflatten(-1, (len(self.maps), -1)).unbind(-2)
+        decoded = torch.stack([read(part) for read, part in zip(self.maps, parts, strict=True)], -2)
+        return decoded.reshape(*latents.shape[:-2], *self.shape)
 
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, ...]
@@ -196,13 +192,11 @@ class Decoder:
             tuple(change.shape[change.ndim - len(self.shape) :]) == self.shape,
             f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}",
         )
-        asked = change.to(self.maps[0].slopes)
-        if len(self.maps) == 1:
-            step = (asked.flatten(-len(self.shape)) if self.shape else asked.unsqueeze(-1)) @ self.maps[0].steps
-            return latents + step.unflatten(-1, latents.shape[-2:]).to(latents)
-        parts = asked.flatten(-len(self.shape) + 1)
-        steps = [parts[..., i, :] @ read.steps for i, read in enumerate(self.maps)]
-        return latents + torch.stack(steps, -2).to(latents)
+        lead = change.shape[: change.ndim - len(self.shape)]
+        slopes = self.maps[0].slopes
+        parts = change.to(slopes).reshape(*lead, len(self.maps), slopes.shape[1]).unbind(-2)
+        steps = torch.stack([part @ read.steps for read, part in zip(self.maps, parts, strict=True)], -2)
+        return latents + steps.reshape(*lead, *latents.shape[-2:]).to(latents)
 
 
 def cross_fitted(
@@ -227,7 +221,3 @@ def cross_fitted(
         decoder = Decoder.fit(latents[fold != k], held[fold != k], ridge=ridge, per_latent=per_latent)
         decoded[fold == k] = decoder(latents[fold == k]).to(decoded)
     return decoded
-
-
-def _flat(latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "... feature"]:
-    return rearrange(latents.double(), "... latent d -> ... (latent d)")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from interp.errors import unknown_name
+from interp.errors import require_known
 from interp.statistics import Interval
 
 if TYPE_CHECKING:
@@ -164,8 +164,7 @@ class Scores(Tabled):
         """One number."""
         named = {"/".join(map(str, known)): value for known, value in self.numbers.items()}
         asked = "/".join(map(str, key))
-        if asked not in named:
-            raise unknown_name("result", asked, named, limit=20)
+        require_known("result", asked, named, limit=20)
         return named[asked]
 
     def _told(self) -> Iterator[str]:

@@ -308,8 +308,7 @@ def intervals(
         axes.axvline(value, **REFERENCE)
         axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8.5)
     axes.set_yticks(places, frame["name"].astype(str).tolist())
-    for label, row in zip(axes.get_yticklabels(), frame.to_dict("records"), strict=True):
-        control = bool(row.get("control"))
+    for label, control in zip(axes.get_yticklabels(), frame.get("control", [False] * len(frame)), strict=True):
         label.set(fontweight="normal" if control else "bold", fontsize=8.5 if control else 9.5)
     axes.set(xlabel=xlabel, ylim=(-0.6, len(frame) - 0.4))
     axes.margins(x=0.08)

@@ -83,16 +83,12 @@ def _is_clear(bound: float, control: float, side: Side = "above", is_share: bool
     >>> _is_clear(0.01, 0.2, side="below"), _is_clear(2.0, 1.0, is_share=False), _is_clear(0.0, 0.0, is_share=False)
     (True, False, False)
     """
-    mine, its = _odds(bound, is_share), _odds(control, is_share)
+    mine, its = max(bound, 0.0), max(control, 0.0)
+    if is_share:
+        shares = (min(max(x, _ROUNDING), 1 - _ROUNDING) for x in (bound, control))
+        mine, its = (share / (1 - share) for share in shares)
     near, far = (its, mine) if side == "above" else (mine, its)
     return far > near and far >= _CLEAR * near
-
-
-def _odds(value: float, is_share: bool) -> float:
-    if not is_share:
-        return max(value, 0.0)
-    share = min(max(value, _ROUNDING), 1 - _ROUNDING)
-    return share / (1 - share)
 
 
 @dataclass(frozen=True)
@@ -159,27 +155,22 @@ class Measure:
 
     @property
     def _judged(self) -> tuple[Word, str]:
-        word, reason = self._placed
-        if word == "yes" and (doubt := self._doubt):
-            word, reason = "undecided", doubt
+        low, high = self.number.low, self.number.high
+        refuted = self.threshold if self.refuted is None else self.refuted
+        word: Word = "undecided"
+        reason = SPANS
+        if self.lacking:
+            word, reason = "not applicable", self.lacking
+        elif isnan(low) or isnan(high):
+            reason = NOTHING
+        elif low >= self.threshold if self.side == "above" else high <= self.threshold:
+            reason = self._doubt
+            word = "undecided" if reason else "yes"
+        elif high < refuted if self.side == "above" else low > refuted:
+            word, reason = "no", ""
         if word in self.unless:
             word, reason = "undecided", self.unless[word]
         return word, reason if word != "no" or self.by_design else _BY_DESIGN
-
-    @property
-    def _placed(self) -> tuple[Word, str]:
-        """On which side of the threshold the interval lies, whatever the controls say."""
-        low, high = self.number.low, self.number.high
-        refuted = self.threshold if self.refuted is None else self.refuted
-        if self.lacking:
-            return "not applicable", self.lacking
-        if isnan(low) or isnan(high):
-            return "undecided", NOTHING
-        if low >= self.threshold if self.side == "above" else high <= self.threshold:
-            return "yes", ""
-        if high < refuted if self.side == "above" else low > refuted:
-            return "no", ""
-        return "undecided", SPANS
 
     @property
     def _doubt(self) -> str:

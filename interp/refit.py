@@ -60,7 +60,6 @@ from numpy import ndarray as Array
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from interp.checks import checked
 from interp.errors import require
 from interp.statistics import Interval
 
@@ -105,7 +104,6 @@ def _inflation(n_episodes: int, n_folds: int, level: float = 0.95, n_effective: 
     return quantile * sqrt(1 + n_folds / (n_folds - 1)) * m / (m - 1)
 
 
-@checked
 def effective(references: ArrayLike) -> float:
     """Over how many episodes a total is spread: ``(sum R)^2 / sum R^2``, 2 at least; n where all have the same.
 
@@ -117,7 +115,6 @@ def effective(references: ArrayLike) -> float:
     return max(float(share.sum() ** 2 / (share @ share)), _FEWEST)
 
 
-@checked
 def leans_low(
     values: Float[Array, "episode round k"], n_features: int, mask: Bool[Array, "episode round k"] | None = None
 ) -> bool:
@@ -144,7 +141,6 @@ def leans_low(
     )
 
 
-@checked
 def totals(
     values: Float[Array, "episode round k"],
     mask: Bool[Array, "episode round k"] | None = None,

@@ -63,7 +63,6 @@ NO_NUMBER = Interval(float("nan"), float("nan"), float("nan"))
 """Of what was not asked, or has no number."""
 
 
-@checked
 def exact_share(hits: ArrayLike) -> Interval:
     """The share of independent ``hits [one]`` with its exact 95 % interval (Clopper and Pearson); NaN of none.
 

@@ -33,7 +33,7 @@ from torch import Tensor
 from interp.algorithm import Episodes
 from interp.audit.trial import QUICK, THRESHOLDS, Array, Trial, claimed
 from interp.checks import checked, integer
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.sites import Place, carried_mask
 from interp.machine import Machine
@@ -347,8 +347,7 @@ def fixed_points(
     (at,) = select_rounds(trial.shape[1] // 2 if round is None else round, trial.shape[1])
     require(0 <= episode < trial.shape[0], f"episode is 0 to {trial.shape[0] - 1}, got {episode}")
     live = carried_mask(model).flatten()
-    if trial.grows:
-        raise InputError(f"{model.name!r} has no fixed points: its channel {trial.grows!r} grows with every round")
+    require(not trial.grows, f"{model.name!r} has no fixed points: its channel {trial.grows!r} grows with every round")
     n = int(live.sum())
     require(n <= _WIDEST_SOLVED, f"fixed points take states of up to {_WIDEST_SOLVED} numbers, got {n}")
     unit = orbit(trial).unit

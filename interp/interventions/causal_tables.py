@@ -186,12 +186,8 @@ def interchange_table(
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
     tested = _named(task, "claims", Claim.of(model)) if claims is None else claims
-    return carriers(model, episodes, other, algorithm, tested, rounds=_recent(t), decode=decode, seed=seed)
-
-
-def _recent(t: int) -> slice:
-    """The rounds at which pairs are made: ``t`` and the four before it."""
-    return slice(max(t - 4, 0), t + 1)
+    recent = slice(max(t - 4, 0), t + 1)
+    return carriers(model, episodes, other, algorithm, tested, rounds=recent, decode=decode, seed=seed)
 
 
 def alignment_table(
@@ -203,9 +199,10 @@ def alignment_table(
     task = catalog.of(model)
     algorithm, runs = task.explains(model), paired_runs(model, episodes, other, "interchange")
     search, frames = Search(seed=seed, steps=_STEPS, restarts=1, smooth=smooth), []
+    recent = slice(max(t - 4, 0), t + 1)
     for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
         try:
-            frames.append(align(model, *runs, algorithm, variable, site, rounds=_recent(t), search=search).to_frame())
+            frames.append(align(model, *runs, algorithm, variable, site, rounds=recent, search=search).to_frame())
         except AlignmentError as refusal:
             row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
             frames.append(pd.DataFrame([row]))

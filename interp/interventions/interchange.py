@@ -373,7 +373,6 @@ def carriers(
     return pd.concat(rows, ignore_index=True)
 
 
-@checked
 def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
     """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``.
 

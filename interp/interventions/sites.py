@@ -188,7 +188,6 @@ def sites(
     return every
 
 
-@checked
 def chosen(model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None) -> list[Site]:
     """Sites as users give them: sites, their texts, and names of components, or those that are :func:`swept`.
 
@@ -232,7 +231,6 @@ def _places(site: Site, layout: RoundLayout, positions: str | Iterable[str] | No
     return [labels[i] for i in layout.positions(positions)]
 
 
-@checked
 def check(site: Site, model: Machine, layout: RoundLayout) -> None:
     """Raise unless ``site`` exists in ``model`` for rounds of ``layout``."""
     kind = component(site.component, model)
@@ -253,7 +251,6 @@ def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
     return replace(parsed, kind=component(parsed.component, model))
 
 
-@checked
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """A copy of ``activation`` with ``new`` at the site."""
     changed = activation.clone()

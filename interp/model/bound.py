@@ -37,7 +37,7 @@ from transformer_lens import ActivationCache
 
 from interp.checks import checked
 from interp.errors import require
-from interp.model.config import RuntimeConfig
+from interp.model.components import RuntimeConfig
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds
 from interp.model.transformer import HookedLatentTransformer

@@ -26,7 +26,7 @@ from torch import Tensor
 from interp import catalog
 from interp.algorithm import NEXT, Algorithm, Episodes
 from interp.checks import array_of, checked, unique
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.kinds import shown
 from interp.machine import Machine, Stepped
 from interp.model.hooked import plainly, written
@@ -354,8 +354,7 @@ def check_machine(
         cheap: leave out what takes a copy of the machine, or time in proportion to its weights.
     """
     for key in only or ():
-        if key not in MACHINE_CHECKS:
-            raise unknown_name("check of a machine", key, MACHINE_CHECKS, limit=20)
+        require_known("check of a machine", key, MACHINE_CHECKS, limit=20)
     if episodes is None:
         task = catalog.of(machine)
         try:

@@ -10,16 +10,33 @@ head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
+from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
 
-from interp.model.config import LatentTransformerConfig, RuntimeConfig
+from interp.model.config import LatentTransformerConfig
 
 _CPU_LANES = 16
 """Float32 numbers in the widest vector register of a CPU."""
+
+
+@dataclass
+class RuntimeConfig(TransformerLensConfig):
+    """What TransformerLens reads from ``model.cfg``: the sizes, and the flags that switch costly hooks on."""
+
+    device: Any = None  # of torch
+    d_vocab_out: int = 0
+    use_hook_mlp_in: bool = False
+    use_attn_in: bool = False
+    use_absent_mlp: bool = False
+    parallel_attn_mlp: bool = False
+    model_name: str = "latent-context"
 
 
 class _LayerNormPre(nn.Module):

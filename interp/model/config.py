@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from interp.checks import check_fields, checked, refuse_above
-from interp.errors import InputError, require, require_known
+from interp.checks import check_fields, refuse_above
+from interp.errors import require, require_known
 from interp.model.layout import RoundLayout, layout_from_dict
-
-if TYPE_CHECKING:
-    import torch
 
 AttentionRule = Literal["softmax", "hard", "linear"]
 LatentUpdate = Literal["add", "replace"]
@@ -124,21 +121,19 @@ class LatentTransformerConfig:
         """What attention scores are divided by."""
         return self.d_head**0.5 if self.attn_scale is None else self.attn_scale
 
-    @property
-    def n_bytes(self) -> int:
-        """Memory of the weights in float32, and of the ids of the positions of every length."""
+    def require_room(self, max_gb: float) -> None:
+        """Refuse a model that would take more than ``max_gb`` times 1e9 bytes.
+
+        It takes the weights in float32, and the ids of the positions of every length.
+        """
         d, heads, layers = self.d_model, self.n_heads, self.n_layers
         attention = heads * self.d_head * (4 * d + 3) + d
         mlp = 2 * d * self.d_mlp + self.d_mlp + d if self.d_mlp else 0
         tables = 2 * self.d_vocab + self.n_ctx + self.layout.max_layout.n_latents + self.d_vocab_out
         tables += d if self.write_map else 0
-        return 4 * (layers * (attention + mlp) + tables * d) + 8 * (self.n_ctx + 1) * self.n_ctx
-
-    @checked
-    def require_room(self, max_gb: float) -> None:
-        """Refuse a model whose weights would take more than ``max_gb`` times 1e9 bytes."""
-        sizes = f"d_model {self.d_model}, {self.n_layers} layers, {self.n_heads} heads, d_mlp {self.d_mlp}"
-        refuse_above(f"the model {self.name!r} ({sizes}, rounds of {self.n_ctx} positions)", self.n_bytes, max_gb)
+        n_bytes = 4 * (layers * (attention + mlp) + tables * d) + 8 * (self.n_ctx + 1) * self.n_ctx
+        sizes = f"d_model {d}, {layers} layers, {heads} heads, d_mlp {self.d_mlp}"
+        refuse_above(f"the model {self.name!r} ({sizes}, rounds of {self.n_ctx} positions)", n_bytes, max_gb)
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON values."""
@@ -153,40 +148,8 @@ class LatentTransformerConfig:
         for name in data:
             require_known("configuration field", name, known, limit=40)
         missing = {"layout", "d_model", "n_layers", "n_heads", "d_head"} - data.keys()
-        if missing:
-            raise InputError(f"the configuration lacks {', '.join(sorted(missing))}")
+        require(not missing, f"the configuration lacks {', '.join(sorted(missing))}")
         tables = {name: tuple(map(tuple, data.get(name, ()))) for name in ("attention_rules", "head_names")}
         if data.get("value_range") is not None:
             tables["value_range"] = tuple(data["value_range"])
         return cls(**{**data, **tables, "layout": layout_from_dict(data["layout"])})
-
-
-@dataclass
-class RuntimeConfig:
-    """What TransformerLens reads from ``model.cfg``: the sizes, and the flags that switch costly hooks on."""
-
-    n_layers: int
-    n_heads: int
-    d_model: int
-    d_head: int
-    d_mlp: int
-    n_ctx: int
-    d_vocab: int
-    d_vocab_out: int
-    act_fn: str
-    attn_only: bool
-    normalization_type: str | None
-    device: torch.device
-    dtype: torch.dtype
-    eps: float = 1e-5
-    use_attn_result: bool = False
-    use_split_qkv_input: bool = False
-    use_hook_mlp_in: bool = False
-    use_attn_in: bool = False
-    use_absent_mlp: bool = False
-    n_key_value_heads: int | None = None
-    gated_mlp: bool = False
-    parallel_attn_mlp: bool = False
-    final_rms: bool = False
-    positional_embedding_type: str = "standard"
-    model_name: str = "latent-context"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
 from interp.display import described
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.kinds import NO, fitted, shown
 from interp.machine import Channel, Component, Stepped
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -69,8 +69,7 @@ class HookedMachine(HookedRootModule):
     def prepare(self, fed: EncodedRounds) -> EncodedRounds:
         """The rounds on the machine's device, their numbers in its dtype, which must be one of real numbers."""
         device, dtype = self.device, self.dtype
-        if dtype not in REAL:
-            raise InputError(f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
+        require(dtype in REAL, f"the weights of {self.name!r} are of {dtype}; {AS_REAL}")
         return fed.each(lambda part: part.to(device, dtype if part.is_floating_point() else part.dtype))
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
@@ -78,15 +77,13 @@ class HookedMachine(HookedRootModule):
         if names is None or callable(names):
             keep = names or (lambda name: True)
             selected = [name for name in self.hook_dict if self._fires(name) and keep(name)]
-            if not selected:
-                raise InputError("the hook filter selects none of the model's hook points; see model.hook_dict")
+            require(bool(selected), "the hook filter selects none of the model's hook points; see model.hook_dict")
             return selected
         several = [names] if isinstance(names, str) else fitted(list[str], names)
         require(several is not NO, f"hook points are a name, several, a predicate or None, got {shown(names)}")
         selected = list(dict.fromkeys(several))
         for name in selected:
-            if name not in self.hook_dict:
-                raise unknown_name("hook point", name, self.hook_dict)
+            require_known("hook point", name, self.hook_dict)
         return selected
 
     def _flag(self, name: str) -> str | None:
@@ -121,16 +118,11 @@ class HookedMachine(HookedRootModule):
             for flag, value in saved.items():
                 setattr(self.runtime, flag, value)
 
-    def remove_all_hook_fns(
-        self,
-        direction: Literal["fwd", "bwd", "both"] = "both",
-        including_permanent: bool = False,
-        level: int | None = None,
-    ) -> None:
+    def remove_all_hook_fns(self, direction: Any = "both", *which: Any, **options: Any) -> None:
         """TransformerLens' method, passing by the points without hooks: it runs at the end of every context."""
         for point in self.hook_points():
             if point.fwd_hooks or point.bwd_hooks:
-                point.remove_hooks(direction, including_permanent, level)
+                point.remove_hooks(direction, *which, **options)
 
     def is_quiet(self) -> bool:
         """Whether no hook is attached and no gradient asked for, so that a run may be shared."""

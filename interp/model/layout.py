@@ -35,7 +35,7 @@ from torch import Tensor
 
 from interp.algorithm import Predicted, missing_rounds
 from interp.checks import checked, integer
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.kinds import shown
 
 MOST = 1_000_000
@@ -71,16 +71,6 @@ class EncodedRounds:
     def each(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same rounds with every tensor changed alike, such as cut to some episodes or rounds."""
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Batches of episodes as one."""
-        if any(part.missing is not None for part in parts):
-            none = [torch.zeros_like(part.slots, dtype=torch.bool) for part in parts]
-            parts = [
-                replace(p, missing=no if p.missing is None else p.missing) for p, no in zip(parts, none, strict=True)
-            ]
-        return replace(parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()})
 
     def rows(self, rounds: Sequence[int]) -> Self:
         """Some rounds of every episode in one batch: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
@@ -332,10 +322,8 @@ class RoundLayout:
 
     def position(self, label: str) -> int:
         """The position of ``label``."""
-        try:
-            return self.labels.index(label)
-        except ValueError:
-            raise unknown_name("position label", label, self.labels, limit=40) from None
+        require_known("position label", label, self.labels, limit=40)
+        return self.labels.index(label)
 
     def positions(self, labels: str | Iterable[str]) -> tuple[int, ...]:
         """Positions of several labels; "all" means every position."""

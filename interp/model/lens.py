@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformer_lens import ActivationCache, FactoredMatrix
 
 from interp.checks import array_of, checked, fit
-from interp.errors import InputError, require, unknown_name
+from interp.errors import require, require_known
 from interp.kinds import shown
-from interp.model.components import Block, Embedding, Projection
-from interp.model.config import LatentTransformerConfig, RuntimeConfig
+from interp.model.components import Block, Embedding, Projection, RuntimeConfig
+from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import HookedMachine, NamesFilter
 
 _ON_REQUEST = {
@@ -95,8 +95,7 @@ class LensSurface(HookedMachine):
 
     def set_use_attn_in(self, flag: bool) -> None:
         """Refuse to switch on ``hook_attn_in``, which this model does not have."""
-        if flag:
-            raise InputError("hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
+        require(not flag, "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
 
     def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
         """Layers that have ``submodule`` ("attn" or "mlp"), with their index."""
@@ -126,10 +125,8 @@ class LensSurface(HookedMachine):
         """Index of an outcome, such as "q1" or "a_2"."""
         if isinstance(outcome, int):
             return outcome
-        outcomes = self.outcomes
-        if outcome not in outcomes:
-            raise unknown_name("outcome", outcome, outcomes)
-        return outcomes.index(outcome)
+        require_known("outcome", outcome, self.outcomes)
+        return int(self.outcomes.index(outcome))
 
     def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[str]:
         """Names of outcome indices."""

@@ -30,7 +30,7 @@ from interp import catalog
 from interp.algorithm import Episodes
 from interp.checks import checked, refuse_beyond_machine
 from interp.display import Cache
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.kinds import shown
 from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
@@ -81,8 +81,7 @@ def rollout(
         >>> run.predictions.shape, run.latents.shape[:3]
         (torch.Size([2, 5]), torch.Size([2, 6, 1]))
     """
-    if commit not in get_args(Commit):
-        raise unknown_name("commit", commit, get_args(Commit))
+    require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
     numbers = (4 * layout.n_positions + model.initial(1, layout).numel()) * len(episodes) * episodes.n_rounds
     what = f"a rollout of {len(episodes)} episodes of {episodes.n_rounds} rounds"
@@ -270,8 +269,12 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
         chunks = torch.arange(n).split(size) if n > size else ()
         parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks] or [encoded]
         runs = [sequential(model, part, layout, commit) for part in parts]
-        whole = Rollout.joined(runs) if chunks else runs[0]
-        return replace(whole, episodes=episodes, settings=_settings(model, commit))
+        whole = replace(runs[0], episodes=episodes, settings=_settings(model, commit))
+        if not chunks:
+            return whole
+        fed = {name: torch.cat([run.fed.tensors()[name] for run in runs]) for name in whole.fed.tensors()}
+        predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
+        return replace(whole, predictions=predictions, latents=latents, fed=replace(whole.fed, **fed))
 
     with torch.no_grad():
         if not model.is_quiet():
@@ -310,14 +313,15 @@ class _Record:
 
     def __init__(self, initial: Tensor, n_rounds: int) -> None:
         self.n_rounds, self.n_done = n_rounds, 0
-        self.latents = self._all(initial, n_rounds + 1)
+        self.latents = initial.new_empty((len(initial), n_rounds + 1, *initial.shape[1:]))
         self.latents[:, 0] = initial.detach()
 
     def add(self, step: Step) -> None:
         """The next round."""
         given = {"predictions": step.prediction, **step.fed.tensors()}
         if not self.n_done:
-            self.fed, self.held = step.fed, {name: self._all(value, self.n_rounds) for name, value in given.items()}
+            sizes = {name: (len(value), self.n_rounds, *value.shape[1:]) for name, value in given.items()}
+            self.fed, self.held = step.fed, {name: value.new_empty(sizes[name]) for name, value in given.items()}
         for name, value in given.items():
             self.held[name][:, self.n_done] = value
         self.n_done += 1
@@ -327,11 +331,6 @@ class _Record:
         """All rounds."""
         predictions, fed = self.held.pop("predictions"), replace(self.fed, **self.held)
         return Rollout(predictions, self.latents, fed, layout, commit, settings=settings)
-
-    @staticmethod
-    def _all(one: Tensor, n_rounds: int) -> Tensor:
-        """Room for ``n_rounds`` tensors like ``one``, along a second axis."""
-        return one.new_empty((len(one), n_rounds, *one.shape[1:]))
 
 
 def _cached(

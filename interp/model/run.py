@@ -8,12 +8,11 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.checks import checked, fit
+from interp.checks import fit
 from interp.display import Cache, table_html
 from interp.errors import require
 from interp.machine import Machine
@@ -51,15 +50,6 @@ class Rollout:
     settings: dict[str, Any] = field(default_factory=dict)
     model: Any = field(default=None, compare=False)
     episodes: Any = field(default=None, compare=False)
-
-    @classmethod
-    @checked
-    def joined(cls, runs: Sequence[Rollout]) -> Rollout:
-        """Rollouts of one model over different episodes, of equal sizes, as one."""
-        predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
-        cache = Cache({name: torch.cat([run.cache[name] for run in runs]) for name in runs[0].cache})
-        fed = EncodedRounds.joined([run.fed for run in runs])
-        return replace(runs[0], predictions=predictions, latents=latents, fed=fed, cache=cache, episodes=None)
 
     def __repr__(self) -> str:
         cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""

@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.checks import checked, file_path
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.files import digest_of, json_values, reading, write_atomic
 from interp.foreign import loaded
 from interp.model.layout import EncodedRounds, layout_from_dict
@@ -81,8 +81,7 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
         )
         cached = [name.removeprefix(_CACHE) for name in held if name.startswith(_CACHE)]
         for name in names or ():
-            if name not in cached:
-                raise unknown_name(f"cached activation in {str(path)!r}", name, cached)
+            require_known(f"cached activation in {str(path)!r}", name, cached)
 
         def read(name: str) -> Tensor:
             tensor = stored.get_tensor(name)

@@ -35,8 +35,8 @@ from interp.errors import InputError, require
 from interp.files import read_rows
 from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
-from interp.model.components import Block, Embedding, PlainBlock, Projection, normalization, unobserved
-from interp.model.config import LatentTransformerConfig, RuntimeConfig
+from interp.model.components import Block, Embedding, PlainBlock, Projection, RuntimeConfig, normalization, unobserved
+from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import AS_REAL
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.lens import LensSurface
