@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Complex, Float
 from scipy.optimize import least_squares
 from torch import Tensor
 
@@ -34,10 +34,10 @@ from interp.algorithm import Episodes
 from interp.audit.trial import QUICK, THRESHOLDS, Array, Trial, claimed
 from interp.checks import checked, integer
 from interp.errors import require
-from interp.interventions.experiment import Edit, Experiment, batches
+from interp.interventions.experiment import Edit, Experiment, Tabulated, batches
 from interp.interventions.sites import Place, carried_mask
 from interp.machine import Machine
-from interp.measure import Found, Measure
+from interp.measure import Measure
 from interp.model.run import Rollout, select_rounds
 from interp.session import remembered
 from interp.statistics import Interval, ratio_interval
@@ -260,66 +260,25 @@ _WIDEST_SOLVED = 512
 """A state of more numbers is refused: a step takes twice as many rounds for each start."""
 
 
-@dataclass(frozen=True, repr=False)
-class FixedPoints(Found):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class FixedPoints(Tabulated):
     """Fixed and slow points of a machine with the inputs of one round held, those that most starts reach first.
 
+    The table has a row for each: kind, speed, share of the starts, eigenvalues, and how far the next visited state
+    lies. ``leaving`` counts eigenvalues of modulus above 1, ``marginal`` those at 1; ``turn`` is the angle by which the
+    leading one turns in a round, in radians.
+
     Attributes:
-        points: states, the numbers that are carried in a row; ``speed``: of each, ``reached``: by how many starts.
+        points: states, the numbers that are carried in a row.
         eigenvalues: of the Jacobian at each point, the largest modulus first.
         visited: states that the run reads, among them the starts; ``unit``: how far those of different episodes lie
             apart, in the state's own units.
     """
 
-    model: str
-    round: int
     points: Float[np.ndarray, "point number"]
-    speed: Float[np.ndarray, " point"]
-    reached: Int[np.ndarray, " point"]
     eigenvalues: Complex[np.ndarray, "point number"]
     visited: Float[np.ndarray, "state number"]
     unit: float
-
-    @property
-    def sentence(self) -> str:
-        """How many points there are, and of which kind."""
-        table = self.to_frame()
-        held = f"{self.model}, with the inputs of round {self.round} held"
-        if table.empty:
-            return f"{held}, has no fixed or slow point where the search started."
-        n = table["kind"].value_counts()
-        stable = int(((table["leaving"] == 0) & (table["marginal"] == 0)).sum())
-        stay = int((table["marginal"] > 0).sum())
-        counts = f"fixed points: {n.get('fixed', 0)}, slow: {n.get('slow', 0)}; stable: {stable}"
-        return f"{held}: {counts}; with directions along which states stay: {stay}."
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row a point: kind, speed, share of the starts, eigenvalues, and how far the next visited state lies.
-
-        ``leaving`` counts eigenvalues of modulus above 1, ``marginal`` those at 1; ``turn`` is the angle by which the
-        leading one turns in a round, in radians.
-        """
-        modulus = np.abs(self.eigenvalues)
-        far = np.linalg.norm(self.points[:, None] - self.visited, axis=-1).min(-1, initial=np.inf)
-        columns = {
-            "kind": np.where(self.speed <= _FIXED, "fixed", "slow"),
-            "speed": self.speed,
-            "share": self.reached / max(self.reached.sum(), 1),
-            "leaving": (modulus > 1 + _MARGINAL).sum(-1),
-            "marginal": (np.abs(modulus - 1) <= _MARGINAL).sum(-1),
-            "modulus": modulus.max(-1, initial=0),
-            "turn": np.abs(np.angle(self.eigenvalues[:, :1])).sum(-1),
-            "nearest": far / self.unit,
-        }
-        return pd.DataFrame(columns)
-
-    def _draw(self, figures: Any) -> Any:
-        """Visited states and points in the plane of the two leading components of visited states."""
-        middle = self.visited.mean(0)
-        plane = np.linalg.svd(self.visited - middle, full_matrices=False)[2][:2].T
-        table = self.to_frame()
-        kinds = np.where(table["leaving"] > 0, "states leave", np.where(table["marginal"] > 0, "states stay", "stable"))
-        return figures.plane((self.visited - middle) @ plane, (self.points - middle) @ plane, kinds.tolist())
 
 
 @checked
@@ -383,5 +342,31 @@ def fixed_points(
     kept = every[first[most]]
     values = [np.linalg.eigvals(slope(x)) for x in kept]
     eigenvalues = np.array([v[np.argsort(-np.abs(v), kind="stable")] for v in values], complex).reshape(kept.shape)
-    speeds = np.array(speed)[order][first[most]]
-    return FixedPoints(model.name, at, kept * unit, speeds, reached[most], eigenvalues, visited, unit)
+    modulus, speeds, n_starts = np.abs(eigenvalues), np.array(speed)[order][first[most]], max(reached.sum(), 1)
+    columns = {
+        "kind": np.where(speeds <= _FIXED, "fixed", "slow"),
+        "speed": speeds,
+        "share": reached[most] / n_starts,
+        "leaving": (modulus > 1 + _MARGINAL).sum(-1),
+        "marginal": (np.abs(modulus - 1) <= _MARGINAL).sum(-1),
+        "modulus": modulus.max(-1, initial=0),
+        "turn": np.abs(np.angle(eigenvalues[:, :1])).sum(-1),
+        "nearest": np.linalg.norm((kept * unit)[:, None] - visited, axis=-1).min(-1, initial=np.inf) / unit,
+    }
+    table, said = pd.DataFrame(columns), f"{model.name}, with the inputs of round {at} held"
+    stays, leaves, count = table["marginal"] > 0, table["leaving"] > 0, table["kind"].value_counts()
+    counts = f"fixed points: {count.get('fixed', 0)}, slow: {count.get('slow', 0)}; stable: {(~stays & ~leaves).sum()}"
+    text = f"{said}: {counts}; with directions along which states stay: {stays.sum()}."
+    middle = visited.mean(0)  # drawn in the plane of the two leading components of visited states
+    plane = np.linalg.svd(visited - middle, full_matrices=False)[2][:2].T
+    shown = (visited - middle) @ plane, (kept * unit - middle) @ plane
+    kinds = np.where(leaves, "states leave", np.where(stays, "states stay", "stable")).tolist()
+    return FixedPoints(
+        sentence=f"{said}, has no fixed or slow point where the search started." if table.empty else text,
+        table=table,
+        picture=lambda figures: figures.plane(*shown, kinds),
+        points=kept * unit,
+        eigenvalues=eigenvalues,
+        visited=visited,
+        unit=unit,
+    )

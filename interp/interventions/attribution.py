@@ -38,7 +38,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -126,13 +126,6 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     )
 
 
-class _Read(NamedTuple):
-    layer: int
-    head: int
-    query: int
-    key: int
-
-
 @checked
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -159,10 +152,10 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     layers = [Site("pattern", layer) for layer in range(model.config.n_layers)]
     (whole,) = batches(Experiment(model, run, {"": []}, [t], commit="target", watched=layers))
     changes = []
-    for read in candidates:
-        pattern = whole.seen[layers[read.layer]].clone()
-        pattern[:, :, read.head, read.query, read.key] = 0
-        edits = {"": [Edit(Place(layers[read.layer]), pattern)]}
+    for layer, *read in candidates:
+        pattern = whole.seen[layers[layer]].clone()
+        pattern[:, :, *read] = 0
+        edits = {"": [Edit(Place(layers[layer]), pattern)]}
         (cut,) = batches(Experiment(model, run, edits, [t], commit="target"))
         ends = (_exits(run.layout, ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0]) for ran in (cut, whole))
         sides = zip(*ends, spread, strict=True)
@@ -173,9 +166,9 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     best = {int(i) for out, order in enumerate(first) for i in order if mean[out, i] > _NOTHING}
     table = []
     for i in sorted(best, key=lambda i: candidates[i]):
-        read, out = candidates[i], int(mean[:, i].argmax())
-        weight = whole.seen[layers[read.layer]][:, 0, read.head, read.query, read.key].double().mean()
-        where = (read.layer, read.head, run.layout.labels[read.key], run.layout.labels[read.query])
+        (layer, head, query, key), out = candidates[i], int(mean[:, i].argmax())
+        weight = whole.seen[layers[layer]][:, 0, head, query, key].double().mean()
+        where = (layer, head, run.layout.labels[key], run.layout.labels[query])
         value = mean_interval(effects[out, i], seed=seed)
         table.append((*where, float(weight), EXITS[out], value.estimate, value.low, value.high))
     columns = ["layer", "head", "source", "target", "weight", "exit", "effect", "low", "high"]
@@ -189,8 +182,8 @@ def _exits(layout: RoundLayout, prediction: Tensor, left: Tensor) -> tuple[Tenso
 
 def _candidates(
     model: HookedLatentTransformer, rows: Rows, layout: RoundLayout, spread: Sequence[float], n: int, seed: int
-) -> list[_Read]:
-    """The ``n`` reads of largest estimated effect on each exit, those of the first position left out."""
+) -> list[tuple[int, ...]]:
+    """The ``n`` reads (layer, head, query, key) of largest estimated effect on each exit, but of the first position."""
     n_layers, n_heads, n_pos = model.config.n_layers, model.config.n_heads, rows.fed.tokens.shape[1]
     kept = torch.ones(n_layers, len(rows.latents), n_heads, n_pos, n_pos, dtype=rows.latents.dtype, requires_grad=True)
     hooks = [(f"blocks.{i}.attn.hook_pattern", lambda own, hook, by=kept[i]: own * by) for i in range(n_layers)]
@@ -207,4 +200,4 @@ def _candidates(
             score[..., 0] = 0
             best = torch.argsort(score.flatten(), descending=True, stable=True)[:n].tolist()
             reads += [np.unravel_index(i, score.shape) for i in best if score.flatten()[i] > 0]
-    return [_Read(*map(int, index)) for index in dict.fromkeys(reads)]
+    return [tuple(map(int, index)) for index in dict.fromkeys(reads)]

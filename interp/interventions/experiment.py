@@ -393,21 +393,17 @@ def run_on(
 
 def _taken(experiment: Experiment, cells: Sequence[Site], source: Rollout) -> Iterator[Ran]:
     """Whole sites, each taken from the source on its own: only what each can change is run."""
-    update = experiment.update or experiment.horizon > 0
-
-    def patched(t: int, some: Sequence[Site]) -> Iterator[Any]:
-        patcher = RoundPatcher(experiment.model, experiment.run, t, source, update=update)
-        return patcher.cells(some)
-
-    if len(experiment.rounds) == 1:
-        for found in patched(experiment.rounds[0], cells):
+    x, update = experiment, experiment.update or experiment.horizon > 0
+    patchers = [RoundPatcher(x.model, x.run, t, source, update=update) for t in x.rounds]
+    if len(patchers) == 1:
+        for found in patchers[0].cells(cells):
             rows = (x.unflatten(0, (len(found.cells), -1)).unsqueeze(2) for x in (found.predictions, found.latents))
-            yield _run_on(replace(experiment, propagate=experiment.propagate and not found.idle), found.cells, *rows)
+            yield _run_on(replace(x, propagate=x.propagate and not found.idle), found.cells, *rows)
         return
     for i, cell in enumerate(cells):
-        by_round = [next(patched(t, [cell])) for t in experiment.rounds]
-        rows = (torch.stack([getattr(x, of) for x in by_round], 1).unsqueeze(0) for of in ("predictions", "latents"))
-        yield _run_on(experiment, [i], *rows)
+        by_round = [next(patcher.cells([cell])) for patcher in patchers]
+        rows = (torch.stack([getattr(y, of) for y in by_round], 1).unsqueeze(0) for of in ("predictions", "latents"))
+        yield _run_on(x, [i], *rows)
 
 
 def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, Tensor, dict[Site, Tensor]]:

@@ -47,6 +47,10 @@ class HookedMachine(HookedRootModule):
     channels: tuple[Channel, ...]
     points: Mapping[str, Component]
     is_handwired: bool
+    step: Callable[..., Stepped]
+    """One round of a batch: the prediction, and what the next round reads, ``[batch, row, width]``."""
+    said: Callable[[], str]
+    """What the machine is beside its weights, as a text."""
     name: str
     """What users load it by, and what tables call it."""
     may_overflow = False
@@ -57,10 +61,6 @@ class HookedMachine(HookedRootModule):
             return described(self)
         except (AttributeError, NotImplementedError):  # a machine that is still being made
             return super().__repr__()
-
-    def step(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
-        """One round of a batch: the prediction, and what the next round reads, ``[batch, row, width]``."""
-        raise NotImplementedError
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
         """:meth:`step`, for callers that run many rounds without hooks."""
@@ -150,10 +150,6 @@ class HookedMachine(HookedRootModule):
         # It is computed again once the weights, the name or the configuration are others.
         about = (self, self.name, getattr(self, "config", None))
         return once(("digest", self.weights_version()), *about, make=self._digest)
-
-    def said(self) -> str:
-        """What the machine is beside its weights, as a text."""
-        raise NotImplementedError
 
     def _drawn_anew(self, seed: int, draw: Callable[[Self], object] | None = None) -> Self:
         """A copy in evaluation mode whose weights are fresh, and given by no global generator.
