@@ -60,6 +60,7 @@ from numpy import ndarray as Array
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
+from interp.checks import checked
 from interp.errors import require
 from interp.statistics import Interval
 

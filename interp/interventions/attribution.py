@@ -152,9 +152,9 @@ def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: 
     layers = [Site("pattern", layer) for layer in range(model.config.n_layers)]
     (whole,) = batches(Experiment(model, run, {"": []}, [t], commit="target", watched=layers))
     changes = []
-    for layer, *read in candidates:
+    for layer, head, query, key in candidates:
         pattern = whole.seen[layers[layer]].clone()
-        pattern[:, :, *read] = 0
+        pattern[:, :, head, query, key] = 0
         edits = {"": [Edit(Place(layers[layer]), pattern)]}
         (cut,) = batches(Experiment(model, run, edits, [t], commit="target"))
         ends = (_exits(run.layout, ran.predictions[0, :, 0, 0], ran.carried[0, :, 0, 0]) for ran in (cut, whole))

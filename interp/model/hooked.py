@@ -264,7 +264,9 @@ class FiringCounter:
     def __init__(self, hooks: Hooks) -> None:
         self.fired = [0] * len(hooks)
         self.names = [name for name, _ in hooks]
-        self.hooks = [(name, partial(self._counted, i, function)) for i, (name, function) in enumerate(hooks)]
+        self.hooks: list[tuple[str, HookFunction]] = [
+            (name, partial(self._counted, i, function)) for i, (name, function) in enumerate(hooks)
+        ]
 
     def _counted(self, i: int, function: HookFunction, activation: Tensor, hook: Any) -> Tensor | None:
         self.fired[i] += 1
