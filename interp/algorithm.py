@@ -145,14 +145,10 @@ class Variable:
 
     def __post_init__(self) -> None:
         given = self.equation is None
-        require(
-            given == (self.role != "round") and not (given and self.parents),
-            f"variable {self.key!r}: round variables need an equation, inputs and state variables take none",
-        )
-        require(
-            (self.n_classes is not None) == (self.kind == "class"),
-            f"variable {self.key!r}: a class variable, and no other, says how many classes there are",
-        )
+        fits = given == (self.role != "round") and not (given and self.parents)
+        require(fits, f"variable {self.key!r}: round variables need an equation, inputs and state variables take none")
+        says = (self.n_classes is not None) == (self.kind == "class")
+        require(says, f"variable {self.key!r}: a class variable, and no other, says how many classes there are")
 
     def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
         """A label for each element of ``values``, ``[episode, round, *elements]``, flattened."""

@@ -152,10 +152,8 @@ def unique(records: Any, kind: str) -> dict[str, Any]:
         for field_name in ("key", "name", "short_name"):
             value = getattr(record, field_name, None)
             if value is not None:
-                require(
-                    taken.setdefault(f"{field_name} {value}", record.key) == record.key and record.key not in by_key,
-                    f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another",
-                )
+                new = taken.setdefault(f"{field_name} {value}", record.key) == record.key and record.key not in by_key
+                require(new, f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another")
         by_key[record.key] = record
     return by_key
 

@@ -188,10 +188,8 @@ class Decoder:
             >>> torch.allclose(decoder(moved) - decoder(latents), torch.tensor([1.0, 0.0], dtype=torch.float64))
             True
         """
-        require(
-            tuple(change.shape[change.ndim - len(self.shape) :]) == self.shape,
-            f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}",
-        )
+        fits = tuple(change.shape[change.ndim - len(self.shape) :]) == self.shape
+        require(fits, f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}")
         lead = change.shape[: change.ndim - len(self.shape)]
         slopes = self.maps[0].slopes
         parts = change.to(slopes).reshape(*lead, len(self.maps), slopes.shape[1]).unbind(-2)

@@ -138,10 +138,8 @@ class Measure:
     note: str = ""
 
     def __post_init__(self) -> None:
-        require(
-            bool(self.lacking) or isnan(self.number.estimate) or not isnan(self.threshold),
-            f"{self.key}: a number needs a threshold",
-        )
+        whole = bool(self.lacking) or isnan(self.number.estimate) or not isnan(self.threshold)
+        require(whole, f"{self.key}: a number needs a threshold")
 
     @property
     def word(self) -> Word:

@@ -158,10 +158,8 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
     An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
     to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
     """
-    require(
-        result.effect.shape == rival.effect.shape,
-        f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}",
-    )
+    paired = result.effect.shape == rival.effect.shape
+    require(paired, f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}")
     require(bool(result._asked.sum()), f"setting {result.variable!r} changes no outcome of the algorithm: no score")
     silent = rival._asked.sum() == 0
     weights = resample_weights(len(result.effect), seed=seed, plain_first=True)
@@ -174,14 +172,10 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
 def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
     """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
     require_known("outcome", outcome, ("prediction", "state"))
-    require(
-        algorithm.task == model.layout.task,
-        f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
-    )
-    require(
-        outcome != "state" or bool(algorithm.written),
-        f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...",
-    )
+    same = algorithm.task == model.layout.task
+    require(same, f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds")
+    says = outcome != "state" or bool(algorithm.written)
+    require(says, f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...")
 
 
 def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Values:

@@ -102,10 +102,8 @@ class _Routes:
         require(bool(mediators), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
         for site in mediators:
-            require(
-                bool(_apart([site], self.causes)),
-                f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
-            )
+            apart = bool(_apart([site], self.causes))
+            require(apart, f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it")
             acts_on = "later components of its own position and, through attention, on later positions"
             acts_on += "; choose one of these"
             if self.order is not None:

@@ -74,10 +74,8 @@ def write_state(
     """A handwired transformer's latents, changed as little as possible to hold ``state``."""
     state_map = _state_map(model)
     now = model.read_state(latents)
-    require(
-        tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :],
-        f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}",
-    )
+    fits = tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :]
+    require(fits, f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}")
     change = model.layout.per_latent(state.to(latents) - now)
     return latents + change @ torch.linalg.pinv(state_map).T
 
@@ -207,16 +205,12 @@ def steer(
     )
     read, values = np.broadcast_to(numbers.astype(np.int64), (base.n_episodes,)), algorithm.run(base.episodes)
     shape = values[memory].shape[2:]
-    require(
-        np.shape(change) == shape,
-        f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}",
-    )
+    fits = np.shape(change) == shape
+    require(fits, f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}")
     exact = doses.direction is None
     along = state_direction(model, change) if doses.direction is None else doses.direction.to(base.latents)
-    require(
-        along.shape == base.latents.shape[2:],
-        f"a direction must be [row, width] = {tuple(base.latents.shape[2:])}, got {tuple(along.shape)}",
-    )
+    fits = along.shape == base.latents.shape[2:]
+    require(fits, f"a direction must be [row, width] = {tuple(base.latents.shape[2:])}, got {tuple(along.shape)}")
     # Random directions as long, on the rows that it moves.
     noise = torch.as_tensor(np.random.default_rng(seed).standard_normal((n_random, *along.shape))).to(along)
     noise = noise * ((along.norm(dim=-1) > 0).unsqueeze(-1) & carried_mask(model)[: len(along)].to(along.device))

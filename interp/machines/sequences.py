@@ -66,10 +66,8 @@ def _core_of(module: nn.Module, core: str, has: str, what: str) -> Any:
     """The submodule called ``core``, which must be ``what``: it has an attribute ``has``."""
     parts = dict(module.named_modules())
     known = ", ".join(list(filter(None, parts))[:20])
-    require(
-        hasattr(parts.get(core), has),
-        f"core {core!r} must name a {what}, got {type(parts.get(core)).__name__}; the module has {known}",
-    )
+    named = hasattr(parts.get(core), has)
+    require(named, f"core {core!r} must name a {what}, got {type(parts.get(core)).__name__}; the module has {known}")
     return parts[core]
 
 

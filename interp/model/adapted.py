@@ -464,10 +464,8 @@ def adapt(
     )
     where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
     for key, point in where.items():
-        require(
-            isinstance(key, str) and key.isidentifier() and key != _LATENT,
-            f"a point's key must be an identifier but {_LATENT!r}, got {key!r}",
-        )
+        good = isinstance(key, str) and key.isidentifier() and key != _LATENT
+        require(good, f"a point's key must be an identifier but {_LATENT!r}, got {key!r}")
         if point.module not in known:
             raise unknown_name("submodule", point.module, filter(None, known), limit=40)
         scripted = isinstance(parts.get(point.module), torch.jit.ScriptModule)

@@ -96,19 +96,13 @@ class BoundRounds:
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""
         n_rows, n_positions = self.bank_tokens.shape
-        require(
-            not (tokens.is_floating_point() or tokens.is_complex()),
-            f"row ids must be integers, got {tokens.dtype}; use bound.tokens",
-        )
-        require(
-            tokens.ndim == 2 and tokens.shape[1] == n_positions,
-            f"row ids must be [batch, {n_positions}], got {tuple(tokens.shape)}; use rows of bound.tokens",
-        )
+        whole = not (tokens.is_floating_point() or tokens.is_complex())
+        require(whole, f"row ids must be integers, got {tokens.dtype}; use bound.tokens")
+        fits = tokens.ndim == 2 and tokens.shape[1] == n_positions
+        require(fits, f"row ids must be [batch, {n_positions}], got {tuple(tokens.shape)}; use rows of bound.tokens")
         index = tokens[:, 0]
-        require(
-            bool(((tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)).all()),
-            f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens",
-        )
+        known = bool(((tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)).all())
+        require(known, f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens")
         return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
 
     def __call__(self, tokens: Tensor, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:

@@ -80,10 +80,8 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
             raise
         except Exception as error:
             raise InputError(f"the builder of {builder!r} raised {type(error).__name__}: {error}") from error
-    require(
-        isinstance(machine, Machine),
-        f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}",
-    )
+    made = isinstance(machine, Machine)
+    require(made, f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}")
     try:
         machine.name, machine.origin = builder, {"builder": builder, "arguments": given}
     except AttributeError as error:
@@ -91,9 +89,9 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
             f"the builder of {builder!r} must return a machine whose name and origin can be set, such as interp.adapt "
             f"makes: {error}"
         ) from error
+    ok = task in ("", machine.layout.task)
     require(
-        task in ("", machine.layout.task),
-        f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}",
+        learns, f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}"
     )
     few = catalog.of(machine)
     check_machine(machine, few.sample_for(machine, N_EPISODES, max(2, few.at_most(N_ROUNDS)), SEED), cheap=True)

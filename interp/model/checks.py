@@ -503,9 +503,9 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int)
         losses = partial(task.data.losses, told, episodes, slice(0, n_rounds))
         found = _tried("losses", partial(torch.as_tensor, _tried("losses", losses)))
         wanted, axes = (*batch, *shape[:2]), "[batch, episode, round]" if batch else "[episode, round]"
+        ok = tuple(found.shape) == wanted
         _require(
-            tuple(found.shape) == wanted,
-            f"losses of predictions of {n_rounds} rounds must be {axes} = {wanted}, got {tuple(found.shape)}",
+            fits, f"losses of predictions of {n_rounds} rounds must be {axes} = {wanted}, got {tuple(found.shape)}"
         )
         _require(not bool(found.isnan().any()), "losses of even predictions hold NaN")
 

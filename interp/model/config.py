@@ -77,18 +77,12 @@ class LatentTransformerConfig:
             require(getattr(self, name) >= 1, f"{name} must be an integer >= 1, got {getattr(self, name)!r}")
         require(self.d_mlp >= 0, f"d_mlp must be an integer >= 0, got {self.d_mlp!r}")
         require(self.init_std >= 0, f"init_std must be 0 or more, got {self.init_std!r}")
-        require(
-            self.attn_scale is None or self.attn_scale > 0,
-            f"attn_scale must be above 0, or None for sqrt(d_head), got {self.attn_scale!r}",
-        )
-        require(
-            self.value_range is None or self.value_range[0] <= self.value_range[1],
-            f"value_range must be (low, high), got {self.value_range!r}",
-        )
-        require(
-            not self.clipped or self.output == "probability",
-            f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out",
-        )
+        scales = self.attn_scale is None or self.attn_scale > 0
+        require(scales, f"attn_scale must be above 0, or None for sqrt(d_head), got {self.attn_scale!r}")
+        rises = self.value_range is None or self.value_range[0] <= self.value_range[1]
+        require(rises, f"value_range must be (low, high), got {self.value_range!r}")
+        clips = not self.clipped or self.output == "probability"
+        require(clips, f"only output 'probability' can be clipped, got {self.output!r}; leave clipped out")
         real = self.layout.kind != "classes"
         require(
             real == (self.output == "value"),

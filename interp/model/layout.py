@@ -238,10 +238,8 @@ class RoundLayout:
         )
         if self.kind == "classes":
             index = truth.expand(told.shape[:-1]).unsqueeze(-1)
-            require(
-                not index.is_floating_point() and bool(((index >= 0) & (index < self.n_outputs)).all()),
-                f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}",
-            )
+            known = not index.is_floating_point() and bool(((index >= 0) & (index < self.n_outputs)).all())
+            require(known, f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}")
             return 1 - told.gather(-1, index.long()).squeeze(-1)
         missed = (told[..., 0] - truth).square()
         if self.kind == "mean":
@@ -254,10 +252,8 @@ class RoundLayout:
         position = self.choice_position
         if position is None:
             return tokens
-        require(
-            tokens.shape[-1:] == (self.n_positions,),
-            f"tokens are [..., {self.n_positions}], got shape {tuple(tokens.shape)}",
-        )
+        fits = tokens.shape[-1:] == (self.n_positions,)
+        require(fits, f"tokens are [..., {self.n_positions}], got shape {tuple(tokens.shape)}")
         committed = tokens.clone()
         committed[..., position] = self.choice_token(choice)
         return committed
@@ -343,10 +339,8 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
     pair = (size, size) if given is None else tuple(given) if isinstance(given, list | tuple) else ()
     require(len(pair) == 2, f"{name}_range must be (low, high), got {given!r}")
     low, high = (integer(f"{name}_range", bound) for bound in pair)
-    require(
-        1 <= low <= size <= high <= MOST,
-        f"{name} {size} is outside {name}_range ({low}, {high}); give a range that holds it",
-    )
+    inside = 1 <= low <= size <= high <= MOST
+    require(inside, f"{name} {size} is outside {name}_range ({low}, {high}); give a range that holds it")
     return low, high
 
 

@@ -106,10 +106,8 @@ class LensSurface(HookedMachine):
     ) -> Float[Tensor, " d_model"]:
         """Sum of the biases written to the residual stream before ``layer`` (and by its attention, for its MLP)."""
         n = len(self.blocks)
-        require(
-            0 <= layer < n or (layer == n and not mlp_input),
-            f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}",
-        )
+        inside = 0 <= layer < n or (layer == n and not mlp_input)
+        require(inside, f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}")
         total = torch.zeros_like(self.blocks[0].attn.b_O)
         for block in self.blocks[:layer]:
             total = total + block.attn.b_O

@@ -175,14 +175,10 @@ def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout:
             tokens[..., layout.choice_position] = clean.tokens[..., layout.choice_position]
         ran, fed = clean.fed.tensors(), replace(encoded, tokens=tokens).tensors()
         same = ran.keys() == fed.keys() and all(torch.equal(ran[name], fed[name]) for name in fed)
-    require(
-        same and clean.commit == commit and not clean.settings.get("hooked_rounds"),
-        "clean must be a rollout of the same episodes with the same commit and without hooks",
-    )
-    require(
-        clean.settings.get("digest") == model.digest(),
-        f"clean is a rollout of another model, {clean.settings.get('model')!r}; run {model.name!r} for it",
-    )
+    plain = same and clean.commit == commit and not clean.settings.get("hooked_rounds")
+    require(plain, "clean must be a rollout of the same episodes with the same commit and without hooks")
+    own = clean.settings.get("digest") == model.digest()
+    require(own, f"clean is a rollout of another model, {clean.settings.get('model')!r}; run {model.name!r} for it")
 
 
 @dataclass(frozen=True)

@@ -319,10 +319,8 @@ class HookedLatentTransformer(LensSurface):
                 f"{self.config.name!r} is a learned model: it has no exact state readout; decode with a probe"
             )
         d_model = self.config.d_model
-        require(
-            latents.shape[-1] == d_model and latents.shape[-2] <= len(self.latents.table),
-            f"latents must be [..., latent, {d_model}], got shape {tuple(latents.shape)}",
-        )
+        fits = latents.shape[-1] == d_model and latents.shape[-2] <= len(self.latents.table)
+        require(fits, f"latents must be [..., latent, {d_model}], got shape {tuple(latents.shape)}")
         return self.layout.state(latents.to(self.state_map) @ self.state_map.T)
 
     # Identity.
