@@ -90,9 +90,7 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
             f"makes: {error}"
         ) from error
     ok = task in ("", machine.layout.task)
-    require(
-        learns, f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}"
-    )
+    require(ok, f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}")
     few = catalog.of(machine)
     check_machine(machine, few.sample_for(machine, N_EPISODES, max(2, few.at_most(N_ROUNDS)), SEED), cheap=True)
     return machine

@@ -504,9 +504,7 @@ def _check_losses(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int)
         found = _tried("losses", partial(torch.as_tensor, _tried("losses", losses)))
         wanted, axes = (*batch, *shape[:2]), "[batch, episode, round]" if batch else "[episode, round]"
         ok = tuple(found.shape) == wanted
-        _require(
-            fits, f"losses of predictions of {n_rounds} rounds must be {axes} = {wanted}, got {tuple(found.shape)}"
-        )
+        _require(ok, f"losses of predictions of {n_rounds} rounds must be {axes} = {wanted}, got {tuple(found.shape)}")
         _require(not bool(found.isnan().any()), "losses of even predictions hold NaN")
 
 
