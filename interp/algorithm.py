@@ -505,7 +505,7 @@ class AlgorithmRecord:
     make: Callable[..., Algorithm]
     parameters: Callable[[Any], Mapping[str, Any]] = lambda episodes: {}
 
-    def for_episodes(self, episodes: Any, **parameters: Any) -> Algorithm:
+    def for_episodes(self, episodes: Episodes, **parameters: Any) -> Algorithm:
         """The algorithm with the episodes' own parameters, but for those given."""
         return self.make(**{**self.parameters(episodes), **parameters})
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pkgutil
 from functools import cache
 from importlib import import_module
-from typing import Any
 
 from interp.checks import checked
 from interp.errors import InputError, require, require_known
@@ -45,7 +44,7 @@ def get(key: object) -> Task:
     return known[str(key)]
 
 
-def of(subject: Any) -> Task:
+def of(subject: object) -> Task:
     """The task that episodes, a layout or a model belong to."""
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):

@@ -57,14 +57,13 @@ def trajectories(
         moved = np.abs(reference[-1] - np.median(reference[-1]))
         hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
         told = dict(zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False))
+    gap, thin = np.abs(values - reference), {"color": LIGHT["grey"], "linewidth": 0.6, "alpha": 0.35}
     for i, label in sorted(enumerate(labels), key=lambda item: item[0] in told):
-        if i not in told:  # so thin that they do not hide those that are named
-            left.plot(steps, values[:, i], color=LIGHT["grey"], linewidth=0.6, alpha=0.35)
-            right.plot(steps, np.abs(values - reference)[:, i], color=LIGHT["grey"], linewidth=0.6, alpha=0.35)
-            continue
-        left.plot(steps, reference[:, i], color=told[i], linewidth=5, alpha=0.28)
-        left.plot(steps, values[:, i], color=told[i], label=label)
-        right.plot(steps, np.abs(values - reference)[:, i], color=told[i])
+        look: dict[str, Any] = {"color": told[i]} if i in told else thin  # so thin that they do not hide the named ones
+        if i in told:
+            left.plot(steps, reference[:, i], color=told[i], linewidth=5, alpha=0.28)
+        left.plot(steps, values[:, i], label=label if i in told else None, **look)
+        right.plot(steps, gap[:, i], **look)
     if len(told) < len(labels):
         left.plot([], [], color=LIGHT["grey"], linewidth=0.6, label=f"{len(labels) - len(told)} others")
     # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
@@ -76,7 +75,7 @@ def trajectories(
         figure.legend(*named, loc="outside lower left", ncols=min(len(named[0]), int(width / 1.6)), columnspacing=1.2)
     right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
-    largest = float(np.abs(values - reference).max(initial=0))
+    largest = float(gap.max(initial=0))
     if largest == 0:
         right.set(ylim=(-0.05, 1), yticks=[0])
         right.annotate("exactly 0 at every step", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)

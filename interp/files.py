@@ -26,6 +26,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -93,23 +94,23 @@ def appending(path: str | Path) -> Iterator[TextIO]:
         yield stream
 
 
-def writable(folder: str | Path) -> Path:
-    """``folder``, made if need be, after a file was written to it and removed: to be asked before long work."""
-    folder = Path(file_path(folder, "the output folder"))
+def folder_to_write(folder: str | Path, what: str = "the output folder", made: bool = False) -> Path:
+    """``folder``, after a file was written to it, or to the nearest folder above that exists, and taken away again.
+
+    To be asked before long work; where it is to be ``made``, it exists afterwards.
+    """
+    folder = Path(file_path(folder, what))
     with writing(folder, "to "):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as stream:
+        if made:
+            folder.mkdir(parents=True, exist_ok=True)
+        existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        with tempfile.TemporaryFile(dir=existing) as stream:
             stream.write(b"\0")
     return folder
 
 
-def folder_to_write(folder: str | Path, what: str = "the output folder") -> Path:
-    """``folder``, after a file was written to it, or to the nearest folder above that exists, and taken away again."""
-    folder = Path(file_path(folder, what))
-    with writing(folder, "to "):
-        existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
-        with tempfile.TemporaryFile(dir=existing):
-            return folder
+writable = partial(folder_to_write, made=True)
+"""The same of a folder that is made if need be."""
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from interp.machine import Machine
 from interp.session import once
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 
 _SCORED = 2**31 - 1
@@ -95,7 +95,7 @@ class Corruption:
 
 
 def episode_array(
-    name: str, values: Any, axes: str, low: float = -np.inf, high: float = np.inf, whole: bool = False
+    name: str, values: ArrayLike, axes: str, low: float = -np.inf, high: float = np.inf, whole: bool = False
 ) -> NDArray[Any]:
     """``values`` as an array of these axes: finite numbers from ``low`` to ``high`` as float64, whole ones as int64.
 
@@ -120,7 +120,7 @@ def freeze(record: Any, **values: Any) -> None:
         object.__setattr__(record, name, value)
 
 
-def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
+def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     """The indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
     asked = index if isinstance(index, slice) else array_of("the selection of episodes", index)
     try:

@@ -23,7 +23,7 @@ from torch import Tensor
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
-from interp.interventions.sites import Site, check
+from interp.interventions.sites import Site, resolve
 from interp.machine import Machine
 from interp.model.run import Rollout
 from probes.values import When
@@ -180,5 +180,5 @@ def places(model: Machine, episodes: Episodes, sites: Sequence[str | ProbedSite]
     found = [place(site, model) for site in sites]
     for one in found:
         if one.site is not None:
-            check(one.site, model, layout)
+            resolve(one.site, model, layout)
     return found

@@ -21,7 +21,7 @@ from interp.algorithm import Algorithm, Family, Searched
 from interp.errors import InputError
 from interp.interventions.alignment import align
 from interp.interventions.interchange import interchange
-from interp.interventions.pairs import exits, metric
+from interp.interventions.pairs import exits, find_metric
 from interp.interventions.patching import round_map, sweep
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
@@ -141,7 +141,7 @@ def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind
     layout = request.getfixturevalue("of_means") if kind == "mean" else tracker.TrackerRound()
     model, clean = transformer(layout, output="value"), tracker.sample(6, 8, seed=1)
     corrupted, at = exchange(clean, 4), ["latent", "embed@sensor", "embed@y"]
-    assert exits(layout) == ("prediction", "state") and metric(None, layout).key == "prediction"
+    assert exits(layout) == ("prediction", "state") and find_metric(None, layout).key == "prediction"
     plain, other = (interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted))
     found = {
         key: sweep(model, clean, corrupted, 4, sites=at, metric=key)

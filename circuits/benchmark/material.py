@@ -28,8 +28,7 @@ from interp.algorithm import Values
 from interp.checks import check_fields
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph, ablated
-from interp.interventions.pairs import Metric, Pair, Readout, prepare
-from interp.interventions.pairs import metric as find_metric
+from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
 from interp.interventions.sites import tile
 from interp.model.hooked import HookFunction
 from interp.model.layout import EncodedRounds

@@ -31,8 +31,7 @@ from interp.checks import checked, integer, non_empty, number, refuse_endless
 from interp.errors import require
 from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.experiment import Tabulated, named, over
-from interp.interventions.pairs import Metric, Pair, Readout
-from interp.interventions.pairs import metric as find_metric
+from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, resample_weights
 

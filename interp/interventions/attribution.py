@@ -50,8 +50,7 @@ from interp.checks import checked, integer
 from interp.errors import require
 from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
 from interp.interventions.experiment import Edit, Experiment, Rows, Tabulated, batches, by_size
-from interp.interventions.pairs import Metric, Pair, Readout
-from interp.interventions.pairs import metric as find_metric
+from interp.interventions.pairs import Metric, Pair, Readout, find_metric
 from interp.interventions.sites import Place, Site, frozen
 from interp.machine import Machine
 from interp.model.layout import RoundLayout

@@ -24,8 +24,7 @@ from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faith
 from interp.interventions.attribution import attribute
 from interp.interventions.edge_graph import Ablation, with_heads
 from interp.interventions.interchange import Claim, carriers, of_rounds
-from interp.interventions.pairs import METRICS, corruption, exits, paired_runs, prepare, run_of
-from interp.interventions.pairs import metric as find_metric
+from interp.interventions.pairs import METRICS, corruption, exits, find_metric, paired_runs, prepare, run_of
 from interp.interventions.patching import PatchingResult, RoundMap, of_pair, round_map, sweep
 from interp.interventions.sites import sites
 from interp.interventions.steering import Doses, fitted_direction, has_state_direction, steer
@@ -230,7 +229,7 @@ def _named(task: Task, field: str, value: Any) -> Any:
 
 
 def circuit_tables(
-    model: Machine, episodes: Any, t: int, seed: int, minimality: bool = True
+    model: Machine, episodes: Episodes, t: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:
     """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, and the ablation of
     every node in every way, as both exits of the round show it. Without ``minimality``, most of the work, that is NaN.

@@ -178,7 +178,7 @@ def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> No
     require(says, f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...")
 
 
-def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Values:
+def of_rounds(algorithm: Algorithm, episodes: Episodes, rounds: Sequence[int]) -> Values:
     """Every variable at some rounds, ``[episode, round, ...]``."""
     return {key: values[:, list(rounds)] for key, values in algorithm.run(episodes).items()}
 

@@ -335,7 +335,7 @@ def exits(layout: RoundLayout) -> tuple[str, str]:
     return _EXITS if layout.kind == "classes" else ("prediction", _EXITS[1])
 
 
-def metric(name: str | Metric | None, layout: RoundLayout | None = None) -> Metric:
+def find_metric(name: str | Metric | None, layout: RoundLayout | None = None) -> Metric:
     """The metric of that key; a :class:`Metric` is returned as it is.
 
     With a ``layout`` the first of its :func:`exits` when None; a metric that cannot read its predictions is refused.

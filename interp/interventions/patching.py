@@ -35,8 +35,7 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import InputError, require_known, unknown_name
 from interp.interventions.experiment import Edit, Experiment, Ran, Tabulated, by_size, run
-from interp.interventions.pairs import Metric, Pair, Readout, prepare, warn_if_unrelated
-from interp.interventions.pairs import metric as find_metric
+from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare, warn_if_unrelated
 from interp.interventions.sites import ALIASES, COMPONENTS, Site, chosen, resolve
 from interp.machine import Machine
 from interp.measure import Found

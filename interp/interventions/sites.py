@@ -183,9 +183,7 @@ def sites(
         heads = range(kind.n_heads) if kind.n_heads else (None,)
         at = _places(Site(kind.key, 0 if kind.has_layer else None, kind=kind), layout, positions)
         every += [Site(kind.key, *where, kind) for where in product(several, heads, at)]
-    for site in every:
-        check(site, model, layout)
-    return every
+    return [resolve(site, model, layout) for site in every]
 
 
 def chosen(model: Machine, layout: RoundLayout, given: Site | str | Sequence[Site | str] | None) -> list[Site]:
@@ -231,8 +229,9 @@ def _places(site: Site, layout: RoundLayout, positions: str | Iterable[str] | No
     return [labels[i] for i in layout.positions(positions)]
 
 
-def check(site: Site, model: Machine, layout: RoundLayout) -> None:
-    """Raise unless ``site`` exists in ``model`` for rounds of ``layout``."""
+def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
+    """``site``, parsed if a text, where it exists in ``model`` for rounds of ``layout``."""
+    site = Site.parse(site, model) if isinstance(site, str) else site
     kind = component(site.component, model)
     for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
         require(
@@ -242,13 +241,7 @@ def check(site: Site, model: Machine, layout: RoundLayout) -> None:
         )
     model.hook_names(site.hook)
     site.index(layout)
-
-
-def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
-    """``site`` parsed, if a text, and checked."""
-    parsed = Site.parse(site, model) if isinstance(site, str) else site
-    check(parsed, model, layout)
-    return replace(parsed, kind=component(parsed.component, model))
+    return replace(site, kind=kind)
 
 
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from interp.algorithm import Predicted, missing_rounds
+from interp.algorithm import Episodes, Predicted, missing_rounds
 from interp.checks import checked, integer
 from interp.errors import InputError, require, require_known
 from interp.kinds import shown
@@ -186,11 +186,11 @@ class RoundLayout:
         """The layout of this family for the sizes of ``episodes``; episodes that it cannot hold are refused."""
         raise NotImplementedError
 
-    def encode(self, episodes: Any) -> EncodedRounds:
+    def encode(self, episodes: Episodes) -> EncodedRounds:
         """Tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
         raise NotImplementedError
 
-    def encoded(self, episodes: Any) -> EncodedRounds:
+    def encoded(self, episodes: Episodes) -> EncodedRounds:
         """What :meth:`encode` gives, with the rounds that did not take place."""
         missing = missing_rounds(episodes)
         return replace(self.encode(episodes), missing=None if missing is None else torch.from_numpy(missing))

@@ -90,7 +90,7 @@ class Rollout:
         chosen = select_rounds(rounds, self.n_rounds)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
 
-    def select(self, episodes: Any) -> Rollout:
+    def select(self, episodes: slice | Sequence[int] | NDArray[Any]) -> Rollout:
         """Some of the episodes: a slice, a mask or indices. The cache is left out."""
         known = self.episodes is not None and len(self.episodes) == self.n_episodes
         held = self.episodes.select(episodes) if known else None

@@ -37,9 +37,8 @@ from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
 from interp.model.components import Block, Embedding, PlainBlock, Projection, RuntimeConfig, normalization, unobserved
 from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import AS_REAL
+from interp.model.hooked import AS_REAL, LensSurface
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.lens import LensSurface
 
 
 class RoundOutput(NamedTuple):

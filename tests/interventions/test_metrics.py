@@ -9,7 +9,7 @@ import torch
 
 from interp.errors import InputError
 from interp.interventions import pairs, patching
-from interp.interventions.pairs import Pair, Readout, corruption, metric, prepare
+from interp.interventions.pairs import Pair, Readout, corruption, find_metric, prepare
 from interp.tasks.experts.analysis import exchange_history
 
 
@@ -29,19 +29,19 @@ def _readout(predictions, latent):
 
 def test_logit_difference_points_from_corrupted_to_clean(pair):
     """Episode 0 rises in P(y=1), episode 1 in P(y=0); both are oriented so that clean is higher."""
-    measured = metric("logit_diff").measure(_readout([0.8, 0.3], 0.0), pair)
+    measured = find_metric("logit_diff").measure(_readout([0.8, 0.3], 0.0), pair)
     assert measured.tolist() == pytest.approx([math.log(0.8 / 0.2), math.log(0.7 / 0.3)])
-    assert metric("probability").measure(_readout([0.8, 0.3], 0.0), pair).tolist() == pytest.approx([0.8, 0.7])
+    assert find_metric("probability").measure(_readout([0.8, 0.3], 0.0), pair).tolist() == pytest.approx([0.8, 0.7])
 
 
 def test_log_probabilities_are_clipped(pair):
-    measured = metric("logit_diff").measure(_readout([1.0, 0.0], 0.0), pair)
+    measured = find_metric("logit_diff").measure(_readout([1.0, 0.0], 0.0), pair)
     assert measured.tolist() == pytest.approx([-math.log(1e-6)] * 2, rel=1e-6)
 
 
 def test_regret_is_the_expected_loss_by_the_clean_labels(pair):
     labels = pair.clean_episodes.labels[:, 3]
-    measured = metric("regret").measure(_readout([0.9, 0.9], 0.0), pair)
+    measured = find_metric("regret").measure(_readout([0.9, 0.9], 0.0), pair)
     assert measured.tolist() == pytest.approx([abs(0.9 - y) for y in labels])
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from interp.errors import InputError
-from interp.interventions.pairs import Pair, Readout, metric, prepare, state_difference
+from interp.interventions.pairs import Pair, Readout, find_metric, prepare, state_difference
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
@@ -56,7 +56,7 @@ def cells(pair) -> Readout:
 )
 def test_each_cell_episode_and_outcome_is_measured_by_itself(pair, cells, key, by_hand):
     """Outcome 2 rises most and outcome 0 falls most; the state moves by (3, 4), and only what lies along it counts."""
-    assert metric(key).measure(cells, pair).numpy() == pytest.approx(np.array(by_hand), rel=1e-6)
+    assert find_metric(key).measure(cells, pair).numpy() == pytest.approx(np.array(by_hand), rel=1e-6)
 
 
 def test_a_state_is_measured_in_units_of_what_decodes_it(pair, cells):
@@ -71,11 +71,11 @@ def test_a_loss_is_summed_over_the_rounds(pair, cells):
     tables = np.array([[episodes.q_tables[i, t, episodes.next_states[i, t]] for t in (3, 4)] for i in range(2)])
     left = tables.max(-1) - (cells.predictions.numpy() * tables).sum(-1)
     assert np.ptp(tables) > 0
-    np.testing.assert_allclose(metric("regret").measure(cells, pair), left.sum(-1))
+    np.testing.assert_allclose(find_metric("regret").measure(cells, pair), left.sum(-1))
 
 
 def test_a_metric_of_ones_own_is_taken_as_it_is_and_others_go_by_their_keys():
     own = state_difference(lambda latents: latents)
-    assert metric(own) is own and metric("state").key == "state"
+    assert find_metric(own) is own and find_metric("state").key == "state"
     with pytest.raises(InputError, match="did you mean 'regret'"):
-        metric("regrets")
+        find_metric("regrets")
