@@ -199,12 +199,9 @@ class Algorithm:
                 )
             known[variable.key] = variable
         require(bool(known), f"{self.key!r} has no variables; give at least one")
-        for variable in self.variables:
-            if variable.role == "state":
-                require(
-                    NEXT + variable.key in known,
-                    f"state variable {variable.key!r} of {self.key!r} needs a round variable {NEXT + variable.key!r}",
-                )
+        for key in self.state:
+            after = NEXT + key
+            require(after in known, f"state variable {key!r} of {self.key!r} needs a round variable {after!r}")
         object.__setattr__(self, "_by_key", known)
         for name in (self.memory, self.written):
             if name:
@@ -271,13 +268,11 @@ class Algorithm:
         after = {key: values[NEXT + key] for key in self.state}
         later: dict[str, NDArray[Any]] = dict(after)
         for key in self.of_the_state:
-            variable = self._by_key[key]
-            if NEXT + key in values:
-                later[key] = values[NEXT + key]
-                continue
-            assert variable.equation is not None
-            later[key] = np.asarray(do[NEXT + key]) if NEXT + key in do else np.asarray(variable.equation(later))
-            values[NEXT + key] = later[key]
+            if NEXT + key not in values:
+                equation = self._by_key[key].equation
+                assert equation is not None
+                values[NEXT + key] = np.asarray(do[NEXT + key] if NEXT + key in do else equation(later))
+            later[key] = values[NEXT + key]
         return after, values
 
     def run(self, episodes: Any, do: Values | None = None) -> Values:
@@ -427,12 +422,9 @@ class Algorithm:
         for changed in changes:
             require_known(f"variable of {self.key!r}", changed, [v.key for v in variables], limit=40)
 
-        made = list(variables)
-        for i, variable in enumerate(variables):
-            if variable.key in changes:
-                parents, equation = changes[variable.key]
-                made[i] = replace(variable, parents=parents, equation=equation)
-        return replace(self, key=key, name=name, parameters=dict(parameters), variables=tuple(made), **others)
+        own = {v.key: (v.parents, v.equation) for v in variables} | dict(changes)
+        made = tuple(replace(v, parents=own[v.key][0], equation=own[v.key][1]) for v in variables)
+        return replace(self, key=key, name=name, parameters=dict(parameters), variables=made, **others)
 
     def downstream(self, keys: Iterable[str]) -> set[str]:
         """These variables and all that depend on them within a round."""

@@ -136,9 +136,6 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
     require(bool(runs), "bind needs at least one rollout")
     layout = runs[0].layout
     require(all(run.layout == layout for run in runs), "the rollouts have different layouts; bind each on its own")
-    parts = []
-    for run in runs:
-        latents, fed = run.rows(rounds)
-        parts.append((fed.tokens, latents, fed.values))
-    tokens, latents, values = (torch.cat(column) for column in zip(*parts, strict=True))
-    return BoundRounds(model, layout, tokens, latents, values, split=[len(part[0]) for part in parts])
+    latents, fed = zip(*(run.rows(rounds) for run in runs), strict=True)
+    tokens, values = (torch.cat([getattr(part, of) for part in fed]) for of in ("tokens", "values"))
+    return BoundRounds(model, layout, tokens, torch.cat(latents), values, split=[len(part) for part in latents])

@@ -72,6 +72,16 @@ class EncodedRounds:
         """The same rounds with every tensor changed alike, such as cut to some episodes or rounds."""
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
 
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Batches of episodes as one."""
+        if any(part.missing is not None for part in parts):
+            none = [torch.zeros_like(part.slots, dtype=torch.bool) for part in parts]
+            parts = [
+                replace(p, missing=no if p.missing is None else p.missing) for p, no in zip(parts, none, strict=True)
+            ]
+        return replace(parts[0], **{n: torch.cat([p.tensors()[n] for p in parts]) for n in parts[0].tensors()})
+
     def rows(self, rounds: Sequence[int]) -> Self:
         """Some rounds of every episode in one batch: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
         index = torch.tensor(list(rounds), device=self.tokens.device)
@@ -186,7 +196,7 @@ class RoundLayout:
         """The layout of this family for the sizes of ``episodes``; episodes that it cannot hold are refused."""
         raise NotImplementedError
 
-    def encode(self, episodes: Episodes) -> EncodedRounds:
+    def encode(self, episodes: Any) -> EncodedRounds:
         """Tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
         raise NotImplementedError
 

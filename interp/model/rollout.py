@@ -265,12 +265,8 @@ def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout
         chunks = torch.arange(n).split(size) if n > size else ()
         parts = [encoded.each(partial(torch.index_select, dim=0, index=chunk)) for chunk in chunks] or [encoded]
         runs = [sequential(model, part, layout, commit) for part in parts]
-        whole = replace(runs[0], episodes=episodes, settings=_settings(model, commit))
-        if not chunks:
-            return whole
-        fed = {name: torch.cat([run.fed.tensors()[name] for run in runs]) for name in whole.fed.tensors()}
-        predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
-        return replace(whole, predictions=predictions, latents=latents, fed=replace(whole.fed, **fed))
+        whole = Rollout.joined(runs) if chunks else runs[0]
+        return replace(whole, episodes=episodes, settings=_settings(model, commit))
 
     with torch.no_grad():
         if not model.is_quiet():

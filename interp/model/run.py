@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.checks import fit
+from interp.checks import checked, fit
 from interp.display import Cache, table_html
 from interp.errors import require
 from interp.machine import Machine
@@ -50,6 +50,15 @@ class Rollout:
     settings: dict[str, Any] = field(default_factory=dict)
     model: Any = field(default=None, compare=False)
     episodes: Any = field(default=None, compare=False)
+
+    @classmethod
+    @checked
+    def joined(cls, runs: Sequence[Rollout]) -> Rollout:
+        """Rollouts of one model over different episodes, of equal sizes, as one."""
+        predictions, latents = (torch.cat([getattr(run, of) for run in runs]) for of in ("predictions", "latents"))
+        cache = Cache({name: torch.cat([run.cache[name] for run in runs]) for name in runs[0].cache})
+        fed = EncodedRounds.joined([run.fed for run in runs])
+        return replace(runs[0], predictions=predictions, latents=latents, fed=fed, cache=cache, episodes=None)
 
     def __repr__(self) -> str:
         cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""
@@ -90,7 +99,7 @@ class Rollout:
         chosen = select_rounds(rounds, self.n_rounds)
         return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
 
-    def select(self, episodes: slice | Sequence[int] | NDArray[Any]) -> Rollout:
+    def select(self, episodes: slice | Sequence[int] | NDArray[Any] | Tensor) -> Rollout:
         """Some of the episodes: a slice, a mask or indices. The cache is left out."""
         known = self.episodes is not None and len(self.episodes) == self.n_episodes
         held = self.episodes.select(episodes) if known else None
