@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
