@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp import library, tasks
-from interp.checks import MOST_GB, checked, checked_fields, fit, integer, number, refuse_above, unique
+from interp.checks import MOST_GB, checked, checked_fields, fit, integer, kind_of, number, refuse_above, unique
 from interp.errors import InputError, require, require_known
 from interp.files import read_tables
-from interp.kinds import kind_of
 from interp.lazy import named
 
 if TYPE_CHECKING:

@@ -33,10 +33,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked_fields, integer
+from interp.checks import array_of, checked_fields, integer, shown
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.files import read_rows, read_tables
-from interp.kinds import shown
 from interp.session import once
 
 Values = Mapping[str, NDArray[Any]]

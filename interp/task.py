@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds
-from interp.checks import array_of, checked, checked_fields, integer, unique
+from interp.checks import array_of, checked, checked_fields, integer, shown, unique
 from interp.errors import InputError, require, require_known, unknown_name
-from interp.kinds import shown
 from interp.machine import Machine
 from interp.session import once
 

@@ -25,10 +25,9 @@ import numpy as np
 import pandas as pd
 
 from interp import foreign, palette
-from interp.checks import checked, checked_fields
+from interp.checks import checked, checked_fields, shown
 from interp.errors import require, require_known
 from interp.files import read_tables
-from interp.kinds import shown
 from interp.measure import UNTRAINED, WORDS, Control, Measure, claims, to_frame
 from interp.statistics import Interval
 

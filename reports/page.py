@@ -20,10 +20,9 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from interp import files
-from interp.checks import checked_fields
+from interp.checks import checked_fields, shown
 from interp.errors import require
 from interp.foreign import loaded
-from interp.kinds import shown
 from reports import attention
 from reports.blocks import (
     TEMPLATES,

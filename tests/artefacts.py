@@ -20,7 +20,7 @@ import probes
 from circuits.compare.choices import explain_choices
 from interp.evaluation.experts import regret
 from interp.files import write_csv, write_text
-from interp.interventions import attribution, interchange, mediation, pairs, patching, steering
+from interp.interventions import edge_graph, interchange, mediation, pairs, patching, steering
 from interp.interventions.alignment import Search, align
 from interp.model import saved
 from interp.model.checkpoints import save_checkpoint
@@ -86,7 +86,7 @@ def write_from_python(folder: Path) -> None:
         "alignment": align(model, *many, algorithm, "log_weights", "latent", search=Search(rank=2, steps=20)),
         "mediation": mediation.mediate(model, base, source, "latent", "z[0.0]@p?", split=mediation.Split(n_random=2)),
         "effects": mediation.effect_map(model, base, source, "latent"),
-        "attribution": attribution.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
+        "attribution": edge_graph.attribute(pairs.prepare(model, clean, corrupted, 3), steps=3),
         "steering": steering.steer(wired, base, algorithm, steering.Doses(np.eye(4)[0], (1.0,)), round=3, n_random=2),
         "probe": probes.fit(run, target, n_untrained=1),
         "choices": explain_choices(base, base.labels, families=list(task.rivals().values())[:2]),

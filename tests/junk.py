@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from interp.kinds import FREE, NO, fitted, kind_of
+from interp.checks import FREE, NO, fitted, kind_of
 
 PACKAGES = ("interp", "circuits", "probes", "reports")
 LEFT_OUT = {

@@ -56,7 +56,7 @@ def _objects() -> Iterator[Any]:
     import interp
     import probes
     from interp.interventions import (
-        attribution,
+        edge_graph,
         interchange,
         mediation,
         moves,
@@ -92,7 +92,7 @@ def _objects() -> Iterator[Any]:
     writer = moves.Writer.fit(model, run, algorithm.run(episodes), ["log_weights"])
     yield writer
     smooth = prepare(importlib.import_module("circuits").differentiable(model), *both, 1)
-    yield from (attribution.attribute(smooth, steps=1), smooth)
+    yield from (edge_graph.attribute(smooth, steps=1), smooth)
     target = probes.targets.log_weights(episodes)
     fitted = probes.fit(run, target)
     yield from (target, fitted, fitted.score, fitted.decode(run))

@@ -235,8 +235,7 @@ def test_every_benchmark_can_be_run():
 
 
 ABOUT_TRANSFORMERS = {
-    "interp/interventions/attribution.py": "edges and reads of heads",
-    "interp/interventions/edge_graph.py": "edges between heads",
+    "interp/interventions/edge_graph.py": "edges between heads, and reads of heads",
     "interp/interventions/round_patcher.py": "runs the layers above a patch only; other machines run the whole round",
 }
 """Files outside the model, its training and circuits that name the class of transformers, and why."""

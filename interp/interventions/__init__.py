@@ -7,7 +7,7 @@
 * against the algorithm: ``interchange`` (hits, and graded effects), ``alignment`` (learned subspaces), ``moves`` (one
   decoded variable alone; is a decoded state closed under the update), ``steering``;
 * by which way: ``mediation``;
-* circuits: ``edge_graph`` (edges, and cutting them), ``attribution`` (of edges and single reads), ``ablation``;
+* circuits: ``edge_graph`` (edges, cutting them, and which of them and of single reads matter), ``ablation``;
 * what ``interp patch`` writes: ``causal_tables``.
 
 A method is called ``method(model, episodes or two that pair up, ..., sites, round(s)=...)``. Rollouts stand in for

@@ -21,8 +21,7 @@ from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.files import write_csv, write_figure, write_json
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
-from interp.interventions.attribution import attribute
-from interp.interventions.edge_graph import Ablation, with_heads
+from interp.interventions.edge_graph import Ablation, attribute, with_heads
 from interp.interventions.interchange import Claim, carriers, of_rounds
 from interp.interventions.pairs import METRICS, corruption, exits, find_metric, paired_runs, prepare, run_of
 from interp.interventions.patching import PatchingResult, RoundMap, of_pair, round_map, sweep

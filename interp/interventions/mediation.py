@@ -427,9 +427,8 @@ def effect_map(
     swap = _Swap(model, base, source, cause, outcome, rounds)
     layout, is_transformer = swap.layout, swap.routes.order is None
     mapped = ["resid_post"] if is_transformer else [key for key in model.points if key != "latent"]
-    require(
-        bool(mapped), f"not applicable: {model.name} has no points to map; name some, interp.adapt(..., points=...)"
-    )
+    named = "name some, interp.adapt(..., points=...)"
+    require(bool(mapped), f"not applicable: {model.name} has no points to map; {named}")
     points = sites(model, layout, mapped, None)
     plain, effect, (_, after) = swap.whole(points)
     total, shape = float((effect**2).sum()), (-1, len(swap.rounds))

@@ -150,9 +150,8 @@ class Writer:
         """A writer of the carried variables that an algorithm's memory is made of: the first, and those that are
         :func:`decodable` beside it, in what is carried or in some channels of it (``site="latent@h"``).
         """
-        require(
-            bool(algorithm.state), f"{algorithm.name} carries nothing from round to round, so no latent can hold it"
-        )
+        nothing = f"{algorithm.name} carries nothing from round to round"
+        require(bool(algorithm.state), f"{nothing}, so no latent can hold it")
         values = algorithm.run(episodes)
         made_of = [k for k in algorithm.state if not algorithm.memory or algorithm.memory in algorithm.downstream([k])]
         place = resolve(site, model, run.layout)
@@ -372,13 +371,10 @@ class Transition:
 
     def left(self, algorithm: Algorithm) -> float:
         """Share of the model's own steps that the algorithm does not say; it can exceed 1."""
-        goal, missed, made = self.goal(algorithm), 0.0, 0.0
-        for key in self.shapes:
-            steps = np.asarray(self.after[key] - self.before[key], dtype=np.float64)
-            unit = float((steps**2).mean()) or 1.0
-            missed += float(((self.after[key] - goal[key]) ** 2).mean() / unit)
-            made += float((steps**2).mean() / unit)
-        return missed / made if made else float("nan")
+        goal = self.goal(algorithm)  # every variable in units of the model's own steps, of which those that move count
+        units = {key: float(((self.after[key] - self.before[key]) ** 2.0).mean()) for key in self.shapes}
+        missed = sum(float(((self.after[key] - goal[key]) ** 2).mean() / (of or 1.0)) for key, of in units.items())
+        return missed / n if (n := sum(map(bool, units.values()))) else float("nan")
 
 
 @checked

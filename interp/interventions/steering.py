@@ -24,14 +24,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes
-from interp.checks import array_of, checked, refuse_beyond_machine
+from interp.checks import array_of, checked, refuse_beyond_machine, shown
 from interp.decoder import RIDGE
 from interp.errors import require
 from interp.interventions.experiment import Edit, Experiment, Tabulated, over, run
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.pairs import run_of
 from interp.interventions.sites import Site, carried_mask, resolve, write
-from interp.kinds import shown
 from interp.machine import Machine
 from interp.model.run import Rollout, select_rounds
 from interp.provenance import provenance

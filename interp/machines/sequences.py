@@ -127,10 +127,8 @@ def state_space(
     """
     model = _core_of(module, core, "norm_f", "MambaModel of transformers")
     layers = model.layers
-    known = all(hasattr(layer.mixer, name) for layer in layers for name in ("A_log", "x_proj"))
-    require(
-        known, f"{core!r} is a {type(model).__name__}, whose layers are no Mamba mixers; adapt it with interp.adapt"
-    )
+    known, kind = all(hasattr(one.mixer, name) for one in layers for name in ("A_log", "x_proj")), type(model).__name__
+    require(known, f"{core!r} is a {kind}, whose layers are no Mamba mixers; adapt it with interp.adapt")
     config = model.config
     inner, kept = config.intermediate_size, config.conv_kernel - 1
 

@@ -38,9 +38,8 @@ from transformer_lens.hook_points import HookPoint
 
 from interp import catalog
 from interp.algorithm import Algorithm
-from interp.checks import checked, checked_fields, integer, refuse_beyond_machine
+from interp.checks import checked, checked_fields, integer, refuse_beyond_machine, shown
 from interp.errors import InputError, require, require_known, unknown_name
-from interp.kinds import shown
 from interp.machine import Channel, Component, Stepped
 from interp.model.checks import CLOSE, check_machine
 from interp.model.hooked import HookedMachine, plainly, reset_parameters

@@ -25,10 +25,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from interp import catalog
-from interp.checks import MOST_GB, checked, file_path, refuse_above
+from interp.checks import MOST_GB, checked, file_path, refuse_above, shown
 from interp.errors import InputError, require
 from interp.files import digest_of, read_json, reading, temporary_beside, write_json, write_text, writing
-from interp.kinds import shown
 from interp.lazy import entry
 from interp.machine import Machine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, check_machine

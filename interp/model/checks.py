@@ -25,9 +25,8 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import NEXT, Algorithm, Episodes
-from interp.checks import array_of, checked, unique
+from interp.checks import array_of, checked, shown, unique
 from interp.errors import InputError, require, require_known
-from interp.kinds import shown
 from interp.machine import Machine, Stepped
 from interp.model.hooked import plainly, written
 from interp.model.layout import EncodedRounds, RoundLayout

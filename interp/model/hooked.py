@@ -23,10 +23,9 @@ from transformer_lens import ActivationCache, FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
-from interp.checks import array_of, checked, fit
+from interp.checks import NO, array_of, checked, fit, fitted, shown
 from interp.display import described
 from interp.errors import InputError, require, require_known
-from interp.kinds import NO, fitted, shown
 from interp.machine import Channel, Component, Stepped
 from interp.model.components import Block, Embedding, Projection, RuntimeConfig
 from interp.model.config import LatentTransformerConfig

@@ -34,9 +34,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from interp.algorithm import Episodes, Predicted, missing_rounds
-from interp.checks import checked, integer
+from interp.checks import checked, integer, shown
 from interp.errors import InputError, require, require_known
-from interp.kinds import shown
 
 MOST = 1_000_000
 """The largest size of a round: labels are made before any memory is asked for."""

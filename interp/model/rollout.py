@@ -28,10 +28,9 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import Episodes
-from interp.checks import checked, refuse_beyond_machine
+from interp.checks import checked, refuse_beyond_machine, shown
 from interp.display import Cache
 from interp.errors import InputError, require, require_known
-from interp.kinds import shown
 from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout

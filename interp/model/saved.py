@@ -76,9 +76,8 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
         version = about["format_version"]
         require(version == _FORMAT, f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}")
         digest = about.pop("digest", None)
-        require(
-            digest == digest_of(about) and set(about["sha256"]) == set(held), f"{str(path)!r} was edited: {_EDITED}"
-        )
+        same = digest == digest_of(about) and set(about["sha256"]) == set(held)
+        require(same, f"{str(path)!r} was edited: {_EDITED}")
         cached = [name.removeprefix(_CACHE) for name in held if name.startswith(_CACHE)]
         for name in names or ():
             require_known(f"cached activation in {str(path)!r}", name, cached)

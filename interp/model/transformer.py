@@ -30,10 +30,9 @@ from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
-from interp.checks import MOST_GB, checked, fit
+from interp.checks import MOST_GB, checked, fit, shown
 from interp.errors import InputError, require
 from interp.files import read_rows
-from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
 from interp.model.components import Block, Embedding, PlainBlock, Projection, RuntimeConfig, normalization, unobserved
 from interp.model.config import LatentTransformerConfig

@@ -40,12 +40,11 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import Values
-from interp.checks import checked, fit
+from interp.checks import checked, fit, shown
 from interp.decoder import RIDGE
 from interp.errors import InputError, require, require_known
 from interp.interventions.moves import Writer
 from interp.interventions.sites import Site, resolve
-from interp.kinds import shown
 from interp.machine import Machine
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout

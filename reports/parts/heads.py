@@ -14,7 +14,7 @@ from einops import einsum
 
 from circuits.circuit import Circuit
 from circuits.registry import build
-from interp.interventions.attribution import strongest_reads
+from interp.interventions.edge_graph import strongest_reads
 from interp.library import handwired_models
 from interp.model.rollout import rollout
 from interp.style import WIDTH

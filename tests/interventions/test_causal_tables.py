@@ -14,7 +14,7 @@ from interp import catalog, tasks
 from interp.errors import InputError
 from interp.interventions import causal_tables
 from interp.interventions.ablation import CircuitScorer, _random_circuits, smallest
-from interp.interventions.attribution import attribute
+from interp.interventions.edge_graph import attribute
 from interp.interventions.interchange import Claim
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.steering import Doses, fitted_direction, state_direction, steer

@@ -10,7 +10,7 @@ import torch
 
 import circuits
 from interp.errors import InputError
-from interp.interventions import ablation, attribution
+from interp.interventions import ablation, edge_graph
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Metric, prepare
@@ -74,7 +74,7 @@ def test_mean_ablation_is_the_mean_over_episodes(napkin):
 
 def test_attribution_of_edges(sums):
     """EAP by hand: difference of the writer times the slope of the reader, at the clean input."""
-    result = attribution.attribute(sums, VALUE, steps=1)
+    result = edge_graph.attribute(sums, VALUE, steps=1)
     graph, scores = result.graph, result.edges
     assert scores[graph.edge("0.0", "1.0.q")] == 10 * 5
     assert scores[graph.edge("0.0", "prediction")] == 10
@@ -86,7 +86,7 @@ def test_attribution_of_edges(sums):
 
 def test_integrated_gradients_average_the_slope_on_the_way(sums):
     """EAP-IG with two steps: the slope 12 v at v = 2.5 and 3."""
-    result = attribution.attribute(sums, VALUE, steps=2)
+    result = edge_graph.attribute(sums, VALUE, steps=2)
     assert result.edges[result.graph.edge("embed", "0.0.k")] == (12 * 2.5 + 12 * 3) / 2
 
 
@@ -100,7 +100,7 @@ def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
     single = clean.select([0]), corrupted.select([0])
     # Exchanged, our "clean" is their corrupted: both take slopes there, with opposite differences.
     pair = prepare(untrained, single[1], single[0], 4)
-    ours = attribution.attribute(
+    ours = edge_graph.attribute(
         pair, Metric("p", "p", "probability", lambda readout, pair: readout.predictions[..., -1]), steps=1
     )
     bound = bind(untrained, pair.corrupted, pair.clean, rounds=4)
@@ -183,11 +183,11 @@ def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
     model = circuits.compile_circuit(circuit).double().eval()
     pair = prepare(model, *corruptions.exchange_history(experts.sample(16, 10, 3, seed=0), 8), 8)
     scorer = CircuitScorer(pair)
-    keep = ablation.smallest(scorer, attribution.attribute(pair, scorer.measure).edges, 0.01)
+    keep = ablation.smallest(scorer, edge_graph.attribute(pair, scorer.measure).edges, 0.01)
     assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
         circuit, scorer.graph, WANTED["logit_diff"]
     )
-    curve = ablation.faithfulness_curve(scorer, attribution.attribute(pair).edges, n_random=2).to_frame().iloc[-1]
+    curve = ablation.faithfulness_curve(scorer, edge_graph.attribute(pair).edges, n_random=2).to_frame().iloc[-1]
     assert curve.cpr > curve.random_cpr and curve.cmd < curve.random_cmd
     assert curve.faithfulness == pytest.approx(1)
 
@@ -213,7 +213,7 @@ def scored(pair, change, **options):
     ("call", "message"),
     [
         (lambda pair: CircuitScorer(pair, "logit_diff", "median"), "unknown ablation 'median'"),
-        (lambda pair: attribution.attribute(pair, steps=0), "steps must be an integer >= 1"),
+        (lambda pair: edge_graph.attribute(pair, steps=0), "steps must be an integer >= 1"),
         (lambda pair: ablation.acdc(CircuitScorer(pair), -1.0), "tolerance must be a finite number >= 0"),
         (lambda pair: EdgeGraph(pair.model).edge("1.0", "0.0.q"), "unknown destination of '1.0' '0.0.q'"),
         (lambda pair: EdgeGraph(pair.model).mask([(99, 0)]), r"edge \(99, 0\) is none of"),

@@ -21,8 +21,7 @@ from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.alignment import AlignmentError, Search, align
 from interp.interventions.alignment.subspace import RoundsWithSite
-from interp.interventions.attribution import attribute, strongest_reads
-from interp.interventions.edge_graph import EdgeGraph
+from interp.interventions.edge_graph import EdgeGraph, attribute, strongest_reads
 from interp.interventions.experiment import Outcome
 from interp.interventions.mediation import Split, effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare

@@ -6,7 +6,7 @@ import pytest
 
 import interp
 from interp.errors import InputError
-from interp.interventions.attribution import strongest_reads
+from interp.interventions.edge_graph import strongest_reads
 from interp.model.rollout import replay
 from interp.tasks import experts
 

@@ -45,7 +45,7 @@ from circuits.benchmark.material import EXITS, Case, Exit, Material
 from circuits.benchmark.methods import FAINT, METHODS, READINGS, Method, register, strongest
 from circuits.benchmark.question import Answer
 from interp.interventions.ablation import acdc
-from interp.interventions.attribution import attribute
+from interp.interventions.edge_graph import attribute
 from interp.interventions.mediation import Split, mediate
 from interp.interventions.patching import of_pair
 from interp.interventions.sites import Site

@@ -36,11 +36,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import checked, shown
 from interp.display import Scores
 from interp.errors import require
 from interp.files import read_tables
-from interp.kinds import shown
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman
