@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -50,8 +50,7 @@ def _state_map(model: Machine) -> Float[Tensor, "number d_model"]:
         f"{name!r} says how its state is read, and not how it is written; pass a direction [row, width], such as that "
         "of interp.interventions.steering.fitted_direction",
     )
-    found: Tensor = model.state_map  # type: ignore[attr-defined]
-    return found
+    return cast(Tensor, model.state_map)  # type: ignore[attr-defined]
 
 
 def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -258,8 +258,7 @@ class Actor(nn.Module):
 
     def scores(self, h: Tensor) -> Tensor:
         """The logits of the actions ``[batch, action]``, from the LSTM's ``h``."""
-        scored: Tensor = self.action(self.policy(h))
-        return scored
+        return cast(Tensor, self.action(self.policy(h)))
 
 
 @checked

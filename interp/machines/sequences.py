@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,8 +56,7 @@ class Embedded:
         own = torch.arange(len(layout.vocabulary)) if ids is None else torch.tensor(list(ids))
 
         def embed(model: Any, fed: EncodedRounds) -> Tensor:
-            embedded: Tensor = model.get_submodule(table)(own.to(fed.tokens.device)[fed.tokens])
-            return embedded
+            return cast(Tensor, model.get_submodule(table)(own.to(fed.tokens.device)[fed.tokens]))
 
         return cls(embed, layout.n_positions, layout.predict_position, layout.latent_positions[0])
 
@@ -449,5 +448,4 @@ def read_coconut(path: str | Path, *, n_head: int | None = None) -> nn.Module:
     tied = {**model.state_dict(), f"{_ALIAS}weight": model.transformer.wte.weight}
     other = [k for k, v in {**weights, **plain}.items() if k in tied and not torch.equal(tied[k], v)]
     require(not other, f"{str(path)!r} has other numbers in {', '.join(other)} than where GPT-2 has the same weights")
-    loaded: nn.Module = model.eval()
-    return loaded
+    return cast(nn.Module, model.eval())

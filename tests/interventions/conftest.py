@@ -35,6 +35,17 @@ def untrained_q() -> HookedLatentTransformer:
 
 
 @pytest.fixture(scope="session")
+def qlearning():
+    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
+    return circuit, circuits.compile_circuit(circuit).double().eval()
+
+
+@pytest.fixture(scope="session")
+def pair():
+    return [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="session")
 def expert_episodes() -> experts.ExpertEpisodes:
     return experts.sample(n_episodes=6, n_rounds=8, n_experts=3, seed=0)
 

@@ -25,11 +25,6 @@ CONDITIONS = ["learned", "arbitrary labels", "untrained model", "norm-matched ra
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
-
-
-@pytest.fixture(scope="module")
 def found(wma, pair):
     options = {"rounds": slice(3, 12), "search": Search(steps=100, restarts=1)}
     return align(wma[1], *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options)

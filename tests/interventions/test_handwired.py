@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import circuits
 from interp.interventions import patching
 from interp.interventions.patching import round_map
 from interp.tasks import experts, mdp
@@ -12,12 +11,6 @@ from interp.tasks.experts import analysis as corruptions
 from interp.tasks.qlearning import analysis as q_corruptions
 
 COMPONENTS = ("resid_pre", "resid_post", "attn_out", "z")
-
-
-@pytest.fixture(scope="module")
-def qlearning():
-    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
-    return circuit, circuits.compile_circuit(circuit).double().eval()
 
 
 def _lit(circuit, result, tolerance=1e-9):

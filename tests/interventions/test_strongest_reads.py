@@ -11,21 +11,24 @@ from interp.model.rollout import replay
 from interp.tasks import experts
 
 
-def test_the_reads_of_the_wired_circuit() -> None:
-    """Weighted Majority with two experts has eight reads that change an exit, and no other is found."""
+@pytest.fixture(scope="module")
+def reads():
     model = interp.load("wma-handwired", n_experts=2)
     run = interp.rollout(model, experts.sample(8, 12, 2, seed=0))
-    found = strongest_reads(model, run, 10, k=30)
+    return model, run, strongest_reads(model, run, 10, k=30)
+
+
+def test_the_reads_of_the_wired_circuit(reads) -> None:
+    """Weighted Majority with two experts has eight reads that change an exit, and no other is found."""
+    found = reads[2]
     reads = {(row.source, row.target) for row in found.itertuples()}
     assert {("<z>", "p?"), ("<z>", "w?"), ("y", "w?"), ("p_1", "p?"), ("p_2", "p?"), ("e_1", "p_1")} <= reads
     assert (found["effect"] > 0).all() and (found["low"] <= found["effect"]).all()
 
 
-def test_an_effect_is_what_the_cut_does() -> None:
+def test_an_effect_is_what_the_cut_does(reads) -> None:
     """The update's relative change, computed by hand from a replay with the read's weight set to zero."""
-    model = interp.load("wma-handwired", n_experts=2)
-    run = interp.rollout(model, experts.sample(8, 12, 2, seed=0))
-    found = strongest_reads(model, run, 10, k=30)
+    model, run, found = reads
     told = found[(found["source"] == "y") & (found["target"] == "w?")].iloc[0]
     at = run.layout.position("y"), run.layout.position("w?")
 
@@ -39,10 +42,9 @@ def test_an_effect_is_what_the_cut_does() -> None:
     assert told["effect"] == pytest.approx(float((after - plain).flatten(1).norm(dim=-1).mean() / apart))
 
 
-def test_rounds_and_numbers_are_checked() -> None:
+def test_rounds_and_numbers_are_checked(reads) -> None:
     """A round beyond the run, and no read at all."""
-    model = interp.load("wma-handwired", n_experts=2)
-    run = interp.rollout(model, experts.sample(2, 12, 2, seed=0))
+    model, run, _ = reads
     with pytest.raises(InputError, match="round 12 is out of range"):
         strongest_reads(model, run, 12)
     with pytest.raises(InputError, match="k must be"):
