@@ -253,20 +253,19 @@ class Measure:
         return f"{text} {self.unit} {self.number}, {least} {self.threshold:g}{control}.".replace(".  ", ". ")
 
 
-def claims(path: Path) -> Callable[..., Measure]:
-    """What is fixed of the claims of a TOML file, a table each, as a function that makes their measures.
+def claims(tables: Path | Mapping[str, Mapping[str, Any]]) -> Callable[..., Measure]:
+    """What is fixed of claims, a table each (of a TOML file), as a function that makes their measures.
 
     What it returns is called as ``claim(key, number, threshold, ..., **changes)``; what stands in braces in a text of
-    the file is filled from ``words``.
+    a table is filled from ``words``. Of a claim that does not apply (``lacking=``) only its sentence is fixed.
     """
-    fixed = read_tables(path)
+    fixed = read_tables(tables) if isinstance(tables, Path) else tables
 
     def claim(
         key: str, number: Interval = NO_NUMBER, words: Mapping[str, Any] | None = None, **changes: Any
     ) -> Measure:
-        known = {
-            name: text.format(**words or {}) if isinstance(text, str) else text for name, text in fixed[key].items()
-        }
+        own = {"claim": fixed[key]["claim"]} if "lacking" in changes else fixed[key]
+        known: dict[str, Any] = {k: x.format(**words or {}) if isinstance(x, str) else x for k, x in own.items()}
         known["rests_on"] = tuple(known.get("rests_on", ()))
         return Measure(**{"key": key, "number": number, **known, **changes})
 

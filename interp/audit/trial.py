@@ -30,10 +30,10 @@ from interp.checks import check_fields, integer
 from interp.errors import InputError, require
 from interp.interventions.experiment import Again, run_on
 from interp.machine import Machine
-from interp.measure import UNTRAINED, Control, Measure, Side, best_of
+from interp.measure import UNTRAINED, Control, Side, best_of, claims
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, room
-from interp.statistics import NO_NUMBER, Interval
+from interp.statistics import Interval
 
 Array = NDArray[Any]
 ALL = "all that is carried"
@@ -55,13 +55,8 @@ THRESHOLDS = {name: _Threshold(*of) for name, of in _FIXED["thresholds"].items()
 judged once they stood."""
 
 
-def claimed(key: str, number: Interval = NO_NUMBER, **changes: Any) -> Measure:
-    """The measure of a claim: its number, with what ``claims.json`` says of every machine, and ``changes`` to that."""
-    fixed = dict(_FIXED["claims"][key])
-    if "lacking" in changes:
-        return Measure(key, fixed["claim"], **changes)
-    threshold, rests_on = THRESHOLDS[fixed.pop("threshold")].value, tuple(fixed.pop("rests_on", ()))
-    return Measure(**{"key": key, "number": number, "threshold": threshold, "rests_on": rests_on, **fixed, **changes})
+claimed = claims({k: {**of, "threshold": THRESHOLDS[of["threshold"]].value} for k, of in _FIXED["claims"].items()})
+"""The measure of a claim: its number, with what ``claims.json`` says of every machine, and changes to that."""
 
 
 @dataclass(frozen=True, kw_only=True)
