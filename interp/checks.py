@@ -249,7 +249,7 @@ def shown(value: Any) -> str:
 # What functions check themselves, and the two decorators.
 
 
-def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+def integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
     """``value`` as an integer of Python; NumPy's integers are integers, booleans and floats are not.
 
     >>> import numpy as np
@@ -259,7 +259,7 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     return cast(int, _within(int, name, value, least, most))
 
 
-def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
+def number(name: str, value: object, least: float | None = None, most: float | None = None) -> float:
     """``value`` as a finite number of Python; booleans and texts are none."""
     return cast(float, _within(float, name, value, least, most))
 
@@ -277,13 +277,13 @@ def _within(kind: type, name: str, value: Any, least: float | None, most: float 
     return found
 
 
-def seed_of(value: Any, name: str = "seed") -> int:
+def seed_of(value: object, name: str = "seed") -> int:
     """``value`` as a seed: an integer from 0 to 2**63 - 1."""
     given = integer(name, value, 0)
     return given if given <= _MOST_SEED else integer(name, value, 0, _MOST_SEED)
 
 
-def folder_name(name: str, value: Any) -> str:
+def folder_name(name: str, value: object) -> str:
     """``value`` as the name of one folder, so that what is written under it stays in the output folder."""
     fits = isinstance(value, str) and len(value) <= 100 and _NAME.fullmatch(value) is not None
     require(fits, f"{name} must be letters, digits, '-', '_', '+' and '.', not a path, got {shown(value)}")
@@ -344,7 +344,7 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
     return found
 
 
-def unique(records: Any, kind: str) -> dict[str, Any]:
+def unique(records: Iterable[Any], kind: str) -> dict[str, Any]:
     """Records by key, in order; no two may share a key, a name or a short name."""
     by_key: dict[str, Any] = {}
     taken: dict[str, str] = {}

@@ -167,7 +167,7 @@ def read_tables(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def digest_of(about: Any, parts: Iterable[bytes] = ()) -> str:
+def digest_of(about: object, parts: Iterable[bytes] = ()) -> str:
     """SHA-256 of what JSON says, and of ``parts`` after it: what was edited has another."""
     sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for part in parts:
@@ -227,7 +227,7 @@ def json_values(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_json(path: str | Path, value: Any) -> Path:
+def write_json(path: str | Path, value: object) -> Path:
     """Write ``value`` to ``path`` atomically, as indented JSON with sorted keys."""
     return write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 

@@ -113,7 +113,7 @@ def episode_array(
     return array.astype(np.int64 if whole else np.float64, copy=False)
 
 
-def freeze(record: Any, **values: Any) -> None:
+def freeze(record: object, **values: Any) -> None:
     """Set the checked values of a frozen dataclass."""
     for name, value in values.items():
         object.__setattr__(record, name, value)
