@@ -155,7 +155,7 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
         while not interaction.done:
             encoded = model.prepare(layout.encode(interaction.step(choice)))
             step = run_round(model, encoded.at(0), latents, layout, "own", (), stepper)
-            latents, choice = step.latents, step.choice.cpu().numpy()
+            latents, choice = step.latents, layout.choose(step.prediction).cpu().numpy()
             record.add(step)
     settings = {**provenance(model, **model.precision(), commit="own"), "seed": seed, "epsilon": epsilon}
     episodes = interaction.episodes()
@@ -182,10 +182,9 @@ def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout:
 
 @dataclass(frozen=True)
 class Step:
-    """One round run: what it predicted and chose, the latents that it leaves, and the round as it was fed."""
+    """One round run: what it predicted, the latents that it leaves, and the round as it was fed."""
 
     prediction: Tensor
-    choice: Tensor
     latents: Tensor
     fed: EncodedRounds
 
@@ -206,14 +205,13 @@ def run_round(
     forward = model.step if hooks or step is None else step
     with threads_for(model), model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
         done = forward(latents, encoded)
-        choice = layout.choose(done.prediction)
         if commit == "own":
-            committed = layout.commit(encoded.tokens, choice)
+            committed = layout.commit(encoded.tokens, layout.choose(done.prediction))
             if not torch.equal(committed, encoded.tokens):
                 encoded = replace(encoded, tokens=committed)
                 done = forward(latents, encoded)
     prediction, left = encoded.settled(done.prediction, latents, done.carried)
-    return Step(prediction, choice, left, encoded)
+    return Step(prediction, left, encoded)
 
 
 def sequential(
@@ -235,7 +233,7 @@ def sequential(
         stepper = model.stepper()
         for t in range(n_rounds):
             if clean is not None and (t < first or (hold and t not in hooks)):
-                step = Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], clean.fed.at(t))
+                step = Step(clean.predictions[:, t], clean.latents[:, t + 1], clean.fed.at(t))
             else:
                 pairs = counters[t].hooks if t in counters else ()
                 step = run_round(model, encoded.at(t), latents, layout, commit, pairs, stepper)
