@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Literal, get_args
 
-from interp.checks import check_fields, refuse_above
+from interp.checks import check_fields, checked, refuse_above
 from interp.errors import require, require_known
 from interp.model.layout import RoundLayout, layout_from_dict
 
@@ -115,6 +115,7 @@ class LatentTransformerConfig:
         """What attention scores are divided by."""
         return self.d_head**0.5 if self.attn_scale is None else self.attn_scale
 
+    @checked
     def require_room(self, max_gb: float) -> None:
         """Refuse a model that would take more than ``max_gb`` times 1e9 bytes.
 
