@@ -31,9 +31,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, as_tensor, einsum
@@ -42,11 +43,8 @@ from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron, names
 from interp.algorithm import Algorithm, Values
 from interp.checks import check_fields, checked, checked_fields, fit
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.errors import require, require_known, unknown_name
 from interp.model.layout import RoundLayout
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -109,34 +107,6 @@ class Location:
             return elements if in_order else elements[..., back]
 
         return read
-
-    @checked
-    def read(self, activation: Tensor, circuit: Circuit) -> Float[Tensor, "*batch element"]:
-        """The variable in an activation of this hook."""
-        reader = self.reader(circuit)
-        try:
-            return reader(activation)
-        except (IndexError, RuntimeError):
-            given = tuple(activation.shape)
-            raise InputError(f"location {self.name!r} of {self.hook!r} cannot be read in shape {given}") from None
-
-    @checked
-    def write(
-        self, activation: Tensor, values: Float[Tensor, "*batch element"], circuit: Circuit
-    ) -> Float[Tensor, "*batch pos d_model"]:
-        """The activation with the variable set to ``values``; everything orthogonal to its directions is kept."""
-        require(bool(self.directions), f"{self.hook!r} holds attention scores; set residual directions instead")
-        held = self.read(activation, circuit)
-        require(
-            values.shape == held.shape,
-            f"values of {self.name!r} must have shape {tuple(held.shape)} here, got {tuple(values.shape)}",
-        )
-        change = (values - held) * self.scale
-        patched = activation.clone()
-        for k, (label, direction) in enumerate(zip(self.labels, self.directions, strict=True)):
-            dual = as_tensor(direction.vector() / direction.dot(direction)).to(activation)
-            patched[..., circuit.layout.position(label), :] += change[..., k, None] * dual
-        return patched
 
 
 EMBEDDINGS = ("tokens", "latents", "payloads", "positions")
@@ -437,8 +407,6 @@ class Circuit:
 
     def to_frame(self) -> pd.DataFrame:
         """The head table, one row a head (and a row for each group of neurons), in the order of computation."""
-        import pandas as pd
-
         columns = ("head", "layer", "rule", "reads", "writes", "score terms", "non-zero weights")
         rows: list[tuple[Any, ...]] = [
             (head.name, head.layer + 1, head.rule, head.reads, head.writes, len(head.scores), head.n_nonzero)
@@ -452,25 +420,14 @@ class Circuit:
 
     def ground_truth(self) -> pd.DataFrame:
         """Where the algorithm's variables live, one row a location."""
-        import pandas as pd
-
         rows = []
         for key, location in ((key, location) for key, several in self.sites.items() for location in several):
-            read = list(dict.fromkeys(map(str, location.directions)))
-            row = {
-                "variable": key,
-                "symbol": self.algorithm.variable(key).symbol,
-                "meaning": self.algorithm.variable(key).meaning,
-                "location": location.name,
-                "hook": location.hook,
-                "positions": ", ".join(dict.fromkeys(location.labels)),
-                "reads": f"score of {location.head}"
-                if location.keys
-                else " ... ".join(dict.fromkeys(read[:1] + read[-1:])),
-                "scale": location.scale,
-                "drives": location.drives,
-            }
-            rows.append(row)
+            read, variable = list(dict.fromkeys(map(str, location.directions))), self.algorithm.variable(key)
+            ends = " ... ".join(dict.fromkeys(read[:1] + read[-1:]))
+            row = {"variable": key, "symbol": variable.symbol, "meaning": variable.meaning, "location": location.name}
+            row |= {"hook": location.hook, "positions": ", ".join(dict.fromkeys(location.labels))}
+            row |= {"reads": f"score of {location.head}" if location.keys else ends}
+            rows.append(row | {"scale": location.scale, "drives": location.drives})
         return pd.DataFrame(rows)
 
 

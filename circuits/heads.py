@@ -23,18 +23,16 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from circuits.basis import Basis, Direction, PositionCode
 from interp.checks import checked, checked_fields
 from interp.errors import require
 from interp.files import read_rows
 from interp.model.config import AttentionRule
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Term = tuple[Direction, Direction]
 
@@ -266,8 +264,6 @@ def chooser_table(
     Columns: the code, the round's length, the code's coordinates and margin Delta; eta and xi as the printed lemma asks
     for; eta as the corrected head needs it, the least attention measured there on a target or the sink, and 1 - eps.
     """
-    import pandas as pd
-
     labels = numbered("t", n_positions)
     codes = {"one-hot": PositionCode(labels)}
     codes |= {f"sinusoidal, {k} lines": PositionCode.sinusoidal(labels, k, seed) for k in n_lines}

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import torch
 
 import interp.tasks
@@ -27,15 +28,12 @@ from circuits.compiler import require_dtype
 from circuits.exactness import Check, check, check_exits, check_horizon
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.algorithm import Algorithm
-from interp.checks import checked, device_called
+from interp.checks import checked, device_called, integer
 from interp.errors import require, require_known
 from interp.machine import Machine
 from interp.measure import Measure, Measured, listed
 from interp.provenance import provenance
 from interp.workers import bar
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _COLUMNS = ["size", "dtype", "variable", "where", "error", "relative", "tolerance", "undecided", "passed", "allowance"]
 
@@ -82,8 +80,6 @@ class VerificationResult(Measured):
 
     def table(self) -> pd.DataFrame:
         """One row a check."""
-        import pandas as pd
-
         return pd.DataFrame([{name: getattr(check, name) for name in _COLUMNS} for check in self.checks])
 
     def summary(self) -> pd.DataFrame:
@@ -127,8 +123,7 @@ def verify(
     dtypes = (dtype,) if isinstance(dtype, str) else tuple(dtype)
     for given in dtypes:
         require_known("dtype", given, DTYPES)
-    for label, count in (("n_rounds", n_rounds), ("n_episodes", n_episodes)):
-        require(isinstance(count, int) and count >= 1, f"{label} must be an integer >= 1, got {count!r}")
+    integer("n_rounds", n_rounds, 1), integer("n_episodes", n_episodes, 1)
     cases = [
         (size, given, build(name, **with_defaults(name, given, {**arguments, **_size_arguments(record, size)})))
         for size in (
@@ -192,8 +187,7 @@ def verify_machine(
         f"{machine.name!r} is learned: no function reads its state exactly. Adapt it with read= where one does, or "
         "compare it by fitted maps: circuits.compare.run(machine, reference)",
     )
-    for label, count in (("n_rounds", n_rounds), ("n_episodes", n_episodes)):
-        require(count >= 1, f"{label} must be an integer >= 1, got {count!r}")
+    integer("n_rounds", n_rounds, 1), integer("n_episodes", n_episodes, 1)
     task = interp.tasks.of(machine)
     algorithm = task.explains(machine) if algorithm is None else algorithm
     if tolerance is None:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.choices import PlayerBehaviour, behaviour
+from circuits.compare.choices import PlayerBehaviour, behaviour, behaviour_tables
 from interp import figures
 from interp.checks import checked
 from interp.errors import require
@@ -176,8 +176,8 @@ def _answers(scores: LLMScores) -> Section:
 
 
 def _behaviour(acts: Sequence[PlayerBehaviour]) -> Section:
-    table = joined(pd.concat([one.to_frame() for one in acts], ignore_index=True))
-    families = pd.concat([one.families() for one in acts], ignore_index=True)
+    tables = behaviour_tables(acts)
+    table, families = joined(tables["behaviour"]), tables["families"]
     return Section(
         "What they act like",
         [

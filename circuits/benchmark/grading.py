@@ -48,53 +48,49 @@ class _RefusedError(Exception):
         self.kept = kept
 
 
-class _Untouched:
-    """A model as it was: its weights, hooks, modes and gradients, to be held against what a method leaves."""
+def _untouched(model: Machine) -> Callable[[], list[str]]:
+    """What undoes all changes of a model since now (weights, hooks, modes and gradients), and says what they were."""
+    assert isinstance(model, torch.nn.Module)
+    held = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    modes = [(module, module.training) for module in model.modules()]
+    hooks = [(module, name, dict(getattr(module, name))) for module, _ in modes for name in _HOOKS]
+    learned = [(one, one.requires_grad) for one in model.parameters()]
 
-    def __init__(self, model: Machine) -> None:
-        assert isinstance(model, torch.nn.Module)
-        self.model: torch.nn.Module = model
-        self._held = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        self._modules = [(module, module.training) for module in model.modules()]
-        self._hooks = [(module, name, dict(getattr(module, name))) for module, _ in self._modules for name in _HOOKS]
-        self._learned = [(one, one.requires_grad) for one in model.parameters()]
-
-    def restore(self) -> list[str]:
-        """Undo what was changed, and say what that was."""
-        now = self.model.state_dict()
+    def restore() -> list[str]:
+        now, said = model.state_dict(), list[str]()
         changed = [
             name
-            for name, tensor in self._held.items()
+            for name, tensor in held.items()
             if name not in now or content_of(name, now[name].cpu()) != content_of(name, tensor.cpu())
         ]
-        said = [f"weights ({', '.join(changed[:_N_NAMED])})"] if changed or now.keys() - self._held.keys() else []
-        if said:
+        if changed or now.keys() - held.keys():
+            said.append(f"weights ({', '.join(changed[:_N_NAMED])})")
             require(
-                list(self.model.modules()) == [module for module, _ in self._modules],
+                list(model.modules()) == [module for module, _ in modes],
                 "a method put other modules into subject.model, which cannot be undone; give methods a copy to change",
             )
-            self.model.load_state_dict(self._held)
-        for module, name, hooks in self._hooks:
-            held = getattr(module, name)
-            if dict(held) != hooks:
-                held.clear()
-                held.update(hooks)
-                said = list(dict.fromkeys([*said, "hooks"]))
-        for module, training in self._modules:
-            if module.training != training:
-                module.training = training
-                said = list(dict.fromkeys([*said, "training mode"]))
-        for parameter, learned in self._learned:
+            model.load_state_dict(held)
+        for module, name, before in hooks:
+            own = getattr(module, name)
+            if dict(own) != before:
+                own.clear()
+                own.update(before)
+                said.append("hooks")
+        for module, training in modes:
+            said += ["training mode"] * (module.training != training)
+            module.training = training
+        for parameter, learns in learned:
+            said += ["requires_grad"] * (parameter.requires_grad != learns)
             parameter.grad = None
-            if parameter.requires_grad != learned:
-                parameter.requires_grad_(learned)
-                said = list(dict.fromkeys([*said, "requires_grad"]))
-        return said
+            parameter.requires_grad_(learns)
+        return list(dict.fromkeys(said))
+
+    return restore
 
 
 def _asked(ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine) -> tuple[Answer, float]:
     """What a method answers and the seconds that it took, or a refusal; the model is as it was afterwards."""
-    before = _Untouched(model)
+    restore = _untouched(model)
     try:
         answer, seconds = ask()
     except InputError as error:
@@ -102,7 +98,7 @@ def _asked(ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine) -
     except Exception as error:
         raise _RefusedError(f"raised {type(error).__name__}: {error}") from error
     finally:
-        changed = before.restore()
+        changed = restore()
     if changed:
         raise _RefusedError(f"changed subject.model in place ({', '.join(changed)}), which was undone; change a copy")
     if problem := _problem(answer, truth):
@@ -140,14 +136,8 @@ def _problem(answer: Any, truth: Truth) -> str:
 
 _FORMAT = 1
 """Version of the JSON."""
-_COLUMNS: dict[str, type] = {
-    **dict.fromkeys(("subject", "machine", "form", "variant"), str),
-    "seed": int,
-    **dict.fromkeys(("question", "method", "score"), str),
-    **dict.fromkeys(("value", "cpu_s"), float),
-}
-"""The columns of the table and of every row of the JSON, in order, with their types; a value that does not exist is
-null in the JSON."""
+_COLUMNS = ("subject", "machine", "form", "variant", "seed", "question", "method", "score", "value", "cpu_s")
+"""The columns of the table and of every row of the JSON; a value that does not exist is null in the JSON."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +155,7 @@ class Result(Tabled):
 
     def to_frame(self) -> pd.DataFrame:
         """The tidy table."""
-        return pd.DataFrame(list(self.rows), columns=list(_COLUMNS))
+        return pd.DataFrame(list(self.rows), columns=_COLUMNS)
 
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:

@@ -26,7 +26,6 @@ carries; what it has no heads for (edges, nodes) is not asked of it.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,13 +46,12 @@ from interp import tasks
 from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require, require_known
-from interp.files import read_tables
+from interp.files import read_json, read_tables
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Place, Site
 from interp.machine import Machine
 from interp.model.checkpoints import load_checkpoint
-from interp.model.components import Block
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import Task
@@ -296,6 +294,10 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
     state_map = model.state_map.new_zeros(len(model.state_map), d_model)
     grown = HookedLatentTransformer(larger, state_map).to(model.W_E)
     generator = torch.Generator().manual_seed(seed)
+
+    def fill(weight: Tensor, fan_in: int) -> None:
+        weight.copy_(torch.randn(weight.shape, generator=generator) / fan_in**0.5)
+
     own = dict(model.named_parameters())
     with torch.no_grad():
         grown.state_map[:, : config.d_model] = model.state_map
@@ -303,7 +305,15 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
             parameter.zero_()
             parameter[tuple(slice(0, size) for size in own[name].shape)] = own[name]
         for block in grown.blocks:
-            _distract(block, config, generator, writes=not has_norm)
+            old, first, attn, mlp = config.d_model, config.n_heads, block.attn, block.mlp
+            for read in (attn.W_Q, attn.W_K, attn.W_V):
+                fill(read[first:, :old], old)
+            if not has_norm:
+                fill(attn.W_O[first:, :, old:], config.d_head)
+            if mlp is not None:
+                fill(mlp.W_in[:old, config.d_mlp :], old)
+                if not has_norm:
+                    fill(mlp.W_out[config.d_mlp :, old:], 1)
     return grown.eval()
 
 
@@ -323,35 +333,18 @@ def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_mod
     return (frame @ torch.block_diag(torch.eye(kept).double(), turn) @ frame.T).to(model.W_E)
 
 
-def _distract(block: Block, config: LatentTransformerConfig, generator: torch.Generator, *, writes: bool) -> None:
-    """Random weights for the heads and neurons of a block that came after those of ``config``."""
-    old, first, attn, mlp = config.d_model, config.n_heads, block.attn, block.mlp
-
-    def fill(weight: Tensor, fan_in: int) -> None:
-        weight.copy_(torch.randn(weight.shape, generator=generator) / fan_in**0.5)
-
-    for read in (attn.W_Q, attn.W_K, attn.W_V):
-        fill(read[first:, :old], old)
-    if writes:
-        fill(attn.W_O[first:, :, old:], config.d_head)
-    if mlp is not None:
-        fill(mlp.W_in[:old, config.d_mlp :], old)
-        if writes:
-            fill(mlp.W_out[config.d_mlp :, old:], 1)
-
-
 # Trained subjects learned a task while interchanges tied subspaces of them to the algorithm's variables: from a random
 # start, to predict what the algorithm predicts, with all weights free and none zero in the end. ``truth.json`` beside
 # the weights says what is known: the tied sites hold their variables, the rest of these sites does not matter, the idle
 # heads matter nowhere and the others do. Edges are not known. ``lab/tied_training.py`` trains them.
 
-WEIGHTS = Path(__file__).parent / "weights"
+WEIGHTS, _TRUTH = Path(__file__).parent / "weights", "truth.json"
 
 
 def load_trained(name: str) -> KnownMachine:
     """A shipped subject by the name of its folder, such as "wma-0", in float64 like the handwired ones."""
     require_known("trained subject", name, sorted(folder.name for folder in WEIGHTS.iterdir()))
-    truth, model = _truth(WEIGHTS / name), load_checkpoint(WEIGHTS / name).to(torch.float64)
+    truth, model = read_json(WEIGHTS / name / _TRUTH), load_checkpoint(WEIGHTS / name).to(torch.float64)
     claims = [
         Claim(
             one["variable"],
@@ -381,8 +374,4 @@ def load_trained(name: str) -> KnownMachine:
 def trained_builders() -> dict[str, Callable[[], KnownMachine]]:
     """Every shipped subject by name, and what loads it."""
     folders = sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir())
-    return {_truth(folder)["name"]: partial(load_trained, folder.name) for folder in folders}
-
-
-def _truth(folder: Path) -> Any:
-    return json.loads((folder / "truth.json").read_text("utf-8"))
+    return {read_json(folder / _TRUTH)["name"]: partial(load_trained, folder.name) for folder in folders}

@@ -286,54 +286,41 @@ def _cut_each(
     after: list[Tensor] = [latents] * len(edges)
     for start in range(0, len(order), size):
         part = order[start : start + size]
-        cuts = _Cuts(graph, [edges[i] for i in part], change)
+        hooks = _hooks(graph, [edges[i] for i in part], change)
         with torch.no_grad():
-            out = graph.forward(rounds.each(partial(tile, times=len(part))), tile(latents, len(part)), cuts.hooks())
+            out = graph.forward(rounds.each(partial(tile, times=len(part))), tile(latents, len(part)), hooks)
         outputs = [x.unflatten(0, (len(part), len(latents))) for x in out]
         for row, i in enumerate(part):
             predictions[i], after[i] = outputs[0][row], outputs[1][row]
     return Readout(torch.stack(predictions).unsqueeze(2), torch.stack(after))
 
 
-@dataclass(frozen=True)
-class _Cuts:
-    """Hooks that cut one edge in each cell of a batch."""
+def _hooks(graph: EdgeGraph, edges: Sequence[_Edge], change: Tensor) -> list[tuple[str, HookFunction]]:
+    """Hooks that cut one edge in each cell of a batch, one for each activation that some destination reads."""
+    # Heads are cut at queries, keys and values, which are linear in what is read but for normalisation, or at what is
+    # read, which takes a copy for every head of every layer.
+    end = "" if graph.model.config.normalization_type is None else "_input"
+    places: dict[str, list[tuple[int, int, int]]] = {}  # hook -> cell, source, head (or which exit)
+    for cell, (source, destination) in enumerate(edges):
+        name = graph.destinations[destination]
+        if name in ("prediction", "update"):
+            hook, which = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", int(name == "update")
+        elif name.startswith("mlp "):
+            hook, which = f"blocks.{name[4:]}.hook_mlp_in", 0
+        else:
+            layer, head, port = name.split(".")
+            hook, which = f"blocks.{layer}.attn.hook_{port}{end}", int(head)
+        places.setdefault(hook, []).append((cell, source, which))
 
-    graph: EdgeGraph
-    edges: Sequence[_Edge]
-    change: Tensor
-
-    @property
-    def end(self) -> str:
-        """Where heads are told: at queries, keys and values, which are linear in what is read but for normalisation,
-        or at what is read, which takes a copy for every head of every layer."""
-        return "" if self.graph.model.config.normalization_type is None else "_input"
-
-    def hooks(self) -> list[tuple[str, HookFunction]]:
-        """One for each activation that some destination reads."""
-        places: dict[str, list[tuple[int, int, int]]] = {}  # hook -> cell, source, head (or which exit)
-        last = f"blocks.{self.graph.model.config.n_layers - 1}.hook_resid_post"
-        for cell, (source, destination) in enumerate(self.edges):
-            name = self.graph.destinations[destination]
-            if name in ("prediction", "update"):
-                places.setdefault(last, []).append((cell, source, int(name == "update")))
-            elif name.startswith("mlp "):
-                places.setdefault(f"blocks.{name[4:]}.hook_mlp_in", []).append((cell, source, 0))
-            else:
-                layer, head, port = name.split(".")
-                hook = f"blocks.{layer}.attn.hook_{port}{self.end}"
-                places.setdefault(hook, []).append((cell, source, int(head)))
-        return [(name, self._at(name, torch.tensor(several).T)) for name, several in places.items()]
-
-    def _at(self, name: str, where: Tensor) -> HookFunction:
+    def at(name: str, where: Tensor) -> HookFunction:
         cells, sources, which = where
-        changes = self.change[sources]
-        if ".attn." in name and not self.end:
-            block = self.graph.model.blocks[int(name.split(".")[1])]
+        changes = change[sources]
+        if ".attn." in name and not end:
+            block = graph.model.blocks[int(name.split(".")[1])]
             changes = einsum(changes, getattr(block.attn, f"W_{name[-1].upper()}")[which], "c e p d, c d h -> c e p h")
 
         def cut(activation: Tensor, hook: object) -> Tensor:
-            cut_rows = activation.unflatten(0, (len(self.edges), -1)).clone()
+            cut_rows = activation.unflatten(0, (len(edges), -1)).clone()
             if ".attn." in name:
                 cut_rows[cells, :, :, which] += changes
             elif name.endswith("hook_mlp_in"):
@@ -345,3 +332,5 @@ class _Cuts:
             return cut_rows.flatten(0, 1)
 
         return cut
+
+    return [(name, at(name, torch.tensor(several).T)) for name, several in places.items()]

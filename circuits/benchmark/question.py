@@ -81,8 +81,12 @@ class Challenge:
         scores = {item: float(bool(kind)) for item, kind in truth.items()}
         return Answer(scores, frozenset(item for item in truth if truth[item]))
 
-    def drawn(self, subject: KnownMachine, material: Any, generator: np.random.Generator) -> Answer:
-        """What chance answers: a uniform number for every item; as many are declared true as are."""
+    def drawn(self, subject: KnownMachine, material: Any) -> Answer:
+        """What chance answers: a uniform number for every item; as many are declared true as are.
+
+        The numbers are drawn from the subject's name and the seed: they do not depend on what else is run.
+        """
+        generator = np.random.default_rng([material.seed, *self.key.encode(), *subject.name.encode()])
         if self.chance is not None:
             return self.chance(subject, material, generator)
         truth = material.truth(self.key)

@@ -37,15 +37,6 @@ from interp.display import lacks
 from interp.files import read_tables
 from interp.interventions.ablation import SHARES
 from interp.interventions.sites import Place, Site
-from interp.machine import Machine
-
-_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
-
-
-def _challenge(key: str, **functions: Any) -> Challenge:
-    """The question whose texts stand under ``key`` in ``questions.toml``."""
-    return Challenge(key, **_TEXTS[key], **functions)
-
 
 _KINDS = ("content", "constant", "clean-up")
 """The kinds of edges, the one that matters most first."""
@@ -129,21 +120,6 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
     return {**{f"{name} used": value for name, value in among_all.items()}, **ranking(content, answer, "content")}
 
 
-pose(
-    _challenge("edges", truth=_edges, grade=_grade_edges, oracle=_true_edges),
-    _challenge(
-        "nodes",
-        truth=_nodes,
-        grade=_grade_nodes,
-        # Content nodes above nodes of other kinds, these above nodes that nothing reads.
-        oracle=lambda subject, material: Answer(
-            {node: {"content": 2.0, "": 0.0}.get(kind, 1.0) for node, kind in material.truth("nodes").items()},
-            frozenset(node for node, kind in material.truth("nodes").items() if kind == "content"),
-        ),
-    ),
-)
-
-
 _ELSEWHERE = "another episode's "
 """What the names of variables begin with that the machine cannot hold."""
 
@@ -165,27 +141,22 @@ def _held(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, .
 def _where(subject: KnownMachine, material: Material) -> Truth:
     """Every (variable, site): "held" where the variable is."""
     layout = subject.model.layout.fit(material.episodes())
+    channels = [f"latent@{channel.name}" for channel in subject.model.channels]
+    points = channels if len(channels) > 1 else ["latent"]  # of what is carried, and then of what it passes through
+    for point in subject.model.points.values():
+        if point.key != "latent":
+            points += [f"{point.key}[{i}]" for i in range(point.n_layers)] if point.has_layer else [point.key]
     kinds: dict[Hashable, str] = {}
     for key, several in _held(subject, material).items():
         true = {str(place.site) for place in several}
         if lacks(subject.model, "resid_post"):
-            kinds |= {(key, site): "held" if site in true else "" for site in _points(subject.model)}
+            kinds |= {(key, site): "held" if site in true else "" for site in points}
             continue
         for component, layer in dict.fromkeys((place.site.component, place.site.layer) for place in several):
             for label in layout.labels:
                 site = str(Site(component, layer, position=label))
                 kinds[key, site] = "held" if site in true else ""
     return kinds
-
-
-def _points(machine: Machine) -> list[str]:
-    """Each channel of what a machine carries, and each of its points, as sites."""
-    several = len(machine.channels) > 1
-    found = [f"latent@{channel.name}" for channel in machine.channels] if several else ["latent"]
-    for point in machine.points.values():
-        if point.key != "latent":
-            found += [f"{point.key}[{i}]" for i in range(point.n_layers)] if point.has_layer else [point.key]
-    return found
 
 
 def _bases(subject: KnownMachine, material: Material) -> dict[tuple[str, str], Tensor]:
@@ -244,41 +215,6 @@ def _families(subject: KnownMachine, material: Material) -> Truth:
     return {key: "computed" if key == computed else "" for key in kept} if computed in families else {}
 
 
-pose(
-    _challenge(
-        "where", truth=_where, grade=lambda subject, material, answer: ranking(material.truth("where"), answer, "held")
-    ),
-    _challenge(
-        "subspace",
-        # Every item is true, each of a kind of its own: there are no false ones.
-        truth=lambda subject, material: {item: " @ ".join(item) for item in _bases(subject, material)},
-        grade=_grade_subspaces,
-        oracle=lambda subject, material: Answer({}, subspaces=_bases(subject, material)),
-        # Random subspaces of the true ranks.
-        chance=lambda subject, material, generator: Answer(
-            {},
-            subspaces={
-                item: _span(torch.from_numpy(generator.standard_normal(tuple(basis.shape))))
-                for item, basis in _bases(subject, material).items()
-            },
-        ),
-    ),
-    _challenge(
-        "exists",
-        truth=lambda subject, material: {
-            **dict.fromkeys(_held(subject, material), "held"),
-            **{_ELSEWHERE + key: "" for key in _held(subject, material)},
-        },
-        grade=_grade_existing,
-    ),
-    _challenge(
-        "algorithm",
-        truth=_families,
-        grade=lambda subject, material, answer: ranking(material.truth("algorithm"), answer, "computed"),
-    ),
-)
-
-
 Item = tuple[str, int, int]
 """Key of a corruption, the round that it changes, and the round that reads the latents."""
 
@@ -335,4 +271,47 @@ def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return apart.reshape(len(apart), -1).max(1) > 1e-9
 
 
-pose(_challenge("rounds", truth=_carrying, grade=_grade_rounds))
+_FUNCTIONS: dict[str, dict[str, Any]] = {
+    "edges": {"truth": _edges, "grade": _grade_edges, "oracle": _true_edges},
+    "nodes": {
+        "truth": _nodes,
+        "grade": _grade_nodes,
+        # Content nodes above nodes of other kinds, these above nodes that nothing reads.
+        "oracle": lambda subject, material: Answer(
+            {node: {"content": 2.0, "": 0.0}.get(kind, 1.0) for node, kind in material.truth("nodes").items()},
+            frozenset(node for node, kind in material.truth("nodes").items() if kind == "content"),
+        ),
+    },
+    "where": {
+        "truth": _where,
+        "grade": lambda subject, material, answer: ranking(material.truth("where"), answer, "held"),
+    },
+    "subspace": {
+        # Every item is true, each of a kind of its own: there are no false ones.
+        "truth": lambda subject, material: {item: " @ ".join(item) for item in _bases(subject, material)},
+        "grade": _grade_subspaces,
+        "oracle": lambda subject, material: Answer({}, subspaces=_bases(subject, material)),
+        # Random subspaces of the true ranks.
+        "chance": lambda subject, material, generator: Answer(
+            {},
+            subspaces={
+                item: _span(torch.from_numpy(generator.standard_normal(tuple(basis.shape))))
+                for item, basis in _bases(subject, material).items()
+            },
+        ),
+    },
+    "exists": {
+        "truth": lambda subject, material: (
+            dict.fromkeys(_held(subject, material), "held")
+            | dict.fromkeys((_ELSEWHERE + key for key in _held(subject, material)), "")
+        ),
+        "grade": _grade_existing,
+    },
+    "algorithm": {
+        "truth": _families,
+        "grade": lambda subject, material, answer: ranking(material.truth("algorithm"), answer, "computed"),
+    },
+    "rounds": {"truth": _carrying, "grade": _grade_rounds},
+}
+_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
+pose(*(Challenge(key, **_TEXTS[key], **functions) for key, functions in _FUNCTIONS.items()))

@@ -13,7 +13,7 @@ In this room:
   :mod:`circuits.compare.effects` (graded moves; what is held where, and where effects travel),
   :mod:`circuits.compare.circuit` (mediated shares and roles);
 * :mod:`circuits.compare.choices`: which algorithm explains choices, such as those of language models, by
-  :mod:`circuits.compare.link`, and those of each participant, :mod:`circuits.compare.participants`.
+  :mod:`circuits.compare.link`, and those of each participant, :mod:`circuits.compare.players`.
 
 Not here: the families and the episodes that tell them apart, which belong to each task (``Task.algorithms``), and
 machines for which the right answer is known (:mod:`circuits.benchmark.known_machine`).

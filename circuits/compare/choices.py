@@ -55,7 +55,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, said, search
-from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, nats_of, own_players
+from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, own_players
 from interp import tasks
 from interp.algorithm import Algorithm, Family
 from interp.checks import array_of, checked, unique
@@ -327,30 +327,31 @@ def explain_choices(
     rows = np.flatnonzero(~np.isnan(chosen).all(1))
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
-    game = _Game(episodes.select(rows), chosen[rows], task.data.first_asked)
+    game = _Game(episodes.select(rows), chosen[rows], task.data.first_asked, seed)
     grids = {family.key: _best_of_grid(game, family, game.known) for family in asked.values()}
     ranked = sorted(asked.values(), key=lambda family: grids[family.key][0])
     refined = {family.extends or family.key for family in ranked[:_REFINED]} | {one.key for one in ranked[:_REFINED]}
     # Those far behind keep, in both halves, what fits all choices best: it can only flatter them.
     kept = {key: point for key, (_, point) in grids.items() if key not in refined}
     scores = [_scored(game, family, kept.get(family.key)) for family in asked.values()]
-    scores += [_constant(game, scores[0].q.shape[-1])]
+    alike = np.full_like(scores[0].q, 1 / scores[0].q.shape[-1])
+    scores += [_unfitted(game, "constant", "a guess, the same in every round", alike, True)]
     scores += _switched(game, scores[:-1], asked, grids[ranked[0].key][0])
-    part = _decided(game, scores, asked, seed)
+    part = _decided(game, scores, asked)
     machines = {}
     for name, given in (beside or {}).items():
         trained, blank = (None if p is None else checked_distributions(p, episodes)[rows] for p in given)
         if trained is None:
             raise InputError(f"{name!r} has no predictions; only those of its untrained copy may be None")
-        machines[name] = _beside(game, part, trained, blank, seed)
+        machines[name] = _beside(game, part, trained, blank)
     return replace(part, beside=machines)
 
 
 class _Game:
     """Choices, the episodes that they were made in, and what families predict there, each computed once."""
 
-    def __init__(self, episodes: Any, choices: Array, first_asked: int) -> None:
-        self.episodes, self.first_asked = episodes, first_asked
+    def __init__(self, episodes: Any, choices: Array, first_asked: int, seed: int = 0) -> None:
+        self.episodes, self.first_asked, self.seed = episodes, first_asked, seed
         asked = choices[:, first_asked:]
         self.known = ~np.isnan(asked)
         self.choices = np.where(self.known, asked, 0).astype(np.int64)
@@ -361,9 +362,15 @@ class _Game:
         self.n_rounds = int(self.known.sum())
         self.rounds = np.ones_like(self.known)
 
-    def per_unit(self, values: NDArray[Any]) -> Array:
-        """The sum of ``values [episode, round]`` over the known choices of each unit that is drawn whole."""
-        return np.asarray(np.bincount(self._units[self.known], np.asarray(values, np.float64)[self.known]), np.float64)
+    def mean(self, values: NDArray[Any], among: NDArray[np.bool_] | None = None) -> Interval:
+        """The mean of ``values [episode, round]`` over the known choices ``among`` some; units are drawn whole."""
+        use = self.known if among is None else self.known & among
+        sums = (np.bincount(self._units[self.known], (x * use)[self.known]) for x in (values, self.rounds))
+        return ratio_interval(*sums, seed=self.seed)
+
+    def agreement(self, prefers: NDArray[np.int64], rounds: NDArray[np.bool_]) -> Interval:
+        """The share of some rounds in which the player does what is preferred there."""
+        return self.mean(prefers == self.choices, rounds & (prefers >= 0))
 
     def predicted(self, family: Family, parameters: Mapping[str, float]) -> Array:
         """``[episode, asked round, outcome]``."""
@@ -378,12 +385,6 @@ class _Game:
             self._kept[key] = found
         return self._kept[key]
 
-    def within(self, rounds: slice, fold: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The known choices of a fold in some rounds, ``[episode, round]``."""
-        use = np.zeros_like(self.known)
-        use[:, rounds] = (self.known & fold)[:, rounds]
-        return use
-
     def loss(self, family: Family, use: NDArray[np.bool_]) -> Callable[[Mapping[str, float]], float]:
         """The least loss of a member over links, nats a round where ``use [episode, round]``."""
         return lambda parameters: self.linked(self.predicted(family, parameters), use, family.tempered)[0]
@@ -394,7 +395,7 @@ class _Game:
 
     def lost(self, q: Array) -> Array:
         """Nats of every known choice ``[episode, round]``, 0 where there is none."""
-        return nats_of(q, self.choices) * self.known
+        return -np.log(np.take_along_axis(q, self.choices[..., None], -1)[..., 0]) * self.known
 
 
 def _units(episodes: Any, known: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -416,44 +417,47 @@ def _fitted(game: _Game, family: Family, use: NDArray[np.bool_]) -> dict[str, fl
     return search(family.searched, game.loss(family, use))[1] if family.searched else {}
 
 
-def _held_out(
-    game: _Game, fitted: Callable[[NDArray[np.bool_]], Array], tempered: bool = False
-) -> tuple[Array, Array, NDArray[np.int64]]:
-    """Probabilities ``[episode, round, outcome]``, those of own players, and preferred outcomes, by the other half.
+_Stretch = tuple[NDArray[np.bool_], Array, bool]
+"""Rounds, what is predicted there, and whether that has a temperature of its own."""
 
-    ``fitted`` gives predictions that were fitted to the choices of a mask ``[episode, round]``.
+
+def _held_out(
+    game: _Game, fitted: Callable[[NDArray[np.bool_]], list[_Stretch]]
+) -> tuple[Array, Array, Array, NDArray[np.int64]]:
+    """What a :class:`_ChoiceScore` holds of every choice, each half by what was fitted to the other one.
+
+    ``fitted`` gives predictions that were fitted to the choices of a mask ``[episode, round]``, by stretches of rounds.
     """
     q, own, prefers = np.empty(0), np.empty(0), np.zeros(game.choices.shape, np.int64)
     for fold in game.folds:
-        use = game.known & fold
-        p = fitted(use)
-        link, n = game.linked(p, use, tempered)[1], int(use.sum())
-        q, own = (q, own) if q.size else (np.zeros_like(p), np.zeros_like(p))
-        q[~fold], own[~fold] = (link.spread(n, missed).probabilities(p)[~fold] for missed in (True, False))
-        prefers[~fold] = link.preferred(p)[~fold]
-    return q, own, prefers
+        for rounds, p, tempered in fitted(game.known & fold):
+            use, scored = game.known & fold & rounds, ~fold & rounds
+            link, n = game.linked(p, use, tempered)[1], int(use.sum())
+            q, own = (q, own) if q.size else (np.zeros_like(p), np.zeros_like(p))
+            q[scored], own[scored] = (link.spread(n, missed).probabilities(p)[scored] for missed in (True, False))
+            prefers[scored] = link.preferred(p)[scored]
+    return q, own, game.lost(q), prefers
 
 
 def _scored(game: _Game, family: Family, kept: Mapping[str, float] | None) -> _ChoiceScore:
     """A family's held-out losses; ``kept`` are its parameters in both halves, which are searched when None."""
 
-    def fitted(use: NDArray[np.bool_]) -> Array:
-        return game.predicted(family, _fitted(game, family, use) if kept is None else kept)
+    def fitted(use: NDArray[np.bool_]) -> list[_Stretch]:
+        p = game.predicted(family, _fitted(game, family, use) if kept is None else kept)
+        return [(game.rounds, p, family.tempered)]
 
-    q, own, prefers = _held_out(game, fitted, family.tempered)
+    held = _held_out(game, fitted)
     searched = _fitted(game, family, game.known) if kept is None else kept
     link = game.linked(game.predicted(family, searched), game.known, family.tempered)[1]
-    group, lost = family.extends or family.key, game.lost(q)
     size = sum(len(s.grid) > 1 for s in family.searched)
-    return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, q, own, lost, prefers)
+    group = family.extends or family.key
+    return _ChoiceScore(family.key, family.name, group, family.memoryless, size, searched, link, *held)
 
 
-def _constant(game: _Game, n: int) -> _ChoiceScore:
-    """The guess that is the same in every round: n outcomes as often as they are chosen."""
-    alike = np.full((*game.choices.shape, n), 1 / n)
-    q, own, prefers = _held_out(game, lambda use: alike)
-    link, lost, name = game.linked(alike, game.known)[1], game.lost(q), "a guess, the same in every round"
-    return _ChoiceScore("constant", name, "constant", True, 0, {}, link, q, own, lost, prefers)
+def _unfitted(game: _Game, key: str, name: str, p: Array, memoryless: bool) -> _ChoiceScore:
+    """What predictions ``p [episode, asked round, outcome]`` lose through a link, which alone is fitted."""
+    held = _held_out(game, lambda use: [(game.rounds, p, False)])
+    return _ChoiceScore(key, name, key, memoryless, 0, {}, game.linked(p, game.known)[1], *held)
 
 
 # One algorithm, then another.
@@ -468,50 +472,45 @@ def _switched(
     loses.
     """
     simple = [families[one.key] for one in scores if one.size <= 1 and one.key in families]
-    everything = game.rounds
     if len(simple) < 2 or game.choices.shape[1] < 10:
         return []
-    if _best_switch(game, simple, everything)[0] / game.n_rounds > least - _SWITCH_SAVES:
+    if _best_switch(game, simple, game.known)[0] / game.n_rounds > least - _SWITCH_SAVES:
         return []
-    q, own = np.zeros_like(scores[0].q), np.zeros_like(scores[0].q)
-    prefers = np.zeros(game.choices.shape, np.int64)
-    for fold in (*game.folds, everything):
-        _, at, *two = _best_switch(game, simple, fold)
-        parts = []
-        for family, rounds in zip(two, (slice(None, at), slice(at, None)), strict=True):
-            use = game.within(rounds, fold)
-            parameters = _fitted(game, family, use)
-            p = game.predicted(family, parameters)
-            link = game.linked(p, use, family.tempered)[1]
-            parts.append((family, parameters, link))
-            n = int(use.sum())
-            scored = ~fold
-            scored[:, : rounds.start or 0] = scored[:, rounds.stop or scored.shape[1] :] = False
-            q[scored], own[scored] = (link.spread(n, missed).probabilities(p)[scored] for missed in (True, False))
-            prefers[scored] = link.preferred(p)[scored]
+
+    def switch(use: NDArray[np.bool_]) -> tuple[int, list[tuple[Family, dict[str, float], _Stretch]]]:
+        """The first round of the second family; each family, its parameters, and what it predicts before or after."""
+        _, at, *two = _best_switch(game, simple, use)
+        parts, late = [], game.rounds & (np.arange(use.shape[1]) >= at)
+        for family, rounds in zip(two, (~late, late), strict=True):
+            parameters = _fitted(game, family, use & rounds)
+            stretch = rounds, game.predicted(family, parameters), family.tempered
+            parts.append((family, parameters, stretch))
+        return at, parts
+
+    held = _held_out(game, lambda use: [stretch for _, _, stretch in switch(use)[1]])
+    at, parts = switch(game.known)
+    links = [game.linked(p, game.known & rounds, tempered)[1] for _, _, (rounds, p, tempered) in parts]
     (first, before, _), (second, after, _) = parts
-    link = max((link for _, _, link in parts), key=lambda link: link.lapse)
     searched = {"round": float(at + game.first_asked + 1)}
     searched |= {f"{name} before": value for name, value in before.items()}
     searched |= {f"{name} after": value for name, value in after.items()}
-    name = f"{first.name}, then {second.name}"
-    size, lost = 3 + len(before) + len(after), game.lost(q)
-    group = first.extends or first.key
-    return [_ChoiceScore(_SWITCHES, name, group, False, size, searched, link, q, own, lost, prefers)]
+    name, size = f"{first.name}, then {second.name}", 3 + len(before) + len(after)
+    link = max(links, key=lambda link: link.lapse)
+    return [_ChoiceScore(_SWITCHES, name, first.extends or first.key, False, size, searched, link, *held)]
 
 
-def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:
-    """What two families lose, the least on a fold, the first round of the second one, and the two.
+def _best_switch(game: _Game, simple: Sequence[Family], use: NDArray[np.bool_]) -> tuple[float, int, Family, Family]:
+    """What two families lose, the least where ``use [episode, round]``, the first round of the second one, and the two.
 
     The first is fitted to the first third of the rounds, the second to the last. No part is shorter than 5 rounds.
     """
     n, lost = game.choices.shape[1], []
-    for part in (slice(None, n // 3), slice(-(n // 3), None)):
-        use, by_family = game.within(part, fold), {}
+    for rounds in (np.arange(n) < n // 3, np.arange(n) >= n - n // 3):
+        fits, by_family = use & rounds, {}
         for family in simple:
-            p = game.predicted(family, _best_of_grid(game, family, use)[1])
-            link = game.linked(p, use, family.tempered)[1].spread(int(use.sum()), missed=True)
-            nats = (game.lost(link.probabilities(p)) * fold).sum(0)
+            p = game.predicted(family, _best_of_grid(game, family, fits)[1])
+            link = game.linked(p, fits, family.tempered)[1].spread(int(fits.sum()), missed=True)
+            nats = (game.lost(link.probabilities(p)) * use).sum(0)
             by_family[family.key] = np.concatenate([[0.0], np.cumsum(nats)])
         lost.append(by_family)
     found = []
@@ -525,13 +524,12 @@ def _best_switch(game: _Game, simple: Sequence[Family], fold: NDArray[np.bool_])
 # What it comes to.
 
 
-def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family], seed: int) -> ChoicePart:
+def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family]) -> ChoicePart:
     ranked = sorted(scores, key=lambda one: float(one.losses.sum()))
-    rounds = game.per_unit(game.known)
 
     def less(one: _ChoiceScore, other: _ChoiceScore) -> Interval:
         """Nats a round by which ``one`` loses less than ``other``."""
-        return ratio_interval(game.per_unit(other.losses - one.losses), rounds, seed=seed)
+        return game.mean(other.losses - one.losses)
 
     def is_luck(one: _ChoiceScore, other: _ChoiceScore) -> bool:
         """Whether players of ``other`` could make ``one`` lose as much less as it does."""
@@ -551,25 +549,20 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
         p = game.predicted(families[closest.key], closest.searched)
         lapse = lapse_interval(p, game.choices, game.known, closest.link)
 
-    def agreeing(use: NDArray[np.bool_]) -> Interval:
-        counted = use & game.known & (closest.prefers >= 0)
-        right = counted & (closest.prefers == game.choices)
-        return ratio_interval(game.per_unit(right), game.per_unit(counted), seed=seed)
-
     return ChoicePart(
         closest=closest.key,
         alone=alone,
         parameters=closest.searched,
         intervals=_profiles(game, families[closest.key], closest) if closest.key in families else {},
-        nats=ratio_interval(game.per_unit(closest.losses), rounds, seed=seed),
+        nats=game.mean(closest.losses),
         floor=floor.key,
-        floor_nats=ratio_interval(game.per_unit(floor.losses), rounds, seed=seed),
-        agreement=agreeing(game.rounds),
-        telling=agreeing(closest.prefers != floor.prefers),
+        floor_nats=game.mean(floor.losses),
+        agreement=game.agreement(closest.prefers, game.rounds),
+        telling=game.agreement(closest.prefers, closest.prefers != floor.prefers),
         lead=lead,
         over_floor=over_floor,
         runner_up=rival.key,
-        own=_own(game, closest.q, closest.own, closest.prefers, lapse, ranked, floor, over_floor.estimate),
+        own=_own(game, closest, lapse, ranked, floor, over_floor.estimate),
         scores={one.key: one for one in ranked},
         algorithm=families[closest.key].make(**closest.searched) if closest.key in families else None,
     )
@@ -577,29 +570,28 @@ def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str,
 
 def _own(
     game: _Game,
-    q: Array,
-    chances: Array,
-    prefers: NDArray[np.int64],
+    player: _ChoiceScore,
     lapse: Interval,
     scores: Sequence[_ChoiceScore],
     floor: _ChoiceScore,
     memory: float,
 ) -> _Own:
-    """The player beside players of ``chances``, who lapse so often, by what ``q`` saves beside every other score.
+    """The player beside its own players, who lapse so often, by what its ``q`` saves beside every other score.
 
     ``memory`` is what a memory is worth, nats a round.
     """
 
     def apart(x: Array, use: NDArray[np.bool_], worth: float = 1.0) -> tuple[Interval, Interval]:
         """What own players give, and by how much the player differs, as a share of ``worth``."""
-        seen, own, spread = own_players(chances, x, game.choices, use)
+        seen, own, spread = own_players(player.own, x, game.choices, use)
         gap, half = abs(seen - own) / worth, _BAND * spread
         return Interval(own, own - half, own + half), Interval(gap, max(gap - half / worth, 0.0), gap + half / worth)
 
-    telling = game.known & (prefers >= 0) & (prefers != floor.prefers)
-    agreement, otherwise = apart((np.arange(q.shape[-1]) == prefers[..., None]).astype(np.float64), telling)
-    logs, worth = np.log(q), max(memory, _ANYTHING)
-    unlike = {one.name: apart(logs - np.log(one.q) if one.q is not q else logs, game.known, worth)[1] for one in scores}
+    telling = game.known & (player.prefers >= 0) & (player.prefers != floor.prefers)
+    preferred = np.arange(player.q.shape[-1]) == player.prefers[..., None]
+    agreement, otherwise = apart(preferred.astype(np.float64), telling)
+    logs, worth = np.log(player.q), max(memory, _ANYTHING)
+    unlike = {one.name: apart(logs if one is player else logs - np.log(one.q), game.known, worth)[1] for one in scores}
     worst = max(unlike, key=lambda name: (unlike[name].low > _UNLIKE, unlike[name].high))
     return _Own(agreement, otherwise, unlike[worst], worst, lapse)
 
@@ -623,24 +615,17 @@ def _simplest(
     return closest, all(simpler + larger)
 
 
-def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None, seed: int) -> _Beside:
+def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None) -> _Beside:
     """A player beside a machine with predictions ``trained [episode, asked round, outcome]``, ``blank`` untrained."""
-    rounds, floor = game.per_unit(game.known), part.scores[part.floor]
-    q, own, prefers = _held_out(game, lambda use: trained)
-    lost = game.per_unit(game.lost(q))
-    best = min((one.losses for one in part.scores.values()), key=lambda losses: float(losses.sum()))
-    counted = game.known & (prefers >= 0) & (prefers != floor.prefers)
-    right = counted & (prefers == game.choices)
-    telling = ratio_interval(game.per_unit(right), game.per_unit(counted), seed=seed)
-    over_untrained = NO_NUMBER
+    floor, best = part.scores[part.floor], min(part.scores.values(), key=lambda one: float(one.losses.sum()))
+    machine, over_untrained = _unfitted(game, "machine", "machine", trained, False), NO_NUMBER
     if blank is not None:
-        untrained = game.per_unit(game.lost(_held_out(game, lambda use: blank)[0]))
-        over_untrained = ratio_interval(untrained - lost, rounds, seed=seed)
-    over_floor = ratio_interval(game.per_unit(floor.losses) - lost, rounds, seed=seed)
-    left = ratio_interval(lost - game.per_unit(best), rounds, seed=seed)
-    lapse = lapse_interval(trained, game.choices, game.known, game.linked(trained, game.known)[1])
-    as_own = _own(game, q, own, prefers, lapse, list(part.scores.values()), floor, over_floor.estimate)
-    return _Beside(telling, over_floor, over_untrained, left, as_own)
+        over_untrained = game.mean(_unfitted(game, "blank", "blank", blank, False).losses - machine.losses)
+    over_floor, left = (game.mean(nats) for nats in (floor.losses - machine.losses, machine.losses - best.losses))
+    lapse = lapse_interval(trained, game.choices, game.known, machine.link)
+    own = _own(game, machine, lapse, list(part.scores.values()), floor, over_floor.estimate)
+    telling = game.agreement(machine.prefers, machine.prefers != floor.prefers)
+    return _Beside(telling, over_floor, over_untrained, left, own)
 
 
 _STEPS = 3.676
@@ -712,6 +697,11 @@ class PlayerBehaviour:
         return f"{said}; repeated plays agree in {self.repeated} of the rounds, an algorithm in at most {self.ceiling}"
 
     @property
+    def whose(self) -> dict[str, str]:
+        """Model, condition and regime, as columns of a table."""
+        return {"model": self.model, "condition": self.condition, "regime": self.regime}
+
+    @property
     def ceiling(self) -> Interval:
         """The most that any algorithm can agree, by how much repeated plays do."""
         return Interval(*((1 + max(0.0, 2 * share - 1) ** 0.5) / 2 for share in vars(self.repeated).values()))
@@ -723,8 +713,7 @@ class PlayerBehaviour:
 
     def to_frame(self) -> pd.DataFrame:
         """One row."""
-        row: dict[str, Any] = {"model": self.model, "condition": self.condition, "regime": self.regime, "n": self.n}
-        row |= {"word": "undecided", "plays_like": self.answer}
+        row: dict[str, Any] = {**self.whose, "n": self.n, "word": "undecided", "plays_like": self.answer}
         if self.found:
             found, link = self.found, self.found.scores[self.found.closest].link
             row |= {"word": found.measure.word, "closest": found.closest, "runner_up": found.runner_up}
@@ -735,22 +724,6 @@ class PlayerBehaviour:
         if not np.isnan(self.repeated.estimate):
             row |= self.repeated.columns("repeated") | self.ceiling.columns("ceiling")
         return pd.DataFrame([row])
-
-    def machines(self) -> pd.DataFrame:
-        """One row for each machine that the player was held against."""
-        rows = []
-        for name, one in (self.found.beside if self.found else {}).items():
-            row: dict[str, Any] = {"model": self.model, "condition": self.condition, "regime": self.regime}
-            row |= {"n": self.n, "machine": name, "word": one.measure.word}
-            for part in ("telling", "over_floor", "over_untrained", "left"):
-                row |= getattr(one, part).columns(part)
-            rows.append(row)
-        return pd.DataFrame(rows)
-
-    def families(self) -> pd.DataFrame:
-        """One row for each family, the best first; empty where none was asked."""
-        whose = {"model": self.model, "condition": self.condition, "regime": self.regime}
-        return self.found.to_frame().assign(**whose) if self.found else pd.DataFrame()
 
 
 @checked
@@ -769,12 +742,23 @@ def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine]
 
 
 def behaviour_tables(acts: Sequence[PlayerBehaviour]) -> dict[str, pd.DataFrame]:
-    """What ``interp llm score`` writes of them: ``behaviour`` (a row a group) and ``families`` (a row a family)."""
+    """What ``interp llm score`` writes of them: a row a group ("behaviour"), a family, and a machine of each."""
     if not acts:
         return {}
-    tables = {"behaviour": [one.to_frame() for one in acts], "families": [one.families() for one in acts]}
-    tables |= {"machines": [one.machines() for one in acts]}
-    return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+    families, machines = [pd.DataFrame()], []
+    for act in acts:
+        if act.found:
+            families.append(act.found.to_frame().assign(**act.whose))
+        for name, one in (act.found.beside if act.found else {}).items():
+            row: dict[str, Any] = {**act.whose, "n": act.n, "machine": name, "word": one.measure.word}
+            for part in ("telling", "over_floor", "over_untrained", "left"):
+                row |= getattr(one, part).columns(part)
+            machines.append(row)
+    return {
+        "behaviour": pd.concat([act.to_frame() for act in acts], ignore_index=True),
+        "families": pd.concat(families, ignore_index=True),
+        "machines": pd.DataFrame(machines),
+    }
 
 
 def _behaviour(members: Sequence[LLMRun], seed: int, machines: Sequence[Machine]) -> PlayerBehaviour:

@@ -64,14 +64,13 @@ from torch import Tensor
 
 from circuits.compare.fitting import Array
 from circuits.compare.question import Compared, Effort, Participant, Question
-from interp.algorithm import Algorithm
 from interp.decoder import Decoder
 from interp.display import lacks
 from interp.errors import require
 from interp.interventions.experiment import Edit, Experiment, Outcome, batches
 from interp.interventions.mediation import MediationResult, Split, mediate, paths
 from interp.interventions.sites import Place, Site
-from interp.machine import Machine, runs_from
+from interp.machine import runs_from
 from interp.measure import NOTHING, SPANS, UNTRAINED, Measure, best_of, decisive
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout
@@ -348,6 +347,8 @@ _ROLES = 0.5
 or noisy, bounds of what is read alike begin at .80, and handed on at 1; to a memory of 5 rounds at .62 and 1. To R
 those of P end at .85 and .01, of ``wma-learned`` at .29 and .004; to its other seeds at .31 and .36, to untrained ones
 at .16 and .40. A head in two halves is undecided: .6 of what is handed on, a third for its outcome."""
+_NO_STREAM = "no residual stream that it can be run on from"
+"""What a machine lacks whose heads cannot be compared by what they write, from which the rest of the round is run."""
 _CONTROL_ROUNDS = 3
 """Paths in untrained models are measured in every so-many-th round only, as they need no interval of their own."""
 
@@ -452,7 +453,11 @@ def _circuits(compared: Compared) -> CircuitPart:
     task = reference.task
     has_algorithm = task.algorithms.hypothesis or task.algorithms.records()
     algorithm = task.explains(reference.model) if has_algorithm else None
-    state = _state(reference, algorithm)
+    state = ""  # the first carried variable that differs between episodes
+    if algorithm is not None and algorithm.state:
+        values = algorithm.run(reference.samples.known)
+        varies = (key for key in algorithm.state if np.ptp(np.asarray(values[key], dtype=np.float64), 0).any())
+        state = next(varies, "")
     every = (subject, reference, *fresh[0])
     decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
     profiles = [_profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
@@ -471,14 +476,6 @@ def _circuits(compared: Compared) -> CircuitPart:
         blocked = (tuple(m[i].blocked().estimate for m in several) for several in controls)
         found.append(_Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], *shares, *blocked))
     return CircuitPart(subject.name, reference.name, tuple(found), matched, tuple(null))
-
-
-def _state(subject: Participant, algorithm: Algorithm | None) -> str:
-    """The first carried variable that differs between episodes; none where nothing is carried."""
-    if algorithm is None or not algorithm.state:
-        return ""
-    values = algorithm.run(subject.samples.known)
-    return next((key for key in algorithm.state if np.ptp(np.asarray(values[key], dtype=np.float64), 0).any()), "")
 
 
 def _mediated(
@@ -518,12 +515,6 @@ def _apart(a: Interval, b: Interval) -> Interval:
     return Interval(abs(gap), nearest, max(abs(low), abs(high)))
 
 
-def _lacks(machine: Machine) -> str:
-    """Heads are compared by what they write to a residual stream, from which the rest of the round is run."""
-    other = f"not applicable: {machine.name} has attention, but no residual stream that it can be run on from"
-    return lacks(machine, "pattern") or ("" if runs_from(machine) else other)
-
-
 CIRCUIT = Question(
     "circuit",
     CircuitPart,
@@ -533,5 +524,7 @@ CIRCUIT = Question(
     "has heads of the same roles",
     "divides the work of its heads differently",
     of_two=True,
-    lacks=_lacks,
+    lacks=lambda machine: (
+        lacks(machine, "pattern") or ("" if runs_from(machine) else f"{machine.name} has attention, but {_NO_STREAM}")
+    ),
 )

@@ -95,15 +95,6 @@ class EffectsPart:
         return pd.DataFrame(rows)
 
 
-@dataclass(frozen=True)
-class _Move:
-    """A change of one carried variable at the start rounds."""
-
-    variable: str
-    what: str
-    change: Array
-
-
 def effects(
     subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> EffectsPart:
@@ -119,26 +110,27 @@ def _in_latents(
     test, own = subject.samples.test, next(iter(algorithms.values()))
     writer, found = subject.writer(own), []
 
-    def result(s: Participant, algorithm: Algorithm, w: Writer, m: _Move, wants: Any = None) -> InterchangeResult:
-        return move(s.model, test, algorithm, w, {m.variable: m.change}, rounds=effort.at, wants=wants)
+    def result(s: Participant, algorithm: Algorithm, w: Writer, by: Any, wants: Any = None) -> InterchangeResult:
+        return move(s.model, test, algorithm, w, by, rounds=effort.at, wants=wants)
 
-    for m in _moves(own, writer, subject, effort):
-        results = {}
+    for variable, what, change in _moves(own, writer, subject, effort):
+        results, by = {}, {variable: change}
         for key, algorithm in algorithms.items():
-            wants = None if algorithm is own else _stated(own, algorithm, m, subject, effort)
+            wants = None if algorithm is own else _stated(own, algorithm, by, subject)
             if algorithm is own or wants is not None:
-                results[key] = result(subject, algorithm, writer, m, wants)
-        placebo = [] if writer.fills else [result(subject, own, writer.placebo(effort.seed), m)]
-        fresh = [result(u, own, u.writer(own, tuple(writer.shapes)), m) for u in untrained]
-        where = (m.variable, m.what, "latent", "prediction")
+                results[key] = result(subject, algorithm, writer, by, wants)
+        placebo = [] if writer.fills else [result(subject, own, writer.placebo(effort.seed), by)]
+        fresh = [result(u, own, u.writer(own, tuple(writer.shapes)), by) for u in untrained]
+        where = (variable, what, "latent", "prediction")
         found += _graded(results, next(iter(results)), where, effort, placebo, fresh)
     return found
 
 
-def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort) -> list[_Move]:
-    """All elements to those of other episodes and the first one alone; what does not differ, by a quarter of its range.
+def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort) -> list[tuple[str, str, Array]]:
+    """Each variable, which change, and by how much.
 
-    Only states that could occur: a count cannot exceed the number of rounds.
+    All elements move to those of other episodes, and the first one alone; what does not differ, by a quarter of its
+    range. Only states that could occur: a count cannot exceed the number of rounds.
     """
     own, other = (algorithm.run(e) for e in (subject.samples.test, subject.samples.other))
     found = []
@@ -146,28 +138,24 @@ def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: E
         here, there = (np.asarray(v[key], dtype=np.float64)[:, effort.at] for v in (own, other))
         if np.array_equal(here, there):
             by = max(1.0, float(np.ptp(own[key])) // 4)
-            found.append(_Move(key, f"+ {by:g}", np.full_like(here, by)))
+            found.append((key, f"+ {by:g}", np.full_like(here, by)))
             continue
-        found.append(_Move(key, "all", there - here))
+        found.append((key, "all", there - here))
         if here[0, 0].size > 1:
             mask = np.zeros(here.shape[2:])
             mask.flat[0] = 1
-            found.append(_Move(key, "one", (there - here) * mask))
+            found.append((key, "one", (there - here) * mask))
     return found
 
 
-def _stated(
-    own: Algorithm, rival: Algorithm, m: _Move, subject: Participant, effort: Effort
-) -> dict[str, Array] | None:
+def _stated(own: Algorithm, rival: Algorithm, by: Mapping[str, Array], subject: Participant) -> dict[str, Array] | None:
     """What the rival's state changes by, where it is a linear map of the moved state; None where it is none."""
     if not rival.state:
         return {}
     mine, theirs = (a.run(subject.samples.known) for a in (own, rival))
-    zero = {key: np.zeros((*m.change.shape[:2], *mine[key].shape[2:])) for key in own.state}
-    x, change = (
-        np.concatenate([flat(values[key]) for key in own.state], -1)
-        for values in (mine, {**zero, m.variable: m.change})
-    )
+    shape = next(iter(by.values())).shape[:2]
+    zero = {key: np.zeros((*shape, *mine[key].shape[2:])) for key in own.state}
+    x, change = (np.concatenate([flat(values[key]) for key in own.state], -1) for values in (mine, {**zero, **by}))
     wants = {}
     for key in rival.state:
         y = flat(theirs[key])
@@ -180,7 +168,7 @@ def _stated(
         slopes = fitted.slopes.numpy()
         slopes[np.abs(slopes) * x.std((0, 1))[:, None] < 1e-9 * y.std((0, 1)).max()] = 0.0  # rounding
         step = change @ slopes
-        wants[key] = step.reshape(*m.change.shape[:2], *theirs[key].shape[2:])
+        wants[key] = step.reshape(*shape, *theirs[key].shape[2:])
     return wants
 
 

@@ -197,8 +197,10 @@ class Distributions:
         self._values: dict[str, NDArray[Any]] = {}
 
     def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
-        stale = self._stale(algorithm, parameters)
-        if stale is None:
+        changed = [s for s in self.family.searched if self._parameters.get(s.name) != parameters[s.name]]
+        stale = algorithm.downstream(key for s in changed for key in s.enters)
+        runs = not self._values or not all(s.enters for s in changed)
+        if runs or stale & {NEXT + key for key in algorithm.state}:
             start, inputs = (
                 {key: np.concatenate([batch[key] for batch in values]) for key in values[0]}
                 for values in ([of(batch) for batch in self.batches] for of in (algorithm.start, algorithm.read))
@@ -213,14 +215,6 @@ class Distributions:
         predicted = np.asarray(algorithm.distribution(values), np.float64)
         self._parameters, self._values = dict(parameters), dict(values)
         return asked_rounds(predicted, self.batches[0])
-
-    def _stale(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> set[str] | None:
-        """The variables that changed parameters change; None where these change the state."""
-        changed = [s for s in self.family.searched if self._parameters.get(s.name) != parameters[s.name]]
-        if not self._values or not all(s.enters for s in changed):
-            return None
-        stale = algorithm.downstream(key for s in changed for key in s.enters)
-        return None if stale & {NEXT + key for key in algorithm.state} else stale
 
 
 @dataclass(frozen=True)

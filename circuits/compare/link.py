@@ -64,11 +64,6 @@ class Link:
         return np.where(top.sum(-1) == 1, top.argmax(-1), -1 if p.shape[-1] > 1 else 0)
 
 
-def nats_of(q: Array, choices: NDArray[np.int64]) -> Array:
-    """What each choice loses, ``[episode, round]``, of ``q [episode, round, outcome]``."""
-    return np.asarray(-np.log(np.take_along_axis(q, choices[..., None], -1)[..., 0]))
-
-
 def _top(p: Array) -> NDArray[np.bool_]:
     return np.asarray(p >= p.max(-1, keepdims=True) - _TIED)
 

@@ -10,7 +10,8 @@
 
 By maximum likelihood on a grid of all parameters, with 95 % profile intervals. The probability of a choice is
 the family's own: a family that has no temperature is taken to draw from its distribution. A short record says little
-of one participant, and an interval that ends at a bound of the search is open there.
+of one participant, and an interval that ends at a bound of the search is open there. :func:`explain_each` says which
+family explains the choices of each participant, at which parameters, and how far participants differ.
 
 :func:`phase_portrait` says by how much a round moves the log-odds of an arm, ``log p / (1 - p)``, against what they
 were: by a family at its fitted parameters, a machine, or anything that predicts choices. The change over a round is
@@ -26,7 +27,8 @@ The spread in a bin says how much else than the logit decides: an algorithm whos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -36,13 +38,15 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
+from circuits.compare.choices import ChoicePart, explain_choices
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor
 from interp import tasks
 from interp.algorithm import Family
 from interp.checks import array_of, checked, integer
 from interp.errors import require
-from interp.measure import Found
+from interp.measure import Found, listed
 from interp.palette import CYCLE
+from interp.statistics import mean_interval
 from interp.style import WIDTH, styled
 from interp.tasks.bandit import BanditEpisodes
 
@@ -101,6 +105,81 @@ def _interval(grid: Array, profile: NDArray[Any]) -> tuple[float, float]:
         share = -beyond[at] / (beyond[out] - beyond[at]) if 0 <= out < len(grid) else 0.0
         ends.append(float(grid[at] + share * (grid[out % len(grid)] - grid[at])))
     return ends[0], ends[1]
+
+
+@dataclass(frozen=True, repr=False)
+class _EachParticipant(Found):
+    """Every participant by itself, fitted and scored on stretches of its own episodes where these are few.
+
+    Attributes:
+        found: which family explains the choices of each participant, by its name.
+        seed: of the bootstrap over participants.
+    """
+
+    found: Mapping[str, ChoicePart]
+    seed: int = field(default=0)
+
+    @property
+    def sentence(self) -> str:
+        """How many participants are closest to each family, and of how many it is the name."""
+        near = Counter(one.closest for one in self.found.values())
+        named = Counter(one.closest for one in self.found.values() if one.family)
+        each = [f"{n} closest to {key} ({named[key]} named)" for key, n in near.most_common()]
+        return f"Of {len(self.found)} participants, {listed(each)}."
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each participant: closest family, word, nats beside the floor, parameters with their intervals."""
+        rows = []
+        for name, one in self.found.items():
+            row: dict[str, Any] = {"participant": name, "closest": one.closest, "word": one.measure.word}
+            row |= {"nats": one.nats.estimate, "floor_nats": one.floor_nats.estimate, **one.over_floor.columns("saved")}
+            for key, value in one.parameters.items():
+                row |= one.intervals[key].columns(key) if key in one.intervals else {key: value}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def pooled(self) -> pd.DataFrame:
+        """A row for each family and parameter: its mean over the participants closest to it, and their spread.
+
+        The spread is the standard deviation over participants, which holds the error of each one's estimate, too.
+        """
+        rows = []
+        for key in dict.fromkeys(one.closest for one in self.found.values()):
+            members = [one for one in self.found.values() if one.closest == key]
+            for name in members[0].parameters:
+                values = np.array([one.parameters[name] for one in members if name in one.parameters])
+                row: dict[str, Any] = {"family": key, "participants": len(members), "parameter": name}
+                rows.append(row | mean_interval(values, seed=self.seed).columns("mean") | {"spread": values.std()})
+        return pd.DataFrame(rows)
+
+    def _draw(self, figures: Any) -> Any:
+        table = self.to_frame()
+        names = table["participant"].astype(str) + ", " + table["closest"]
+        drawn = pd.DataFrame({"name": names, "estimate": table["saved"]})
+        drawn = drawn.assign(low=table["saved_low"], high=table["saved_high"])
+        return figures.intervals(drawn, xlabel="nats a round saved beside the best guess without a memory")
+
+
+@checked
+def explain_each(
+    episodes: Any, choices: Any, *, families: Sequence[Family] | None = None, seed: int = 0
+) -> _EachParticipant:
+    """Which family explains the choices of each participant, as :func:`~circuits.compare.choices.explain_choices` says.
+
+    Args:
+        episodes: what they saw, with ``participants``.
+        choices: the outcome chosen ``[episode, round]``, counted from 0; NaN where there is none.
+        families: those that are asked; all of the task's when None.
+        seed: of the bootstraps.
+    """
+    require(episodes.participants is not None, "the episodes name no participants; give participants, one an episode")
+    chosen, whose = array_of("choices", choices), np.asarray(episodes.participants)
+    require(len(chosen) == len(episodes), f"choices must be of {len(episodes)} episodes, got {len(chosen)}")
+    found = {}
+    for name in np.unique(whose):
+        rows = np.flatnonzero(whose == name)
+        found[str(name)] = explain_choices(episodes.select(rows), chosen[rows], families=families, seed=seed)
+    return _EachParticipant(found, seed)
 
 
 _LEVELS, _CERTAIN = 4, 1e-9

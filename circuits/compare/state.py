@@ -173,18 +173,19 @@ def stitch(model: Participant, reference: Participant, untrained: Sequence[Parti
             _worst, effort, "carried values" if _is_hard(target) else "predictions", cut.mean(0) >= scale * _WORTH
         )
         ridge = _penalty(source, target, own, cut, effort)
-        for supplied, control, episodes in (((), "", everything), (_HELP, "", everything), (_HELP, "shuffled", test)):
-            mapped = _stitched(source, target, effort, supplied, ridge, shuffled=bool(control))
+        for helped, control, episodes in ((False, "", everything), (True, "", everything), (True, "shuffled", test)):
+            mapped = _stitched(source, target, effort, helped, ridge, shuffled=bool(control))
             missed = _missed(target, mapped[episodes], own, effort, episodes)
-            found.append(Stitching(source.name, target.name, supplied, control, *band(missed, cut[episodes])))
-            if supplied and not control:
+            names, supplied = (source.name, target.name), _HELP if helped else ()
+            found.append(Stitching(names[0], names[1], supplied, control, *band(missed, cut[episodes])))
+            if helped and not control:
                 ways.append(_trajectory(source, target, mapped, effort))
         for i, copy in enumerate(untrained):
             giver, taker = (copy, target) if source is model else (source, copy)
-            mapped = _stitched(giver, taker, effort, _HELP, ridge)[test]
+            mapped = _stitched(giver, taker, effort, True, ridge)[test]
             without = cut[test] if taker is target else _cut(copy, effort, test)
             missed = _missed(taker, mapped, _own(taker, effort), effort, test)
-            names = [f"{one.name} {i}" if one is copy else one.name for one in (giver, taker)]
+            names = (f"{giver.name} {i}", taker.name) if giver is copy else (giver.name, f"{taker.name} {i}")
             found.append(Stitching(names[0], names[1], _HELP, UNTRAINED, *band(missed, without)))
     return StatePart(model.name, reference.name, tuple(found), worth, tuple(ways))
 
@@ -206,7 +207,7 @@ def _penalty(source: Participant, target: Participant, own: Array, cut: Array, e
     if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
         return RIDGE
     lost = {
-        ridge: _missed(target, _stitched(source, target, effort, _HELP, ridge), own, effort, slice(None)).sum()
+        ridge: _missed(target, _stitched(source, target, effort, True, ridge), own, effort, slice(None)).sum()
         for ridge in (RIDGE, 0.0)
     }
     return 0.0 if lost[0.0] < lost[RIDGE] - 0.01 * cut.sum() else RIDGE
@@ -262,26 +263,33 @@ def _worst(
 
 
 def _stitched(
-    source: Participant,
-    target: Participant,
-    effort: Effort,
-    supplied: tuple[str, ...],
-    ridge: float,
-    *,
-    shuffled: bool = False,
+    source: Participant, target: Participant, effort: Effort, helped: bool, ridge: float, shuffled: bool = False
 ) -> Tensor:
     """The source's latents as the target's, ``[episode of the pool, start, latent, d_model]``.
 
-    The map of each episode is fitted to the other folds.
+    The affine map of each episode is fitted to the other folds. Where the round is supplied, it has an offset of its
+    own at every round. Of wide latents the products of the samples are kept (:func:`~interp.decoder.penalised`):
+    neither a map nor a square of thousands of numbers is made.
     """
     given, goal = pooled(source).latents, pooled(target).latents
-    x, y = given.flatten(2), (goal.roll(1, 0) if shuffled else goal).flatten(2)
+    x, y = given.flatten(2).double(), (goal.roll(1, 0) if shuffled else goal).flatten(2).double()
+    about, rounds = ((0,), effort.at) if helped else ((0, 1), [0])
     fold = torch.from_numpy(folds(len(x)))
     mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
     for k in range(N_FOLDS):
-        others, own = fold != k, fold == k
-        known = x[others], y[others], x[own][:, effort.at]
-        mapped[own] = _mapped(*known, effort.at, supplied, ridge, _products(source, k, supplied))
+        known, own = fold != k, fold == k
+        centre, middle = x[known].mean(about, keepdim=True), y[known].mean(about, keepdim=True)
+        features, outputs = (x[known] - centre).flatten(0, 1), (y[known] - middle).flatten(0, 1)
+        moved = x[own][:, effort.at] - centre[:, rounds]
+        if ridge and is_wide(features):
+            unit, products = units(features), _products(source, k, helped)
+            scaled = features / unit
+            if not products:
+                products["samples"] = scaled @ scaled.T
+            weights = penalised(products["samples"], outputs, len(features), ridge)
+            mapped[own] = moved / unit @ scaled.T @ weights + middle[:, rounds]
+        else:
+            mapped[own] = Affine.fit(features, outputs, ridge)(moved) + middle[:, rounds]
     mapped = mapped.unflatten(-1, goal.shape[-2:])
     # How far a growing channel is written says what round it is and is no memory: the target keeps its own.
     held = carried_mask(target.model)[: mapped.shape[-2]].to(mapped.device)
@@ -289,7 +297,7 @@ def _stitched(
 
 
 @remembered
-def _products(source: Participant, fold: int, supplied: tuple[str, ...]) -> dict[str, Tensor]:
+def _products(source: Participant, fold: int, helped: bool) -> dict[str, Tensor]:
     """Keeps the products of the samples of wide latents without a fold, which serve the maps to every goal."""
     return {}
 
@@ -305,36 +313,6 @@ def _trajectory(source: Participant, target: Participant, mapped: Tensor, effort
     )
     own = _distribution(target, run.predictions[episode, first:])[0]
     return _Trajectory(source.name, target.name, first, own, stitched, cut)
-
-
-def _mapped(
-    known: Tensor,
-    goal: Tensor,
-    test: Tensor,
-    at: Sequence[int],
-    supplied: tuple[str, ...],
-    ridge: float,
-    products: dict[str, Tensor],
-) -> Tensor:
-    """The affine map of ``known`` to ``goal``, ``[episode, round, ...]``, at ``test [episode, start, ...]``.
-
-    Where the round is supplied the map has an offset of its own at every round. Of wide latents the ``products`` of the
-    samples are kept (:func:`~interp.decoder.penalised`): neither a map nor a square of thousands of numbers is made.
-    """
-    x, y, z = known.double(), goal.double(), test.double()
-    about = (0,) if "round" in supplied else (0, 1)
-    centre, middle = x.mean(about, keepdim=True), y.mean(about, keepdim=True)
-    features, outputs = (x - centre).flatten(0, 1), (y - middle).flatten(0, 1)
-    rounds = list(at) if "round" in supplied else [0]
-    moved, middle = z - centre[:, rounds], middle[:, rounds]
-    if not ridge or not is_wide(features):
-        return Affine.fit(features, outputs, ridge)(moved) + middle
-    unit = units(features)
-    scaled = features / unit
-    if not products:
-        products["samples"] = scaled @ scaled.T
-    weights = penalised(products["samples"], outputs, len(features), ridge)
-    return moved / unit @ scaled.T @ weights + middle
 
 
 def _distribution(target: Participant, predictions: Tensor) -> Array:

@@ -21,7 +21,7 @@ that fades by .98 a round has a step R2 above the threshold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isnan
@@ -120,10 +120,6 @@ class UpdatePart:
     updates: tuple[_Update, ...]
     rules: tuple[_Rule, ...] = ()
 
-    def of(self, algorithm: str) -> list[_Update]:
-        """Those of one algorithm's state."""
-        return [update for update in self.updates if update.algorithm == algorithm]
-
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate, a manifold and a horizon; then one a family of updates."""
         rows: list[dict[str, Any]] = []
@@ -142,12 +138,20 @@ def updates(
     subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> UpdatePart:
     """Step R2 of the state of every algorithm that carries one, and the updates that fit the last one's state."""
-    found = [
-        update
-        for key, algorithm in algorithms.items()
-        if algorithm.state
-        for update in _updates(subject, key, algorithm, untrained, effort)
-    ]
+    found = []
+    for name, algorithm in algorithms.items():
+        if not algorithm.state:
+            continue
+        own = subject.writer(algorithm)
+        keys, decoded = tuple(own.shapes), _decoded(own, subject, algorithm)
+        missing = tuple(key for key in algorithm.state if key not in keys)
+        values, bent = pooled_values(algorithm, subject.samples), _bent(subject, algorithm, keys)
+        moves = {_ON: None, _OFF: strange(values, keys, effort)}
+        for (manifold, by), horizon in product(moves.items(), (1, effort.horizon)):
+            r2 = scored(*_missed_steps(subject, algorithm, keys, effort, horizon, by))
+            fresh = (scored(*_missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
+            controls = tuple(score.estimate for score in fresh)
+            found.append(_Update(subject.name, name, keys, missing, decoded, bent, manifold, horizon, r2, controls))
     reference = [algorithm for algorithm in algorithms.values() if algorithm.state][-1:]
     return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)))
 
@@ -157,13 +161,18 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
     own, families = scores.under(algorithm), subject.task.update_families()
-    found = [
-        _extended(subject, family, algorithm, tuple(writer.shapes), own, effort)
-        if family.extends == algorithm.key
-        else _fitted(family, fits, scores, own, effort.seed)
-        for family in families.values()
-        if set(writer.shapes) <= set(_made(family, {}).state)
-    ]
+    found = []
+    for family in families.values():
+        if family.extends == algorithm.key and set(writer.shapes) <= set(_made(family, {}).state):
+            found.append(_extended(subject, family, algorithm, tuple(writer.shapes), own, effort))
+        elif set(writer.shapes) <= set(_made(family, {}).state):
+            searched = [parameter for parameter in family.searched if not parameter.enters]
+
+            def left_by(parameters: Mapping[str, float], family: Family = family) -> float:
+                return fits.left(_made(family, parameters))
+
+            missed, best = search(searched, left_by)
+            found.append((missed, _rule(family, best, scores, own, effort.seed)))
     left = {rule.key: missed for missed, rule in found}
 
     def rank(pair: tuple[float, _Rule]) -> tuple[float, float]:
@@ -173,13 +182,6 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
         return (base, missed) if EXTENDED * base < missed <= base else (missed, 0.0)
 
     return [rule for _, rule in sorted(found, key=rank)]
-
-
-def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, _Rule]:
-    """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
-    searched = [parameter for parameter in family.searched if not parameter.enters]
-    left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
-    return left, _rule(family, found, scores, own, seed)
 
 
 def _rule(family: Family, found: Mapping[str, float], steps: Transition, own: StepResult, seed: int) -> _Rule:
@@ -213,22 +215,6 @@ def _extended(
 def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
     """A member of the family; parameters that are not given, such as those of the prediction alone, are the first."""
     return family.make(**{**{p.name: p.grid[0] for p in family.searched}, **parameters})
-
-
-def _updates(
-    subject: Participant, key: str, algorithm: Algorithm, untrained: Sequence[Participant], effort: Effort
-) -> Iterable[_Update]:
-    own = subject.writer(algorithm)
-    keys, decoded = tuple(own.shapes), _decoded(own, subject, algorithm)
-    missing = tuple(key for key in algorithm.state if key not in keys)
-    values, bent = pooled_values(algorithm, subject.samples), _bent(subject, algorithm, keys)
-    moves = {_ON: None, _OFF: strange(values, keys, effort)}
-    for manifold, by in moves.items():
-        for horizon in (1, effort.horizon):
-            r2 = scored(*_missed_steps(subject, algorithm, keys, effort, horizon, by))
-            fresh = (scored(*_missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
-            controls = tuple(score.estimate for score in fresh)
-            yield _Update(subject.name, key, keys, missing, decoded, bent, manifold, horizon, r2, controls)
 
 
 def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> float:
@@ -316,7 +302,7 @@ def _decoded(writer: Writer, subject: Participant, algorithm: Algorithm) -> floa
 
 def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: ResponsePart) -> Measure:
     """By the step R2 of ``algorithm``'s state, the scores of inputs in what a round writes, and the responses."""
-    claims = [_of_steps(part, part.of(algorithm))]
+    claims = [_of_steps(part, [one for one in part.updates if one.algorithm == algorithm])]
     graded = [
         (e.score, e)
         for e in effects.effects

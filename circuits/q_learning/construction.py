@@ -19,14 +19,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from circuits import heads as wire
 from circuits.basis import Basis, Coordinates, Direction
 from circuits.circuit import Circuit, VerificationPlan, held, located, table
-from interp.algorithm import Algorithm, Values
+from interp.algorithm import Values
 from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.model.config import AttentionRule
@@ -57,12 +56,6 @@ def value_bound(rewards: Sequence[float], gamma: float) -> float:
     require(len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message)
     largest = max(map(abs, values)) / (1 - gamma)
     return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
-
-
-def _algorithm(**parameters: Any) -> Algorithm:
-    """Q-learning as the circuit runs it: from a table of zeros, whatever table the episodes began with."""
-    made = algorithms.q_learning(**parameters)
-    return replace(made, initial=lambda of: {key: np.zeros_like(start) for key, start in made.initial(of).items()})
 
 
 @Coordinates.taken_by
@@ -163,6 +156,7 @@ def q_learning(
         "BACK2": every[:-2] if coordinates.one_hot else every,
     }
     buf2 = basis["buf2"]
+    algorithm = algorithms.q_learning(alpha, gamma, slope, beta, eta and hardness, noise)
     fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
     named = {"added": buf1.sum(labels[0]), "fetched": fetched, "current": -buf2["Qcurr"]}
     sites = located(wire.stated(_FOLDER / "sites.csv", form), basis, groups, named, {"alpha": alpha})
@@ -181,8 +175,9 @@ def q_learning(
         latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
         outcomes=tuple(ids[action] for action in wiring.actions),
         state=tuple(buf1[state] for state in wiring.states),
-        algorithm=_algorithm(
-            alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness, noise=noise
+        # From a table of zeros, whatever table the episodes began with.
+        algorithm=replace(
+            algorithm, initial=lambda of: {key: np.zeros_like(start) for key, start in algorithm.initial(of).items()}
         ),
         sites=sites,
         **held(wire.stated(_FOLDER / "held.csv", form), sites, groups),

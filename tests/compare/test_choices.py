@@ -20,13 +20,13 @@ from circuits.compare.choices import (
     ChoicePart,
     _Beside,
     _best_switch,
-    _constant,
     _Game,
     _Own,
     _profiles,
     _scored,
     _simplest,
     _switched,
+    _unfitted,
     explain_choices,
 )
 from circuits.compare.fitting import predictor
@@ -251,7 +251,8 @@ EVEN = np.arange(10) % 2 == 0
 def test_what_is_lost_is_lost_in_the_half_that_was_not_fitted() -> None:
     """Halves that always say 1, and 0, and halves that say what the first expert says, and the second one."""
     said = np.where(EVEN[:, None], 1.0, 0.0) * np.ones((10, 60))
-    assert _constant(_Game(EPISODES, said, 0), 2).losses.sum() / said.size > 3  # a guess fitted to all loses log 2
+    even = _unfitted(_Game(EPISODES, said, 0), "even", "even", np.full((10, 60, 2), 0.5), True)
+    assert even.losses.sum() / said.size > 3  # a guess fitted to all loses log 2
     first, second = EPISODES.advice[..., 0], EPISODES.advice[..., 1]
     game = _Game(EPISODES, np.where(EVEN[:, None], first, second).astype(float), 0)
     right = _scored(game, KNOWN["one_expert"], None).prefers == game.choices
@@ -264,7 +265,7 @@ def test_a_switch_is_found_at_its_round_and_held_out_by_halves() -> None:
     first, rounds = EPISODES.advice[..., 0], np.arange(60)
     simple = [KNOWN[key] for key in ("majority_vote", "one_expert", "follow_the_leader")]
     game = _Game(EPISODES, np.where(rounds < 20, vote, first).astype(float), 0)
-    _, at, *two = _best_switch(game, simple, game.rounds)
+    _, at, *two = _best_switch(game, simple, game.known)
     assert abs(at - 20) <= 2 and [family.key for family in two] == ["majority_vote", "one_expert"]
     by_half = np.where(EVEN[:, None], rounds < 20, rounds < 40)
     game = _Game(EPISODES, np.where(by_half, vote, first).astype(float), 0)

@@ -89,13 +89,13 @@ def test_no_episode_meets_a_map_that_has_seen_it(pair):
     assert torch.allclose(decoder(latents)[2::5], by_hand(latents[2::5]))
     assert not torch.allclose(decoder(latents)[1::5], by_hand(latents[1::5]), atol=1e-6)
 
-    before = _stitched(source, target, SMALL, ("round",), RIDGE)
+    before = _stitched(source, target, SMALL, True, RIDGE)
     assert before.shape == (19, 2, *pooled(target).latents.shape[2:])
     with session():
         goal, mine = pooled(target).latents, 4
         kept = goal[mine].clone()
         goal[mine] += 1.0
-        after = _stitched(source, target, SMALL, ("round",), RIDGE)
+        after = _stitched(source, target, SMALL, True, RIDGE)
         goal[mine] = kept
     moved = (after - before).abs().amax((1, 2, 3)) > 1e-9
     assert moved.tolist() == [k % 5 != 4 for k in range(19)]

@@ -83,7 +83,7 @@ def test_what_is_no_memory_stays_the_targets_own():
     effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
     samples = Samples.draw(cached, effort, {"n_experts": 4})
     source, target = Participant(wired, samples), Participant(cached, samples)
-    own, mapped = pooled(target).latents[:, effort.at], _stitched(source, target, effort, (), RIDGE)
+    own, mapped = pooled(target).latents[:, effort.at], _stitched(source, target, effort, False, RIDGE)
     assert mapped.shape == own.shape == (24, 2, 7, 8)
     assert torch.equal(mapped[:, :, 6], own[:, :, 6].double()) and own[0, :, 6, 0].tolist() == effort.at
     assert not torch.allclose(mapped[:, :, :2], own[:, :, :2].double(), atol=1e-3)

@@ -156,7 +156,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     following = base.fed.at(10)
     _, cache = model.run_with_cache(following.tokens, latents[:, 0], following.values)
     location = circuit.location("next_values", "candidates")
-    values = location.read(cache[location.hook], circuit)
+    values = location.reader(circuit)(cache[location.hook])
     expected = table[rows, torch.as_tensor(q_pair[0].next_states[:, 10])]
     renamed = own != other
     expected[renamed, other[renamed]] = expected[renamed].mean(-1)

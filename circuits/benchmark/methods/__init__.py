@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -32,7 +31,7 @@ from jaxtyping import Float
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import ANOTHER, EXITS, Case, Material
-from circuits.benchmark.question import Answer, Challenge
+from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked_fields
 from interp.errors import InputError, require_known
@@ -98,16 +97,10 @@ def _cases(material: Material, reading: str) -> list[Case]:
     return material.cases(EXITS, (material.effort.early, material.effort.round) if reading == "rounds" else None)
 
 
-def _random(question: Challenge, subject: KnownMachine, material: Material) -> Answer:
-    """Scores drawn from the subject's name and the seed, so that they do not depend on what else is run."""
-    words = [material.seed, *question.key.encode(), *subject.name.encode()]
-    return question.drawn(subject, material, np.random.default_rng(words))
-
-
 for _question in QUESTIONS.values():
     register(
         Method("oracle", "oracle", _question.key, _question.known),
-        Method("random", "random", _question.key, partial(_random, _question)),
+        Method("random", "random", _question.key, _question.drawn),
     )
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

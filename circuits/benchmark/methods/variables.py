@@ -63,16 +63,14 @@ def _probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, float]:
     return fitted, float(1 - left / about) if float(about) > 0 else float("nan")
 
 
-def _decoded(within_round: bool, subject: KnownMachine, material: Material) -> Answer:
+def _linear(question: str, within_round: bool, subject: KnownMachine, material: Material) -> Answer:
+    """R2 of each variable, at the site that is asked about or the best of all sites that any is looked for at."""
     items = material.items("where")
-    return Answer({(key, site): _probed(material, key, site, within_round)[1] for key, site in items})
-
-
-def _declared(within_round: bool, subject: KnownMachine, material: Material) -> Answer:
-    """The best R2 of each variable over all sites that any variable is looked for at."""
-    sites = dict.fromkeys(site for _, site in material.items("where"))
+    if question == "where":
+        return Answer({(key, site): _probed(material, key, site, within_round)[1] for key, site in items})
+    sites = dict.fromkeys(site for _, site in items)
     scores = {
-        item: max(_probed(material, item, site, within_round)[1] for site in sites) for item in material.items("exists")
+        item: max(_probed(material, item, site, within_round)[1] for site in sites) for item in material.items(question)
     }
     return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= _THRESHOLD))
 
@@ -197,8 +195,8 @@ def _decodable(subject: KnownMachine, material: Material) -> Answer:
 for _key, _name in {"probe": "linear probe", "probe:within-round": "linear probe, round means removed"}.items():
     _within = _key != "probe"
     register(
-        Method(_key, _name, "where", partial(_decoded, _within)),
-        Method(_key, f"{_name}, R2 >= {_THRESHOLD}", "exists", partial(_declared, _within)),
+        Method(_key, _name, "where", partial(_linear, "where", _within)),
+        Method(_key, f"{_name}, R2 >= {_THRESHOLD}", "exists", partial(_linear, "exists", _within)),
     )
 register(
     Method("probe:weights", "directions of a linear probe", "subspace", partial(_directions, False)),
