@@ -13,7 +13,7 @@ Six checks are about no single variable of the algorithm:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,16 @@ def check(
 
         truth, where = circuit.algorithm.distribution(values), f"{hook} at {circuit.layout.predict_label}"
         meters.append(_Meter("distribution", hook, where, outcomes, truth, 1.0))
-    run, model = _read(model.to(device), episodes, meters), model.cpu()
+    model, hooks = model.to(device), [(meter.at, meter.compare) for meter in meters]
+    if model.layout.choice_position is None:
+        with model.hooks(fwd_hooks=hooks):
+            run = rollout(model, episodes)
+    else:  # a model that chooses runs some rounds twice, and is read in a replay
+        run = rollout(model, episodes)
+        for meter in meters:
+            meter.truth = meter.truth.reshape(-1, 1, *meter.truth.shape[2:])
+        replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
+    model = model.cpu()
     run = replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=run.fed.each(Tensor.cpu))
     measured = [(meter.key, meter.where, meter.error, meter.relative) for meter in meters]
     for key, where, value, truth in (
@@ -266,19 +275,6 @@ def check_exits(machine: Machine, algorithm: Algorithm, episodes: Episodes, tole
         dtype = str(machine.dtype).removeprefix("torch.")
         checks.append(Check(size, dtype, key, where, *errors, tolerance, "relative"))
     return checks
-
-
-def _read(model: HookedLatentTransformer, episodes: Episodes, meters: Sequence[_Meter]) -> Rollout:
-    """The rollout, read by ``meters``; a model that chooses runs some rounds twice, and is read in a replay."""
-    hooks = [(meter.at, meter.compare) for meter in meters]
-    if model.layout.choice_position is None:
-        with model.hooks(fwd_hooks=hooks):
-            return rollout(model, episodes)
-    run = rollout(model, episodes)
-    for meter in meters:
-        meter.truth = meter.truth.reshape(-1, 1, *meter.truth.shape[2:])
-    replay(model, run, fwd_hooks=hooks, chunk=run.fed.at_once(REPLAY_BATCH))
-    return run
 
 
 def _causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:

@@ -207,13 +207,9 @@ def register(record: CircuitRecord) -> CircuitRecord:
         f"the circuit of {record.key!r} is called {made.name!r}; give it the key of its record as its name",
     )
     RECORDS[record.key] = record
-    _offer(record)
+    library.register(record.key, record.description, record.task, partial(load, record.key))
     return record
 
 
-def _offer(record: CircuitRecord) -> None:
-    library.register(record.key, record.description, record.task, partial(load, record.key))
-
-
 for _record in RECORDS.values():
-    _offer(_record)
+    library.register(_record.key, _record.description, _record.task, partial(load, _record.key))

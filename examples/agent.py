@@ -125,7 +125,7 @@ def asked(name: str, subject: Any, n: int) -> dict[str, Any]:
     task = qlearning.TASK
     part = compare.explain(subject, task, {REGIME: (episodes(n, 1), episodes(2 * n, 2))}, seed=0)
     family, predict = task.rivals()["q_learning"], predictor(subject)
-    found = [fit(family, [batch], [predict(batch)]).searched for batch in (episodes(n, 10 + i) for i in range(5))]
+    found = [fit(family, [batch], [predict(batch)])[1] for batch in (episodes(n, 10 + i) for i in range(5))]
     row = {"subject": name, "answer": part.family or "none of these", "closest": part.closest}
     row |= part.explained.columns("explained") | part.ratio.columns("left_of_runner_up") | {"runner_up": part.runner_up}
     row["parameters"] = ", ".join(f"{key} {float(value):.3g}" for key, value in part.parameters.items())

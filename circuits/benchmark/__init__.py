@@ -12,26 +12,6 @@ Not here: methods themselves where they are useful without a benchmark (``interp
 grade is not evidence of: how a method does on a machine that was not made, or trained, to be known.
 """
 
-from circuits.benchmark.grading import Result, builders, run
-from circuits.benchmark.known_machine import KnownMachine, build
-from circuits.benchmark.material import FULL, QUICK, Material, Workload
-from circuits.benchmark.methods import METHODS, Method, register
-from circuits.benchmark.question import Answer, Challenge, pose
+from interp.lazy import facade
 
-__all__ = [
-    "FULL",
-    "METHODS",
-    "QUICK",
-    "Answer",
-    "Challenge",
-    "KnownMachine",
-    "Material",
-    "Method",
-    "Result",
-    "Workload",
-    "build",
-    "builders",
-    "pose",
-    "register",
-    "run",
-]
+__getattr__, __dir__, __all__ = facade(__name__)

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from circuits.benchmark.known_machine import FORMS, KnownMachine, build, trained_builders, variants
+from circuits.benchmark.known_machine import FORMS, TRUTH, WEIGHTS, KnownMachine, build, load_trained, variants
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.methods import METHODS, Method, select
 from circuits.benchmark.question import Answer, Truth
@@ -27,7 +27,7 @@ from circuits.benchmark.questions import QUESTIONS
 from interp.checks import checked, integer, refuse_endless
 from interp.display import Tabled, lacks
 from interp.errors import InputError, require, require_known
-from interp.files import json_values, writable, write_csv, write_json
+from interp.files import json_values, read_json, writable, write_csv, write_json
 from interp.machine import Machine
 from interp.model.saved import content_of
 from interp.provenance import provenance
@@ -231,7 +231,8 @@ def builders() -> dict[str, _Builder]:
         for form, (machine, _) in FORMS.items()
         for variant in variants(machine, form)
     }
-    return handmade | trained_builders()
+    folders = sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir())
+    return handmade | {read_json(folder / TRUTH)["name"]: partial(load_trained, folder.name) for folder in folders}
 
 
 _QUICK_SUBJECTS = tuple(

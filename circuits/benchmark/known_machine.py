@@ -338,13 +338,13 @@ def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_mod
 # the weights says what is known: the tied sites hold their variables, the rest of these sites does not matter, the idle
 # heads matter nowhere and the others do. Edges are not known. ``lab/tied_training.py`` trains them.
 
-WEIGHTS, _TRUTH = Path(__file__).parent / "weights", "truth.json"
+WEIGHTS, TRUTH = Path(__file__).parent / "weights", "truth.json"
 
 
 def load_trained(name: str) -> KnownMachine:
     """A shipped subject by the name of its folder, such as "wma-0", in float64 like the handwired ones."""
     require_known("trained subject", name, sorted(folder.name for folder in WEIGHTS.iterdir()))
-    truth, model = read_json(WEIGHTS / name / _TRUTH), load_checkpoint(WEIGHTS / name).to(torch.float64)
+    truth, model = read_json(WEIGHTS / name / TRUTH), load_checkpoint(WEIGHTS / name).to(torch.float64)
     claims = [
         Claim(
             one["variable"],
@@ -369,9 +369,3 @@ def load_trained(name: str) -> KnownMachine:
         claims=tuple(claims),
         nodes=truth["nodes"],
     )
-
-
-def trained_builders() -> dict[str, Callable[[], KnownMachine]]:
-    """Every shipped subject by name, and what loads it."""
-    folders = sorted(folder for folder in WEIGHTS.iterdir() if folder.is_dir())
-    return {read_json(folder / _TRUTH)["name"]: partial(load_trained, folder.name) for folder in folders}

@@ -25,7 +25,7 @@ from torch import Tensor
 from circuits.benchmark.known_machine import KnownMachine, candidates
 from circuits.benchmark.question import QUESTIONS, Truth
 from interp.algorithm import Values
-from interp.checks import check_fields
+from interp.checks import checked_fields
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.pairs import Metric, Pair, Readout, find_metric, prepare
@@ -61,6 +61,7 @@ _SMALLEST = 1e-9
 
 
 @dataclass(frozen=True)
+@checked_fields
 class Workload:
     """How much of everything is done.
 
@@ -76,9 +77,6 @@ class Workload:
     early: int = 2
     fits: int = 64
     steps: int = 80
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 FULL = Workload()

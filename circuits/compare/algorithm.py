@@ -289,12 +289,12 @@ def _scores(
     scores = [_even(fits, given, task.kind)]
     with bar("families", len(families)) as done:
         for family in families:
-            found = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
-            guess, divergences = predictor(found.algorithm), {}
+            nats, searched = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
+            guess, divergences = predictor(family.make(**searched)), {}
             for name, (_, episodes) in sets.items():
                 divergences[name] = divergence(given[name], asked_rounds(guess(episodes), episodes), task.kind)
             about = family.key, family.name, family.extends or family.key, family.memoryless, family
-            scores.append(FamilyScore(*about, found.searched, found.divergence, divergences))
+            scores.append(FamilyScore(*about, searched, nats, divergences))
             done(1)
     return scores
 
@@ -309,13 +309,13 @@ def _even(fits: Mapping[str, Array], given: Mapping[str, Array], kind: Predicted
         if kind == "normal":  # the variance of what is predicted over all rounds, by the law of total variance
             guess[1] = np.log(np.exp(every[:, 1]).mean() + every[:, 0].var())
 
-    def from_even(predictions: Array) -> Array:
-        return divergence(predictions, np.zeros_like(predictions) + guess, kind)
-
-    fitted = float(np.mean([from_even(predictions).mean() for predictions in fits.values()]))
-    scored = {name: from_even(predictions) for name, predictions in given.items()}
+    fitted, scored = (
+        {name: divergence(given, np.zeros_like(given) + guess, kind) for name, given in predictions.items()}
+        for predictions in (fits, given)
+    )
+    fitted_nats = float(np.mean([nats.mean() for nats in fitted.values()]))
     name = "every outcome alike" if kind == "classes" else "the same at every round"
-    return FamilyScore(_EVENLY, name, _EVENLY, True, None, {}, fitted, scored)
+    return FamilyScore(_EVENLY, name, _EVENLY, True, None, {}, fitted_nats, scored)
 
 
 def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
@@ -498,8 +498,8 @@ def _read_out(compared: Compared) -> tuple[Participant, Algorithm, dict[str, flo
         free = None if family is None else read_out(family, algorithm)
         if free is not None:
             predict, batches = predictor(subject.model), [pair[0] for pair in compared.sets.values()]
-            found = fit(free, batches, [checked_distributions(predict(batch), batch) for batch in batches])
-            return subject, found.algorithm, dict(found.searched)
+            _, found = fit(free, batches, [checked_distributions(predict(batch), batch) for batch in batches])
+            return subject, free.make(**found), found
     return None
 
 

@@ -14,7 +14,7 @@ A fit finds a local best near the best grid point, never a proof that no better 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -217,22 +217,11 @@ class Distributions:
         return asked_rounds(predicted, self.batches[0])
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """The member of a family that predicts most like the subject.
+def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> tuple[float, dict[str, float]]:
+    """The least divergence of a family's members from predictions, nats a round, and the parameters that have it.
 
-    Attributes:
-        searched: the parameters found, by the names that the family searches.
-        divergence: from the subject, nats a round, on the episodes that it was fitted on.
+    Predictions are ``[episode, asked round, outcome]`` of each batch; batches count alike.
     """
-
-    algorithm: Algorithm
-    searched: Mapping[str, float]
-    divergence: float
-
-
-def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> _Fitted:
-    """Fit a family to predictions, ``[episode, asked round, outcome]`` of each batch; batches count alike."""
     first, kind = family.make(**{s.name: s.grid[0] for s in family.searched}), tasks.of(batches[0]).kind
     alike: dict[Any, list[int]] = {}
     for i, batch in enumerate(batches):
@@ -248,8 +237,7 @@ def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) ->
         return float(np.mean([batch.mean() for batch in nats]))
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
-    least, best = search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
-    return _Fitted(family.make(**best), best, least)
+    return search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
 
 
 def search(

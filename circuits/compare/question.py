@@ -141,13 +141,9 @@ class Samples:
     @classmethod
     def draw(cls, model: Machine, effort: Effort, sizes: dict[str, int]) -> Samples:
         """Episodes of a model's task and rates, of ``sizes``."""
-        task = tasks.of(model)
-
-        def sample(n: int, i: int) -> Any:
-            options = {**task.data.sample_options(model), **sizes}
-            return task.sample(n, effort.rounds, seed=3 * effort.seed + i, **options)
-
-        return cls(sample(effort.known, 1000), sample(effort.test, 1001), sample(effort.test, 1002))
+        task, sizes = tasks.of(model), {**tasks.of(model).data.sample_options(model), **sizes}
+        counts = {1000: effort.known, 1001: effort.test, 1002: effort.test}
+        return cls(*(task.sample(n, effort.rounds, seed=3 * effort.seed + i, **sizes) for i, n in counts.items()))
 
 
 @dataclass(frozen=True, eq=False)
