@@ -444,7 +444,6 @@ class VerificationPlan:
             closer than rounding and is not compared.
         unit: (circuit, its algorithm's values, variable) -> what a value counts as large against, > 0: a relative error
             is ``|difference| / max(unit, |reference|)``, so that a circuit for tiny rewards is held to tiny errors.
-        most_undecided: share of the rows of a variable that may be undecided before its check fails.
         soft: (circuit, its algorithm's values, variable) -> what softmax forms leave beyond the tolerance, and its
             derivation in words; (0, "") where heads are hard and linear, or leave nothing of it.
     """
@@ -455,5 +454,4 @@ class VerificationPlan:
     tolerance: Callable[[str, str], tuple[float, str]]
     undecided: Callable[[Circuit, Values, str], Mapping[str, np.ndarray]] = lambda circuit, values, dtype: {}
     unit: Callable[[Circuit, Values, str], float] = lambda circuit, values, key: 1.0
-    most_undecided: float = 0.1
     soft: Callable[[Circuit, Values, str], tuple[float, str]] = lambda circuit, values, key: (0.0, "")

@@ -43,6 +43,8 @@ _CLAIMS = {row["check"]: (row["yes"], row["no"]) for row in read_rows(Path(__fil
 
 _SHORT = 10
 """Rounds of the short horizon."""
+_MOST_UNDECIDED = 0.1
+"""Share of the rows of a variable that may hang on a tie before its check fails."""
 _MOST_SOFT = 1e-4
 """The largest error that a form may leave and still be verified: a tenth of what a weight off by 1e-3 changes."""
 
@@ -71,7 +73,6 @@ class Check:
     tolerance: float
     by: str = "error"
     undecided: float = 0.0
-    most_undecided: float = 1.0
     allowance: str = ""
 
     @property
@@ -82,7 +83,7 @@ class Check:
     @property
     def strain(self) -> float:
         """The error in units of the tolerance; infinite where too many rounds are undecided, or none is tolerated."""
-        if self.undecided > self.most_undecided or (self.judged and not self.tolerance):
+        if self.undecided > _MOST_UNDECIDED or (self.judged and not self.tolerance):
             return float("inf")
         return self.judged / self.tolerance if self.judged else 0.0
 
@@ -107,7 +108,7 @@ class Check:
             about=f"{self.where}, size {self.size}, {self.dtype}",
             yes=yes,
             no=no,
-            unless={"yes": ties} if self.undecided > self.most_undecided else {},
+            unless={"yes": ties} if self.undecided > _MOST_UNDECIDED else {},
             needs_control=False,
             note=self.allowance,
         )
@@ -194,7 +195,7 @@ def check(
         elif why:
             why = f"{why} = {soft:.1g}"
         share = shares.get(entry[0], 0.0)
-        checks.append(Check(size, dtype, *entry, tolerance + soft, by, share, plan.most_undecided, why))
+        checks.append(Check(size, dtype, *entry, tolerance + soft, by, share, why))
     leak = _causal_leak(model, run)
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
 

@@ -298,17 +298,13 @@ def _hooks(graph: EdgeGraph, edges: Sequence[_Edge], change: Tensor) -> list[tup
     # Heads are cut at queries, keys and values, which are linear in what is read but for normalisation, or at what is
     # read, which takes a copy for every head of every layer.
     end = "" if graph.model.config.normalization_type is None else "_input"
+    last = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
+    read_at = {name: (hook, i) for hook, names in graph.readers.items() for i, name in enumerate(names)}
     places: dict[str, list[tuple[int, int, int]]] = {}  # hook -> cell, source, head (or which exit)
     for cell, (source, destination) in enumerate(edges):
         name = graph.destinations[destination]
-        if name in ("prediction", "update"):
-            hook, which = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", int(name == "update")
-        elif name.startswith("mlp "):
-            hook, which = f"blocks.{name[4:]}.hook_mlp_in", 0
-        else:
-            layer, head, port = name.split(".")
-            hook, which = f"blocks.{layer}.attn.hook_{port}{end}", int(head)
-        places.setdefault(hook, []).append((cell, source, which))
+        hook, which = read_at.get(name, (last, int(name == "update")))
+        places.setdefault(hook.removesuffix("_input") + end * (".attn." in hook), []).append((cell, source, which))
 
     def at(name: str, where: Tensor) -> HookFunction:
         cells, sources, which = where

@@ -99,31 +99,25 @@ def effects(
     subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
 ) -> EffectsPart:
     """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
-    moves = (_in_latents, _at_inputs) if next(iter(algorithms.values())).state else (_at_inputs,)
-    found = [effect for moved in moves for effect in moved(subject, algorithms, untrained[:1], effort)]
-    return EffectsPart(tuple(found), lacks(subject.model, "embed"))
-
-
-def _in_latents(
-    subject: Participant, algorithms: Mapping[str, Algorithm], untrained: Sequence[Participant], effort: Effort
-) -> list[_Effect]:
-    test, own = subject.samples.test, next(iter(algorithms.values()))
-    writer, found = subject.writer(own), []
+    test, own, found, copies = subject.samples.test, next(iter(algorithms.values())), list[_Effect](), untrained[:1]
 
     def result(s: Participant, algorithm: Algorithm, w: Writer, by: Any, wants: Any = None) -> InterchangeResult:
         return move(s.model, test, algorithm, w, by, rounds=effort.at, wants=wants)
 
-    for variable, what, change in _moves(own, writer, subject, effort):
-        results, by = {}, {variable: change}
-        for key, algorithm in algorithms.items():
-            wants = None if algorithm is own else _stated(own, algorithm, by, subject)
-            if algorithm is own or wants is not None:
-                results[key] = result(subject, algorithm, writer, by, wants)
-        placebo = [] if writer.fills else [result(subject, own, writer.placebo(effort.seed), by)]
-        fresh = [result(u, own, u.writer(own, tuple(writer.shapes)), by) for u in untrained]
-        where = (variable, what, "latent", "prediction")
-        found += _graded(results, next(iter(results)), where, effort, placebo, fresh)
-    return found
+    if own.state:
+        writer = subject.writer(own)
+        for variable, what, change in _moves(own, writer, subject, effort):
+            results, by = {}, {variable: change}
+            for key, algorithm in algorithms.items():
+                wants = None if algorithm is own else _stated(own, algorithm, by, subject)
+                if algorithm is own or wants is not None:
+                    results[key] = result(subject, algorithm, writer, by, wants)
+            placebo = [] if writer.fills else [result(subject, own, writer.placebo(effort.seed), by)]
+            fresh = [result(u, own, u.writer(own, tuple(writer.shapes)), by) for u in copies]
+            where = (variable, what, "latent", "prediction")
+            found += _graded(results, next(iter(results)), where, effort, placebo, fresh)
+    found += _at_inputs(subject, algorithms, copies, effort)
+    return EffectsPart(tuple(found), lacks(subject.model, "embed"))
 
 
 def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort) -> list[tuple[str, str, Array]]:

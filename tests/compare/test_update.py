@@ -62,7 +62,7 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
             left, asked = missed_steps(control, algorithm, keys, SMALL, found.horizon, moves, known=False)
             assert len(left) == SMALL.test and score == pytest.approx(1 - left.sum() / asked.sum(), abs=1e-12)
         assert found.model == model.name and found.decoded == _decoded(writer, model, algorithm)
-    assert part.of("bayes")[0].state == ("counts",) and part.of("bayes")[0].missing == ("elapsed",)
+    assert part.updates[4].state == ("counts",) and part.updates[4].missing == ("elapsed",)
 
 
 @pytest.mark.parametrize("moved", [False, True])

@@ -78,23 +78,15 @@ def strongest(
     material: Material, reading: str, items: Sequence[Hashable], effects: Callable[[Case], Float[np.ndarray, " item"]]
 ) -> Answer:
     """The largest effect of every item over the cases of a reading, as a share of what the corruption changes."""
+    exits = {"single": EXITS[:1], "prediction": EXITS[:1], "state": EXITS[1:], "everything": (*EXITS, "latents")}
+    corruptions = {"another": (ANOTHER,), "everything": (*material.corruptions, ANOTHER)}.get(reading)
+    rounds = (material.effort.early, material.effort.round) if reading == "rounds" else None
+    cases = material.cases(exits.get(reading, EXITS), rounds, corruptions)
     best = np.zeros(len(items))
-    for case in _cases(material, reading):
+    for case in cases[: 1 if reading == "single" else None]:
         shares = effects(case)
         best = np.fmax(best, np.where(shares < FAINT, 0.0, shares))
     return Answer(dict(zip(items, best.tolist(), strict=True)))
-
-
-def _cases(material: Material, reading: str) -> list[Case]:
-    if reading in ("single", "prediction"):
-        return material.cases(("prediction",))[: 1 if reading == "single" else None]
-    if reading == "state":
-        return material.cases(("state",))
-    if reading == "another":
-        return material.cases(EXITS, corruptions=(ANOTHER,))
-    if reading == "everything":
-        return material.cases((*EXITS, "latents"), corruptions=(*material.corruptions, ANOTHER))
-    return material.cases(EXITS, (material.effort.early, material.effort.round) if reading == "rounds" else None)
 
 
 for _question in QUESTIONS.values():
