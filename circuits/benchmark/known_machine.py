@@ -32,9 +32,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -108,19 +107,18 @@ class KnownMachine:
         return cast(HookedLatentTransformer, self.model)
 
 
-def candidates(model: HookedLatentTransformer) -> Bool[np.ndarray, "source destination"]:
-    """Which edges of the model's graph could be true: all but those of heads and MLPs without weights."""
-    graph, idle = EdgeGraph(model), set()
-    for layer, block in enumerate(model.blocks):
+def candidates(graph: EdgeGraph) -> list[tuple[int, int]]:
+    """Which edges of a model's graph could be true, as its indices: all but those of heads and MLPs without weights."""
+    idle: set[str] = set()
+    for layer, block in enumerate(graph.model.blocks):
         weights = (block.attn.W_Q, block.attn.W_K, block.attn.W_V, block.attn.W_O)
         zero = torch.stack([(weight == 0).flatten(1).all(1) for weight in weights]).all(0)
         idle |= {f"{layer}.{head}" for head in torch.nonzero(zero).flatten().tolist()}
         if block.mlp is not None and not bool(block.mlp.W_in.any()):
             idle.add(f"mlp {layer}")
-    kept = graph.exists.copy()
-    kept[[name in idle for name in graph.sources]] = False
-    kept[:, [name.rsplit(".", 1)[0] in idle for name in graph.destinations]] = False  # "1.0.q" belongs to "1.0"
-    return kept
+    idle_sources = [name in idle for name in graph.sources]
+    idle_destinations = [name.rsplit(".", 1)[0] in idle for name in graph.destinations]  # "1.0.q" belongs to "1.0"
+    return [(s, d) for s, d in graph.edges if not (idle_sources[s] or idle_destinations[d])]
 
 
 def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
@@ -166,13 +164,14 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     elif variant == "simplex":
         copies = [where for location in circuit.sites["log_weights"] for where in places(circuit, location)]
         lost = torch.stack([place.basis.sum(1) for place in copies if place.basis is not None]).to(model.W_E)
-        change, model = partial(_projected, _columns_without(lost).double()), without(model, lost)
+        change, model = _columns_without(lost).double().T.matmul, without(model, lost)
 
     def move(place: Place) -> Place:
         """A place of the residual stream with its basis changed; heads and attention scores stay as they are."""
         if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
             return place
-        return replace(place, basis=change(place.basis))
+        basis = change(place.basis)
+        return replace(place, basis=span(basis) if variant == "simplex" else basis)
 
     located = {
         key: tuple(move(place) for location in several for place in places(circuit, location))
@@ -203,10 +202,10 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
     return tuple(variant for variant in VARIANTS if not lacking.get(variant))
 
 
-def _projected(columns: Tensor, basis: Tensor) -> Tensor:
-    """A basis in the coordinates of ``columns``, with as many dimensions as are left of it."""
-    vectors, sizes, _ = torch.linalg.svd(columns.T @ basis, full_matrices=False)
-    return vectors[:, sizes > 1e-9]
+def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension rank"]:
+    """An orthonormal basis of what some vectors span."""
+    vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
+    return vectors[:, sizes > 1e-9 * sizes.max()]
 
 
 def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:

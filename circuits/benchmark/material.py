@@ -169,8 +169,7 @@ class Material:
     @property
     def candidates(self) -> list[tuple[int, int]]:
         """Every edge that could be true, as the graph's indices."""
-        kept = self.once("candidates", lambda: candidates(self.subject.transformer))
-        return [edge for edge in self.graph.edges if kept[edge]]
+        return self.once("candidates", lambda: candidates(self.graph))
 
     @property
     def edge_names(self) -> list[tuple[str, str]]:

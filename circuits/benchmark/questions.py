@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.benchmark.known_machine import KnownMachine
+from circuits.benchmark.known_machine import KnownMachine, span
 from circuits.benchmark.material import ANOTHER, EXITS, Exit, Material
 from circuits.benchmark.question import QUESTIONS as QUESTIONS
 from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
@@ -166,7 +166,7 @@ def _bases(subject: KnownMachine, material: Material) -> dict[tuple[str, str], T
         for place in several:
             if place.basis is not None:
                 parts.setdefault((key, str(place.site)), []).append(place.basis.double())
-    return {item: _span(torch.cat(bases, 1)) for item, bases in parts.items()}
+    return {item: span(torch.cat(bases, 1)) for item, bases in parts.items()}
 
 
 def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
@@ -182,11 +182,6 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
         else:
             overlaps.append(float((true.T @ found[:, : true.shape[1]].double()).square().sum()) / true.shape[1])
     return {"cosine2": float(np.mean(overlaps))}
-
-
-def _span(columns: Tensor) -> Tensor:
-    vectors, sizes, _ = torch.linalg.svd(columns.double(), full_matrices=False)
-    return vectors[:, sizes > 1e-9 * sizes.max()]
 
 
 def values_of(material: Material, item: str) -> NDArray[np.float64]:
@@ -295,7 +290,7 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {
         "chance": lambda subject, material, generator: Answer(
             {},
             subspaces={
-                item: _span(torch.from_numpy(generator.standard_normal(tuple(basis.shape))))
+                item: span(torch.from_numpy(generator.standard_normal(tuple(basis.shape))))
                 for item, basis in _bases(subject, material).items()
             },
         ),

@@ -553,6 +553,5 @@ BEHAVIOUR = Question(
     "behaviour",
     Behaviour,
     _behaves,
-    lambda compared: compared.parts["behaviour"].measure,
     *("It predicts the same as {}", "predicts the same", "predicts otherwise"),
 )

@@ -519,7 +519,6 @@ CIRCUIT = Question(
     "circuit",
     CircuitPart,
     _circuits,
-    lambda compared: compared.parts["circuit"].measure,
     "Its heads have the same roles as those of {}",
     "has heads of the same roles",
     "divides the work of its heads differently",

@@ -156,7 +156,7 @@ def run(
                     compute = partial(question.compute, compared)
                     compared.parts[question.key] = finished.part(question.key, question.kind, compute)
                 done(1)
-        measures = tuple(question.measure(compared) for question in asked if question.judge is not None)
+        measures = tuple(question.measure(compared) for question in asked if question.claim)
     finished.clear()
     return Comparison(
         model=compared.model.name,

@@ -399,8 +399,9 @@ class Question:
         key: names the part, its table and its measure.
         kind: the dataclass that holds the part; its ``to_frame()`` is the table.
         compute: makes the part.
-        judge: gives the number that decides when all parts are computed; None where the part is only measured.
-        claim, yes, no: what is claimed, with the reference as ``{}``, and what a sentence says of the model.
+        claim, yes, no: what is claimed, with the reference as ``{}``, and what a sentence says of the model; empty
+            where the part is only measured.
+        judge: gives the measure that decides when all parts are computed; that of the part itself when None.
         of_two: whether it is asked only where there is a reference.
         lacks: a sentence where a machine has not what the question asks about; empty where it has.
     """
@@ -408,10 +409,10 @@ class Question:
     key: str
     kind: type
     compute: Callable[[Compared], Any]
-    judge: Callable[[Compared], Measure] | None = None
     claim: str = ""
     yes: str = ""
     no: str = ""
+    judge: Callable[[Compared], Measure] | None = None
     of_two: bool = False
     lacks: Callable[[Machine], str] = lambda machine: ""
 
@@ -423,9 +424,11 @@ class Question:
 
     def measure(self, compared: Compared) -> Measure:
         """The claim and what decides it. Of two models with one digest it is true without any measurement."""
-        assert self.judge is not None
         lacking, claim = self.lacking(compared), self.claim.format(compared.against)
-        found = Measure(self.key, "", lacking=lacking) if lacking else self.judge(compared)
+        if lacking:
+            found = Measure(self.key, "", lacking=lacking)
+        else:
+            found = self.judge(compared) if self.judge else compared.parts[self.key].measure
         if compared.is_one and not lacking:
             found = Measure(self.key, "", _CERTAIN, found.threshold, unit=found.unit, needs_control=False, note=_ONE)
         return replace(found, key=self.key, claim=claim, yes=self.yes, no=self.no, rests_on=(self.key,))

@@ -328,7 +328,6 @@ STATE = Question(
     "state",
     StatePart,
     lambda compared: stitch(*compared.pair, compared.untrained, compared.effort),
-    lambda compared: compared.parts["state"].measure,
     *("It holds the same state as {}, by affine maps", "holds the same state", "holds another state"),
     of_two=True,
 )

@@ -371,6 +371,6 @@ UPDATE = Question(
     "update",
     UpdatePart,
     lambda compared: updates(compared.model, compared.candidates, compared.untrained, compared.effort),
-    _judged,
     *("It updates its state as {} does", "updates its state alike", "updates its state otherwise"),
+    judge=_judged,
 )
