@@ -186,7 +186,8 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
 
     def ran(of: Rollout, edits: list[Edit], watched: list[Site]) -> tuple[list[Tensor], Mapping[Site, Tensor]]:
         """The prediction and the state that is left, ``[episode, round, value]``, and what is at the watched sites."""
-        (found,) = batches(Experiment(model, of, {"": edits}, rounds, commit="target", watched=watched))
+        known = given if edits else {}
+        (found,) = batches(Experiment(model, of, {"": edits}, rounds, commit="target", watched=watched, known=known))
         return [read(s, of, found.predictions[0, :, :, 0], found.carried[0, :, :, 0]) for s in sides], found.seen
 
     def by_kind(x: Float[Tensor, "episode round position head"]) -> Float[np.ndarray, "head kind episode"]:
@@ -201,7 +202,8 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
     means = [kept[site].flatten(0, 1).mean(0) for site in z]
     # Of a layer all heads are ablated at once, each in rows of its own.
     several = run.select([*range(run.n_episodes)] * n_heads)
-    whole, given = ran(several, [], z)
+    given: Mapping[Site, Tensor] = {}
+    whole, given = ran(several, [], [*(Site("resid_pre", i) for i in layers), *z])
 
     def each(x: Tensor) -> Tensor:
         return x.unflatten(0, (n_heads, -1))

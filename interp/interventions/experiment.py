@@ -177,10 +177,12 @@ def passed(
     watched: Sequence[Site] = (),
     commit: str = "target",
     gradient: bool = False,
+    before: tuple[int, Tensor] | None = None,
 ) -> tuple[Step, dict[Site, Tensor]]:
     """One round of every row with the activations at some sites changed, and what is then at the ``watched`` sites.
 
     With ``commit="target"`` a round keeps the choice token that it was fed. What is watched is in the order computed.
+    ``before`` is a layer and the residual stream before it, from which the round is run; the tokens when None.
     """
     names = list(dict.fromkeys(site.hook for site in (*(site for site, _ in changes), *watched)))
     kept: dict[Site, Tensor] = {}
@@ -193,8 +195,9 @@ def passed(
         return activation
 
     counter = FiringCounter([(name, partial(at, name)) for name in names])
-    with torch.set_grad_enabled(gradient):
-        done = run_round(model, rows.fed, rows.latents, layout, commit, counter.hooks)
+    step = None if before is None else partial(model.step, before=before)  # type: ignore[call-arg]
+    with torch.set_grad_enabled(gradient), model.hooks(fwd_hooks=counter.hooks):
+        done = run_round(model, rows.fed, rows.latents, layout, commit, (), step)
     most = 1 + (commit == "own")  # a round whose own choice is committed is run again
     for name, times in zip(names, counter.fired, strict=True):
         require(1 <= times <= most, f"the hook at {name!r} fired {times} times in one round, which must be once")
@@ -294,6 +297,8 @@ class Experiment:
         commit: whether edited rounds commit the choice that they make ("own") or keep the run's ("target").
         update: False where nothing that follows the prediction is read, which is then not run.
         watched: sites whose activations in the edited rounds the result holds, too.
+        known: activations of the edited rounds without edits, as another experiment watched them: rounds whose first
+            edit is in a layer before which the residual stream is known are run from there on.
     """
 
     model: Machine
@@ -307,6 +312,7 @@ class Experiment:
     commit: str = ""
     update: bool = True
     watched: Sequence[Site] = ()
+    known: Mapping[Site, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(bool(self.edits) and self.horizon >= 0, "an experiment needs an edit and a horizon of 0 or more rounds")
@@ -423,10 +429,14 @@ def _edited(experiment: Experiment, together: Sequence[Edit]) -> tuple[Tensor, T
             )
             rows = rows._replace(latents=edit.put.flatten(0, 1).to(base.latents))
     hooked = [edit for edit in together if edit.place is not None and not edit.is_whole]
+    layer = min((edit.place.site.layer or 0 for edit in hooked if edit.place), default=0)
+    resid = experiment.known.get(Site("resid_pre", layer)) if experiment.commit == "target" else None
     size = rows.fed.at_once(CHUNK)
     for part in (slice(start, start + size) for start in range(0, len(rows.latents), size)):
         changes = _changes(model, hooked, rounds, part, layout)
-        found.append(passed(model, rows.part(part), layout, changes, experiment.watched, experiment.commit))
+        before = None if resid is None else (layer, resid.flatten(0, 1)[part])
+        about = experiment.watched, experiment.commit
+        found.append(passed(model, rows.part(part), layout, changes, *about, before=before))
     seen = {site: torch.cat([kept[site] for _, kept in found]) for site in experiment.watched}
     return torch.cat([x.prediction for x, _ in found]), torch.cat([x.latents for x, _ in found]), seen
 

@@ -233,10 +233,19 @@ class HookedLatentTransformer(LensSurface):
     # A machine: what is carried, round by round.
 
     def step(
-        self, carried: Tensor, fed: EncodedRounds, blocks: Sequence[Block] | Sequence[PlainBlock] | None = None
+        self,
+        carried: Tensor,
+        fed: EncodedRounds,
+        blocks: Sequence[Block] | Sequence[PlainBlock] | None = None,
+        before: tuple[int, Tensor] | None = None,
     ) -> Stepped:
-        """One round: the prediction, and the latents that the next round reads; ``blocks`` as in :meth:`run_from`."""
-        if blocks is None:
+        """One round: the prediction, and the latents that the next round reads; ``blocks`` as in :meth:`run_from`.
+
+        ``before`` is a layer and the residual stream before it, from which the round is run.
+        """
+        if before is not None:
+            out = self.read_out(self.run_from(before[1], before[0]), carried)
+        elif blocks is None:
             out = self(fed.tokens, carried, fed.values)
         else:
             out = self.read_out(self.run_from(self.embedded(fed.tokens, carried, fed.values), blocks=blocks), carried)

@@ -12,8 +12,10 @@ import torch
 
 import interp
 from interp.interventions import patching
+from interp.interventions.experiment import Edit, Experiment, batches
 from interp.interventions.pairs import Metric, prepare
-from interp.interventions.sites import Place
+from interp.interventions.sites import Place, Site
+from interp.tasks import experts
 from tests.handmade import intervened
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
@@ -103,3 +105,15 @@ def test_interchange(napkin, napkin_pair, places, expected):
     resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]
     predictions, _ = intervened(napkin, *runs, resolved, [0])
     assert predictions.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_known_residual_stream_spares_the_layers_before_it_and_changes_no_bit():
+    model, ran = interp.load("wma-learned"), list[int]()
+    run, sites = interp.rollout(model, experts.sample(3, 6, 4, seed=0)), [Site("resid_pre", 2), Site("z", 2)]
+    seen = next(batches(Experiment(model, run, {"": []}, [1, 4], commit="target", watched=sites))).seen
+    edits, found = {"": [Edit(Place(Site("z", 2)), seen[Site("z", 2)].flip(0))]}, []
+    for known in ({}, seen):
+        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda resid, hook: ran.append(len(resid)))]):
+            found.append(next(batches(Experiment(model, run, edits, [1, 4], commit="target", known=known))))
+    assert ran == [6] and not torch.equal(found[0].predictions[0, :, :, 0], run.predictions[:, [1, 4]])
+    assert torch.equal(found[0].predictions, found[1].predictions) and torch.equal(found[0].carried, found[1].carried)
