@@ -189,13 +189,18 @@ def _parts(words: str, known: Sequence[str]) -> list[str]:
 class Carried:
     """These locations of a circuit together hold a variable of its algorithm, as ``outcome`` shows.
 
-    ``located`` is the variable that the circuit locates there: the same, or another one (a policy, for the choice).
+    ``held_as`` is the variable that the circuit locates there, where that is another one (a policy, for the choice).
     """
 
     variable: str
     locations: tuple[str, ...]
     outcome: str
-    located: str
+    held_as: str = ""
+
+    @property
+    def located(self) -> str:
+        """The variable whose locations these are."""
+        return self.held_as or self.variable
 
 
 def located(
@@ -255,7 +260,7 @@ def held(
         elif row["holds"] == "partly":
             partial[row["variable"], names[0]] = row["why"]
         else:
-            one = Carried(row["variable"], names, row["outcome"], row["held_as"] or row["variable"])
+            one = Carried(row["variable"], names, row["outcome"], row["held_as"])
             carried += [one] if set(names) <= known.get(one.located, set()) else []
     return {"carried": tuple(carried), "partial": partial, "not_carried": not_carried}
 
