@@ -112,12 +112,12 @@ def _row(row: Mapping[Any, Any]) -> Measure:
 
 def _failures(comparison: Comparison) -> Table | None:
     """The rounds at which two models differ most, on the section of behaviour."""
-    if not comparison.behaviour.failures:
+    if not comparison.failures:
         return None
-    frame = pd.DataFrame(map(vars, comparison.behaviour.failures)).drop(columns="n_scored")
+    frame = pd.DataFrame(map(vars, comparison.failures)).drop(columns="n_scored")
     for column in ("model", "reference"):
         frame[column] = [" ".join(f"{p:.3f}" for p in of) for of in frame[column]]
-    n = comparison.behaviour.failures[0].n_scored
+    n = comparison.failures[0].n_scored
     caption = f"The rounds that differ most; the second episodes of each set of sets_for(..., n_scored={n})"
     return Table(frame, caption, collapsed=True)
 

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR
+from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR, Failure
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.effects import EFFECTS, WHERE
 from circuits.compare.question import FULL, Compared, Effort, Participant, Samples, shared_sizes
@@ -84,6 +84,11 @@ class Comparison(Measured):
             measures[i] = replace(measures[i], yes=yes, no=no)
         return sentence(self.model, measures)
 
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The rounds at which the two models differ most, worst first; none without a reference."""
+        return tuple(self.behaviour.failures)
+
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every number of each part, by the part's key; their intervals are drawn once."""
@@ -99,7 +104,7 @@ class Comparison(Measured):
             "measures": [one.to_dict() for one in self.measures],
             "algorithm": self.algorithm.to_dict(),
             "tables": {key: table.to_dict("records") for key, table in self.tables.items()},
-            "failures": self.behaviour.failures,
+            "failures": self.failures,
             "settings": self.settings,
         }
         return dict(json_values(told))
