@@ -455,11 +455,7 @@ def _circuits(compared: Compared) -> CircuitPart:
     task = reference.task
     has_algorithm = task.algorithms.hypothesis or task.algorithms.records()
     algorithm = task.explains(reference.model) if has_algorithm else None
-    state = ""  # the first carried variable that differs between episodes
-    if algorithm is not None and algorithm.state:
-        values = algorithm.run(reference.samples.known)
-        varies = (key for key in algorithm.state if np.ptp(np.asarray(values[key], dtype=np.float64), 0).any())
-        state = next(varies, "")
+    state = _state(reference, algorithm)
     every = (subject, reference, *fresh[0])
     decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
     profiles = [_profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
@@ -478,6 +474,14 @@ def _circuits(compared: Compared) -> CircuitPart:
         blocked = (tuple(m[i].blocked().estimate for m in several) for several in controls)
         found.append(_Path(" + ".join(mine.cause), mine.outcome, layout.labels[end], *shares, *blocked))
     return CircuitPart(subject.name, reference.name, tuple(found), matched, tuple(null))
+
+
+def _state(subject: Participant, algorithm: Algorithm | None) -> str:
+    """The first carried variable that differs between episodes; none where nothing is carried."""
+    if algorithm is None or not algorithm.state:
+        return ""
+    values = algorithm.run(subject.samples.known)
+    return next((key for key in algorithm.state if np.ptp(np.asarray(values[key], dtype=np.float64), 0).any()), "")
 
 
 def _mediated(
