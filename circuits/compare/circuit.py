@@ -64,6 +64,7 @@ from torch import Tensor
 
 from circuits.compare.fitting import Array
 from circuits.compare.question import Compared, Effort, Participant, Question
+from interp.algorithm import Algorithm
 from interp.decoder import Decoder
 from interp.display import lacks
 from interp.errors import require
