@@ -10,10 +10,37 @@ import typer
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import require
-from interp.files import folder_to_write
+from interp.errors import InputError, require
+from interp.files import folder_to_write, write_csv, write_figure, write_json, write_text
 
-_SiteName = Annotated[str, typer.Option(help="Such as latents or resid_post[1]@p?: <probes.command:site_names>.")]
+_SITE = "Such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>."
+
+
+def _target_names() -> str:
+    """Every target by task, for the help of ``--targets``; of those that share a key, the first."""
+    from probes.targets import every
+
+    return "KEY or KEY:before, of " + "; ".join(
+        f"{task.key}: {', '.join(target.key for target in every(task) if '.' not in target.key)}"
+        for task in interp.tasks.every()
+    )
+
+
+def _site_names() -> str:
+    """Every word that a site begins with, for the help of ``--site``."""
+    from interp.interventions.sites import COMPONENTS
+    from probes.activations import OF_LATENTS, UPDATE
+
+    return f"{', '.join((*OF_LATENTS, UPDATE, *COMPONENTS))}; of other machines latents@CHANNEL and their own points"
+
+
+def _window(text: str) -> tuple[int, int]:
+    """Rounds from text: "0:10" is the first ten."""
+    try:
+        start, stop = map(int, text.split(":"))
+    except ValueError:
+        raise InputError(f"{text!r} is not a window of rounds; write first:after-last, such as 0:10") from None
+    return start, stop
 
 
 @command(
@@ -26,8 +53,8 @@ def _probe(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    targets: Annotated[list[str] | None, typer.Option(help="<probes.command:target_names>.")] = None,
-    site: _SiteName = "latents",
+    targets: Annotated[list[str] | None, typer.Option(help="<interp.cli.probe:_target_names>.")] = None,
+    site: Annotated[str, typer.Option(help=_SITE)] = "latents",
     sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
     episodes: Annotated[int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)] = None,
@@ -47,30 +74,45 @@ def _probe(
     require(sweep or not windows, "--windows are rounds of a sweep: give --sweep, too, or leave them out")
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
+    import pandas as pd
+
+    import probes
     from interp.workers import working
-    from probes import command as run
 
     n_episodes, n_rounds = episodes or (64 if quick else 256), rounds or interp.tasks.of(loaded).at_most(100)
-    spans = [run.window(text) for text in windows] if windows else None
-    sampled = run.sample(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
+    spans = [_window(text) for text in windows] if windows else None
+    task = interp.tasks.of(loaded)
+    sampled = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
+    loaded.layout.fit(sampled)
     folder = out / Path(model).name
     say.facts(model=loaded.name, n_episodes=n_episodes, n_rounds=n_rounds, regime=sampled.regime, seed=seed)
+    folder_to_write(folder)
     if not sweep:
+        names = targets or list(task.analysis.probed) or None
         with working("fitting probes"):
-            results = run.fit_at(loaded, sampled, targets or [], site, seed, folder)
+            results = probes.probe(loaded, sampled, names, site=site, seed=seed)
+        write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
+        write_csv(folder / "probes.csv", pd.concat([result.scores() for result in results], ignore_index=True))
+        write_json(folder / "probes.json", {r.target.key: {**r.settings, **r.measure.to_dict()} for r in results})
+        for result in results:
+            if result.metric == "r2":
+                write_figure(folder / f"{result.target.key.replace(':', '-')}.svg", result.plot())
         say.measures(*results)
         for warning in dict.fromkeys(fitted.warning for fitted in results if fitted.warning):
             say.aside(warning)
         say.wrote([folder])
         return
-    folder_to_write(folder)
     cache = folder / "cells"
-    swept = run.sweep(
+    swept = probes.sweep(
         loaded, sampled, targets, windows=spans, seed=seed, cache=cache, n_jobs=jobs, scheduler=scheduler, shard=shard
     )
     if shard:
         say.line(f"{shard}: {len(swept.frame)} rows are in {cache}")
         return
-    run.write_sweep(swept, folder)
+    write_csv(folder / "sweep.csv", swept.frame)
+    write_json(folder / "sweep.json", swept.settings)
+    for target, start, stop in swept.frame[["target", "start", "stop"]].drop_duplicates().itertuples(index=False):
+        picture = swept.heatmap(target, window=(start, stop))
+        write_figure(folder / f"{target.replace(':', '-')}-{start}-{stop}.svg", picture)
     say.facts(cells=len(swept.frame), settings=swept.settings)
     say.wrote([folder])
