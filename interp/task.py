@@ -286,6 +286,17 @@ def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
     return np.concatenate([np.roll(values, -1, axis=0)[:, :t], values[:, t:]], axis=1)
 
 
+@checked
+def exchange_history(episodes: Any, round: int, remade: Callable[..., Any] = replace) -> tuple[Any, Any]:
+    """Every episode with what the next one has in its ``round_arrays`` before a round, and with its missing rounds.
+
+    ``remade``: the episodes and the exchanged arrays by name to episodes that hold these.
+    """
+    t = corrupted_round(episodes, round, history=True)
+    taken = {name: getattr(episodes, name) for name in episodes.round_arrays} | {"missing": ~episodes.counted}
+    return episodes, remade(episodes, **{name: exchanged(values, t) for name, values in taken.items()})
+
+
 @dataclass(frozen=True)
 class RoundInputs:
     """What one round says by itself: the control of every probe.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -37,22 +38,25 @@ def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
     return [write_figure(Path(folder) / f"{name}.svg", figure, bbox_inches="tight") for name, figure in drawn]
 
 
-def _regret(curves: pd.DataFrame) -> _Pictures:
-    for regime in _DRAWN_REGIMES:
-        part = curves[(curves["regime"] == regime) & curves["key"].isin(SHOWN)]
-        if len(part):
-            frame = part.rename(columns={"key": "algorithm", "regret": "mean"})
-            yield f"regret-{regime}", figures.curves(frame, ylabel=f"regret, {regime} regime")
+def _curves(table: pd.DataFrame, name: str, ylabel: str, by: str = "", **how: Any) -> _Pictures:
+    """A picture of named curves, or one for each value of the column ``by``, which fills ``name`` and ``ylabel``."""
+    frame = table.rename(columns={"key": "algorithm", "estimate": "mean", "regret": "mean"})
+    for of, part in frame.groupby(by, sort=False) if by else [("", frame)]:
+        yield name.format(of), figures.curves(part, ylabel=ylabel.format(of), **how)
+
+
+def _regret(table: pd.DataFrame) -> _Pictures:
+    shown = table[table["regime"].isin(_DRAWN_REGIMES) & table["key"].isin(SHOWN)]
+    return _curves(shown, "regret-{}", "regret, {} regime", by="regime")
 
 
 def _lengths(table: pd.DataFrame) -> _Pictures:
-    lengths = table.assign(name=table["key"].str.replace("_", " "))
-    lengths = lengths.rename(columns={"key": "algorithm", "estimate": "mean", "stop": "round"})
-    apart = lengths[(lengths["metric"] == "divergence") & (lengths["algorithm"] == MODEL)]
+    lengths = table.assign(name=table["key"].str.replace("_", " "), round=table["stop"])
+    apart, behind = (lengths[lengths["metric"] == metric] for metric in ("divergence", "regret"))
+    apart = apart[apart["key"] == MODEL]
     if len(apart):
-        label = "KL from the Bayes predictor (nats)"
-        yield "length-divergence", figures.curves(apart, ylabel=label, log_x=True)
-    yield "length-regret", figures.curves(lengths[lengths["metric"] == "regret"], ylabel="regret", log_x=True)
+        yield from _curves(apart, "length-divergence", "KL from the Bayes predictor (nats)", log_x=True)
+    yield from _curves(behind, "length-regret", "regret", log_x=True)
 
 
 def _attention(attention: pd.DataFrame) -> _Pictures:
@@ -67,19 +71,6 @@ def _attention(attention: pd.DataFrame) -> _Pictures:
         yield f"attention-{name}", picture
 
 
-def _discount(followed: pd.DataFrame) -> _Pictures:
-    frame = followed.rename(columns={"estimate": "mean"}).assign(algorithm=MODEL, name="choices")
-    label = "agreement with the table of that discount"
-    yield "followed-discount", figures.curves(frame, x="gamma", xlabel="discount", ylabel=label)
-
-
-def _rewards(table: pd.DataFrame) -> _Pictures:
-    rates = table.rename(columns={"key": "algorithm", "estimate": "mean"})
-    for regime in rates["regime"].unique():
-        frame = rates[rates["regime"] == regime].assign(round=lambda frame: frame["start"])
-        yield f"reward-{regime}", figures.curves(frame, xlabel="from round", ylabel=f"reward a round, {regime}")
-
-
 def _attention_chain(attention: pd.DataFrame) -> _Pictures:
     labels = list(attention["query"].unique())
     for layer, part in attention.groupby("layer"):
@@ -92,8 +83,16 @@ _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {
     "regret_curves": _regret,
     "lengths": _lengths,
     "attention": _attention,
-    "followed_discount": _discount,
-    "reward_rates": _rewards,
+    "followed_discount": lambda table: _curves(
+        table.assign(algorithm=MODEL, name="choices"),
+        "followed-discount",
+        "agreement with the table of that discount",
+        x="gamma",
+        xlabel="discount",
+    ),
+    "reward_rates": lambda table: _curves(
+        table.assign(round=table["start"]), "reward-{}", "reward a round, {}", by="regime", xlabel="from round"
+    ),
     "attention_chain": _attention_chain,
 }
 """What draws a table, by the table's name."""

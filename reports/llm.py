@@ -22,6 +22,7 @@ from circuits.compare.choices import PlayerBehaviour, behaviour, behaviour_table
 from interp import figures
 from interp.checks import checked
 from interp.errors import require
+from interp.evaluation.experts.by_regime import predict
 from interp.files import file_to_write, writable
 from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
@@ -63,18 +64,16 @@ def transformer(name: str) -> Predictor:
     """A model of ours as a predictor: episodes to P(y=1) [episode, round]."""
     import circuits
     from interp.library import load
-    from interp.model.rollout import rollout
 
     task = load(name).layout.task
     require(task == "experts", f"{name!r} is a model of {task}; the comparison needs a model of expert advice")
 
-    def predict(episodes: ExpertEpisodes) -> NDArray[np.float64]:
+    def predicted(episodes: ExpertEpisodes) -> NDArray[np.float64]:
         wired = name in [known.name for known in circuits.models()]
         sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if wired else {}
-        run = rollout(load(name, **sizes), episodes)
-        return run.predictions.double().numpy(force=True)
+        return predict(load(name, **sizes), episodes)
 
-    return predict
+    return predicted
 
 
 def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int) -> Report:

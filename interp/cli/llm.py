@@ -79,9 +79,10 @@ def _open(
     import pandas as pd
 
     import probes
-    from interp.llm.opened import ANSWER, Opened, sample
+    from interp.llm.opened import ANSWER, Opened
+    from interp.tasks import experts
 
-    played = sample(episodes, rounds, regime, seed)
+    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)  # as many experts as the prompts name
     folder_to_write(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)
@@ -93,7 +94,7 @@ def _open(
         blank = Opened.load(model, device, untrained=seed, condition=condition).play(played, names, batch)
         fitted, record = [], probes.targets.get("counts")(played, "before")
         for name in names:
-            for at in (ANSWER, *run.count_positions):
+            for at in (ANSWER, *run.positions[1 + played.n_experts :]):
                 first = int(at != ANSWER)  # the first round has no note
                 own, drawn = (one.at(name, at)[:, first:] for one in (run, blank))
                 found = probes.fit(own, record.rounds(first, rounds), untrained=drawn, seed=seed)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.algorithm import Episodes
@@ -29,7 +30,7 @@ from interp.display import Scores, lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.model.run import Rounds, room
+from interp.model.run import Rollout, Rounds, room
 from interp.statistics import Interval
 
 Row = dict[str, Any]
@@ -82,6 +83,11 @@ def joined(parts: Sequence[Scores]) -> Scores:
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """What the tables say that hold no numbers, by name."""
     return {name: str(frame[_NOTE].iloc[0]) for name, frame in tables.items() if list(frame) == [_NOTE]}
+
+
+def predictions_of(run: Rollout) -> NDArray[np.float64]:
+    """What a model predicts in a run, in float64."""
+    return np.asarray(run.predictions.double().numpy(force=True))
 
 
 def cut(model: Machine) -> Hook:

@@ -50,7 +50,7 @@ from interp.algorithm import refuse_missing
 from interp.checks import checked
 from interp.decoder import Affine
 from interp.errors import require
-from interp.evaluation.plan import MODEL, EvaluationPlan, Hook, Row, cut, row, swap
+from interp.evaluation.plan import MODEL, EvaluationPlan, Hook, Row, cut, predictions_of, row, swap
 from interp.interventions.steering import has_state_direction, write_state
 from interp.machine import Machine
 from interp.model.rollout import rollout
@@ -258,11 +258,11 @@ def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Rea
 def answers(model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0) -> pd.DataFrame:
     """Accuracy by depth and round, a row each with its 95 % interval: the model, every algorithm (``key``), and the
     model with its latent taken away."""
-    predicted = {MODEL: rollout(model, episodes).predictions.double().numpy(force=True)}
+    predicted = {MODEL: predictions_of(rollout(model, episodes))}
     for record in records():
         predicted[record.key] = record.make().run(episodes)["prediction"]
     for key, run in controlled(model, episodes, read, write, seed).items():
-        predicted[key] = run.predictions.double().numpy(force=True)
+        predicted[key] = predictions_of(run)
     rows = []
     for key, predictions in predicted.items():
         right = episodes.correct(np.asarray(predictions, dtype=np.float64))

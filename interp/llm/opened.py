@@ -47,7 +47,6 @@ from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, Message, built_in_prompts, expert_keys, expert_letters, read_message
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
-from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,12 +62,6 @@ _ROUNDING = 1e-5
 _SOME_IDS, _ROUNDED = (1, 2, 3, 4, 5, 6, 7, 8), 1e-2
 """A text by which a bridge is held against the model, and how far their logits may lie apart, of the largest: rounding
 of bfloat16 stays below it."""
-
-
-@checked
-def sample(n_episodes: int, n_rounds: int, regime: str = "stratified", seed: int = 0) -> ExpertEpisodes:
-    """Episodes of four experts, as many as the prompts name."""
-    return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +80,6 @@ class _OpenedRollout:
     positions: tuple[str, ...]
     episodes: ExpertEpisodes
     settings: dict[str, Any] = field(repr=False)
-
-    @property
-    def count_positions(self) -> tuple[str, ...]:
-        """The positions of counts; none in a condition without notes."""
-        return self.positions[1 + self.episodes.n_experts :]
 
     def at(self, name: str, position: str = ANSWER) -> Tensor:
         """Float[episode, round, ...]: one hook point at one position, for ``probes.fit``."""

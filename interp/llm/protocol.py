@@ -163,10 +163,8 @@ class Session:
         return answer
 
     def _question(self) -> Message:
-        votes = self.advice[self._round].tolist()
-        if self._turn == "prediction":
-            return self.condition.prediction_message(votes, self.note)
-        return self.condition.feedback_message(votes, self.note, int(self.labels[self._round]))
+        t = self._round
+        return self.condition.question(self._turn, self.advice[t].tolist(), self.note, int(self.labels[t]))
 
 
 FORMAT = "interp-llm-trace/2"

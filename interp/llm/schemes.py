@@ -65,36 +65,28 @@ class Condition:
         return f"{self.framing}-{self.protocol}"
 
     @property
-    def calls_per_round(self) -> int:
-        """Calls that a round needs where no answer is malformed."""
-        return 2 if self.has_note else 1
-
-    @property
     def words(self) -> tuple[str, str] | tuple[int, int]:
         """How outcome 0 and outcome 1 are written in JSON."""
         return ("rainy", "sunny") if self.framing == "weather" else (0, 1)
 
     @checked
-    def prediction_message(self, advice: Sequence[int], note: str) -> Message:
-        """The user message that asks for a prediction (the note is left out where there is none)."""
-        known = {"note": note} if self.has_note else {}
-        return _user({"turn_type": _WORDS[self.framing]["turn_type"], **known, **self._votes(advice)})
+    def question(self, turn: Turn, advice: Sequence[int], note: str, label: int) -> Message:
+        """The user message that asks for a prediction, or reveals the outcome.
 
-    @checked
-    def feedback_message(self, advice: Sequence[int], note: str, label: int) -> Message:
-        """The user message that reveals the outcome; with a note it repeats the note and the advice (paper, F.3)."""
-        known = {"note": note, **self._votes(advice)} if self.has_note else {}
-        truth_key = _WORDS[self.framing]["truth_key"]
-        return _user({"turn_type": "feedback", **known, truth_key: self.words[int(label)]})
+        It holds the note where there is one; the outcome then comes with the note and the advice (paper, F.3).
+        """
+        words, known = _WORDS[self.framing], {"note": note} if self.has_note else {}
+        votes = {key: self.words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
+        if turn == "prediction":
+            return _user({"turn_type": words["turn_type"], **known, **votes})
+        known |= votes if self.has_note else {}
+        return _user({"turn_type": "feedback", **known, words["truth_key"]: self.words[int(label)]})
 
     @checked
     def retry_message(self, turn: Turn, problem: str) -> Message:
         """The user message after a malformed answer (ours: the paper has none)."""
         value = '"<short text>"' if turn == "note" else _WORDS[self.framing]["choice"]
         return _user({"turn_type": "retry", "problem": problem, "expected_output": f'{{"{turn}": {value}}}'})
-
-    def _votes(self, advice: Sequence[int]) -> dict[str, str | int]:
-        return {key: self.words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
 
     @classmethod
     @checked

@@ -96,25 +96,14 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
         by_index = {run.index: run.eta for run in runs if run.regime == regime}
         rates = [eta for _, eta in sorted(by_index.items()) if eta is not None]
         etas = np.array(rates) if rates and len(rates) == len(by_index) else None
-        for one in references(episodes_of(runs, regime), others, known, etas):
-            names = {"kind": one.kind, "model": one.name, "condition": "", "regime": regime}
-            curves.append(_curve(list(one.regret), {**names, "missing": ""}, seed))
-            final = {**_summary(one.regret[:, -1], seed), "runs": len(one.regret), "accuracy": one.accuracy}
-            finals.append({**names, "missing": "", **final})
+        for kind, name, regret, accuracy in references(episodes_of(runs, regime), others, known, etas):
+            names = {"kind": kind, "model": name, "condition": "", "regime": regime, "missing": ""}
+            curves.append(_curve(list(regret), names, seed))
+            finals.append({**names, **_summary(regret[:, -1], seed), "runs": len(regret), "accuracy": accuracy})
     settings = provenance(
         n_runs=len(runs), bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), std="population"
     )
     return LLMScores(pd.DataFrame(finals), pd.concat(curves, ignore_index=True), settings)
-
-
-@dataclass(frozen=True, eq=False)
-class _Reference:
-    """A baseline or one of our models on some instances: its regret Float[instance, round]."""
-
-    kind: str
-    name: str
-    regret: NDArray[np.float64]
-    accuracy: float
 
 
 @checked
@@ -123,8 +112,10 @@ def references(
     others: Mapping[str, Predictor] | None = None,
     know_accuracies: bool = True,
     etas: NDArray[np.float64] | None = None,
-) -> list[_Reference]:
-    """The baselines, then ``others``, on ``episodes``; the oracle only where accuracies are known.
+) -> list[tuple[str, str, NDArray[np.float64], float]]:
+    """Kind, name, regret ``[instance, round]`` and accuracy of the baselines, then of ``others``, on ``episodes``.
+
+    The oracle is among them only where accuracies are known.
 
     Args:
         etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when None.
@@ -138,13 +129,8 @@ def references(
     every = [("baseline", name, run.predictions, run.decision) for name, run in runs.items()]
     every += [("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
     return [
-        _Reference(
-            kind,
-            name,
-            metrics.regret(predictions, episodes, decision),
-            float(1 - metrics.mistakes(predictions, episodes, decision).mean()),
-        )
-        for kind, name, predictions, decision in every
+        (kind, name, metrics.regret(p, episodes, decision), float(1 - metrics.mistakes(p, episodes, decision).mean()))
+        for kind, name, p, decision in every
     ]
 
 

@@ -48,26 +48,25 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
     """Patching of the residual stream and of the heads, under every corruption of the task when none is given."""
 
     def compute(context: Context) -> list[_Patched]:
+        """Patch the round looked at; a prediction is read where the difference first shows, the state at once."""
         every = [Difference(record.name.capitalize(), record.key) for record in context.task.analysis.corruptions()]
-        taken = list(differences or every)[: 1 if context.quick else None]
         few = QUICK_EPISODES if len(context.model.layout.labels) < _LONG else QUICK_EPISODES // 2
-        return [_patch(context, difference, few if context.quick else n_episodes) for difference in taken]
+        some = context.episodes.select(slice(few if context.quick else n_episodes))
+        named = tuple(context.model.points) if lacks(context.model, *_SAYING) else tuple(_SAYING)
+        t, patched = context.looked_at, list[_Patched]()
+        for of in list(differences or every)[: 1 if context.quick else None]:
+            corruption = context.task.corruption(of.corruption)
+            clean, corrupted = corruption.build(some, t)
+            read = t if of.metric == "state" else t + corruption.delay
+            cells = sites(context.model, context.model.layout.fit(clean), named)
+            metric = of.metric or ("probability" if context.task.kind == "classes" else "prediction")
+            result = sweep(context.model, clean, corrupted, t, read=read, sites=cells, metric=metric)
+            patched.append((of.what, result))
+        return patched
 
     return Part(
         "patching", "Patching", compute, _draw, lambda context: bool(context.task.analysis.corruptions()), opened=True
     )
-
-
-def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patched:
-    """Patch the round looked at; a prediction is read where the difference first shows, the state at once."""
-    corruption, t = context.task.corruption(difference.corruption), context.looked_at
-    clean, corrupted = corruption.build(context.episodes.select(slice(n_episodes)), t)
-    read = t if difference.metric == "state" else t + corruption.delay
-    named = tuple(context.model.points) if lacks(context.model, *_SAYING) else tuple(_SAYING)
-    cells = sites(context.model, context.model.layout.fit(clean), named)
-    metric = difference.metric or ("probability" if context.task.kind == "classes" else "prediction")
-    result = sweep(context.model, clean, corrupted, t, read=read, sites=cells, metric=metric)
-    return difference.what, result
 
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from interp import figures
 from interp.display import Scores
 from interp.evaluation.experts import regret as scoring
 from interp.evaluation.experts.regret import Calibration, calibration
+from interp.evaluation.plan import predictions_of
 from interp.measure import UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
@@ -62,7 +62,7 @@ def parts() -> tuple[Part, ...]:
                 Part(
                     "calibration",
                     "Calibration",
-                    lambda context: calibration(_predictions_of(context), context.episodes, seed=context.seed),
+                    lambda context: calibration(predictions_of(context.run), context.episodes, seed=context.seed),
                     _draw_calibration,
                     summary=_calibration_measures,
                 ),
@@ -84,14 +84,9 @@ _Scored = tuple[Scores, Interval, pd.DataFrame]
 """A predictor's scores, its regret after the last round minus the model's, paired by episode, and its regret curve."""
 
 
-def _predictions_of(context: Context) -> Float[np.ndarray, "episode round"]:
-    """What the model predicts in the report's episodes, P(y = 1)."""
-    return context.run.predictions.double().numpy(force=True)
-
-
 def _score(context: Context) -> dict[str, _Scored]:
     """The model (under the key "model", first) and the baselines, scored on the same episodes."""
-    episodes, predictions, seed = context.episodes, _predictions_of(context), context.seed
+    episodes, predictions, seed = context.episodes, predictions_of(context.run), context.seed
     bayes = predictors.bayes(episodes).predictions
     of_model = scoring.regret(predictions, episodes)[:, -1]
 
@@ -114,7 +109,7 @@ def _score(context: Context) -> dict[str, _Scored]:
 def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measure]:
     fewer = by_key["majority_vote"][1]
     vote, bayes = (by_key[key][0].get("regret").estimate for key in ("majority_vote", "bayes"))
-    blank = scoring.regret(context.blank_run.predictions.double().numpy(force=True), context.episodes)[:, -1].mean()
+    blank = scoring.regret(predictions_of(context.blank_run), context.episodes)[:, -1].mean()
     hard = fewer.estimate <= 0 and vote <= bayes
     none = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
     learns = claim(
@@ -161,7 +156,7 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
 
 def _calibration_measures(result: Calibration, context: Context) -> list[Measure]:
     """Whether the error is one that a calibrated predictor would show; a wired algorithm need not be calibrated."""
-    other = calibration(np.roll(_predictions_of(context), 1, axis=0), context.episodes, seed=context.seed).error
+    other = calibration(np.roll(predictions_of(context.run), 1, axis=0), context.episodes, seed=context.seed).error
     return [
         claim(
             "calibration",

@@ -15,13 +15,14 @@ from circuits.compare.fitting import probable
 from circuits.heads import chooser_table
 from interp import figures
 from interp.display import Scores
+from interp.evaluation.plan import predictions_of
 from interp.evaluation.qlearning import returns
 from interp.evaluation.qlearning.agreement import QUANTITIES, agreement
-from interp.evaluation.qlearning.plan import policy, reference_table
+from interp.evaluation.qlearning.plan import reference_table
 from interp.measure import AS_WELL, FEW, UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
 from interp.tasks import mdp
-from interp.tasks.mdp import MDPEpisodes, MDPs
+from interp.tasks.mdp import MDPEpisodes
 from reports.blocks import Figure, Measures, Prose, Table, claim, plain
 from reports.part import Context, Heading, Part, uncompiled, wired
 from reports.parts import closing, overview, patching, probing, verification
@@ -87,7 +88,7 @@ def _compare(context: Context) -> tuple[Scores, Scores]:
     table, episodes = reference_table(context.model), context.episodes
     model, blank = (
         agreement(given, episodes, table=table, seed=context.seed)
-        for given in (policy(context.run), probable(policy(context.blank_run)))
+        for given in (predictions_of(context.run), probable(predictions_of(context.blank_run)))
     )
     return model, blank
 
@@ -149,39 +150,31 @@ class _Played:
         return float(((agent.actions == learner.actions) & (agent.rewards == learner.rewards)).mean())
 
 
-def _worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[str, MDPs]:
-    """MDPs drawn from the grid and, where there is a choice, two kinds in which control matters."""
-    regimes = {"random MDPs": "grid"}
-    if n_states > 1 and n_actions > 1:
-        regimes |= {"the chain": "chain", "the ladder": "ladder"}
-    return {world: mdp.sample_mdps(n_episodes, n_states, n_actions, seed, key) for world, key in regimes.items()}
-
-
 def _let_play(of: Context) -> list[_Played]:
-    played = _worlds(min(of.n_episodes, _N_PLAYED), **of.sizes, seed=of.seed).items()
-    return [_Played(world, played_by_all(of, mdps, of.n_rounds, before_update=True)) for world, mdps in played]
+    """Play in MDPs drawn from the grid and, where there is a choice, in two kinds in which control matters."""
+    regimes, n_episodes = {"random MDPs": "grid"}, min(of.n_episodes, _N_PLAYED)
+    if min(of.sizes.values()) > 1:
+        regimes |= {"the chain": "chain", "the ladder": "ladder"}
+    drawn = {world: mdp.sample_mdps(n_episodes, **of.sizes, seed=of.seed, regime=key) for world, key in regimes.items()}
+    return [_Played(world, played_by_all(of, mdps, of.n_rounds, before_update=True)) for world, mdps in drawn.items()]
 
 
 def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:
-    if not context.handwired:
-        return [_earned_as_much(world, context.seed) for world in played]
-    share = min(world.shared() for world in played)
-    random = Control(max(world.shared("random") for world in played))
-    return [claim("playing", Interval(share, share, share), controls={"an agent of random actions": random})]
-
-
-def _earned_as_much(played: _Played, seed: int) -> Measure:
-    """Whether the model earns at least nine tenths of what the tabular learner earns beyond random actions."""
-    sums = {key: episodes.rewards.sum(1) for key, (_, episodes) in played.agents.items()}
-    model, learner = (sums[key] - sums["random"] for key in ("model", "greedy"))
-    idle = f"an agent of random actions {AS_WELL}" if mean_interval(learner, seed=seed).low <= 0 else ""
-    return claim(
-        "reward",
-        ratio_interval(model, learner, seed=seed),
-        {"world": played.world},
-        controls={"an agent of random actions": Control(0.0)},
-        unless=dict.fromkeys(("yes", "no", "undecided"), idle) if idle else {},
-    )
+    """Of a learned model, whether it earns at least nine tenths of what the learner earns beyond random actions."""
+    chance = "an agent of random actions"
+    if context.handwired:
+        share = min(world.shared() for world in played)
+        random = Control(max(world.shared("random") for world in played))
+        return [claim("playing", Interval(share, share, share), controls={chance: random})]
+    measures = []
+    for one in played:
+        sums = {key: episodes.rewards.sum(1) for key, (_, episodes) in one.agents.items()}
+        model, learner = (sums[key] - sums["random"] for key in ("model", "greedy"))
+        idle = f"{chance} {AS_WELL}" if mean_interval(learner, seed=context.seed).low <= 0 else ""
+        none = dict.fromkeys(("yes", "no", "undecided"), idle) if idle else {}
+        number = ratio_interval(model, learner, seed=context.seed)
+        measures.append(claim("reward", number, {"world": one.world}, controls={chance: Control(0.0)}, unless=none))
+    return measures
 
 
 def _draw_playing(played: list[_Played], context: Context) -> list[object]:

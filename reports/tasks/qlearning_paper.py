@@ -10,11 +10,10 @@ import pandas as pd
 import circuits
 import probes
 from interp import figures
-from interp.evaluation.plan import round_attention
+from interp.evaluation.plan import predictions_of, round_attention
 from interp.evaluation.qlearning import plan as evaluation
 from interp.evaluation.qlearning import rates
 from interp.evaluation.qlearning.agreement import agreement_by_round
-from interp.evaluation.qlearning.plan import policy
 from interp.model.rollout import play, rollout
 from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes, MDPs
@@ -150,7 +149,7 @@ def _agree(context: Context) -> pd.DataFrame:
         episodes = mdp.sample(_N_SHIFTED, rounds, sizes["n_states"], sizes["n_actions"], context.seed, regime=regime)
         ran[regime] = episodes, rollout(context.model, episodes)
     frames = [
-        agreement_by_round(policy(run), episodes, table=table, seed=context.seed).assign(regime=regime)
+        agreement_by_round(predictions_of(run), episodes, table=table, seed=context.seed).assign(regime=regime)
         for regime, (episodes, run) in ran.items()
     ]
     return pd.concat(frames, ignore_index=True)
@@ -188,14 +187,14 @@ _EPSILON = 0.2
 def _select(context: Context) -> pd.DataFrame:
     """The probability of the greedy action, round by round, under each rule of head L2H0."""
     episodes = context.episodes.select(slice(min(24, len(context.episodes))))
-    greedy = policy(context.run)[: len(episodes)]
+    greedy = predictions_of(context.run)[: len(episodes)]
     mixed = (1 - _EPSILON) * greedy + _EPSILON * np.full_like(greedy, 1 / episodes.n_actions)
     policies = {"greedy": ("greedy", greedy)}
     policies["epsilon-greedy"] = f"ε-greedy, ε = {_EPSILON:g}, around the greedy head", mixed
     arguments = context.circuit.arguments
     for beta in _BETAS:
         model = circuits.load(context.circuit.name, **{**arguments, "beta": beta})
-        policies[f"boltzmann {beta:g}"] = f"Boltzmann, β = {beta:g}", policy(rollout(model, episodes))
+        policies[f"boltzmann {beta:g}"] = f"Boltzmann, β = {beta:g}", predictions_of(rollout(model, episodes))
     sets = bellman.greedy_sets(episodes.next_values_before)
     untied = sets.sum(-1) == 1
     best = sets * untied[..., None]  # the one greedy action of the table that the round began with

@@ -85,6 +85,11 @@ def _answer_measures(data: _Answers, context: Context) -> list[Measure]:
     scores = {row["key"]: measured.interval(row) for row in at.to_dict("records")}
     rivals = [key for key in _SHOWN if key in scores and key not in (MODEL, "breadth_first")]
     strongest = max(rivals, key=lambda key: scores[key].estimate)
+    # Whether it answers right when all can be known, at the depth at which it does worst.
+    last = known[known["round"] == known["round"].max()].sort_values("estimate", kind="stable")
+    worst = last[last["key"] == MODEL].iloc[0]
+    beside = last[(last["depth"] == worst["depth"]) & ~last["key"].isin((MODEL, "breadth_first"))].tail(1)
+    beaten = {rival["key"].replace("_", " "): Control(rival["estimate"]) for rival in beside.to_dict("records")}
     return [
         claim(
             "first round",
@@ -93,18 +98,8 @@ def _answer_measures(data: _Answers, context: Context) -> list[Measure]:
             threshold=scores[strongest].high,
             controls={strongest.replace("_", " "): Control(scores[strongest].estimate)},
         ),
-        _solved(known),
+        claim("solves", measured.interval(worst), controls=beaten, about=f"depth {worst['depth']}, its worst"),
     ]
-
-
-def _solved(known: pd.DataFrame) -> Measure:
-    """Whether it answers right when all can be known, at the depth at which it does worst."""
-    last = known[known["round"] == known["round"].max()].sort_values("estimate", kind="stable")
-    worst = last[last["key"] == MODEL].iloc[0]
-    beside = last[(last["depth"] == worst["depth"]) & ~last["key"].isin((MODEL, "breadth_first"))]
-    rival = beside.iloc[-1] if len(beside) else None
-    beaten = {} if rival is None else {rival["key"].replace("_", " "): Control(float(rival["estimate"]))}
-    return claim("solves", measured.interval(worst), controls=beaten, about=f"depth {worst['depth']}, its worst")
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:

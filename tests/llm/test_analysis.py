@@ -57,7 +57,7 @@ def as_run(job: Job, session: Session) -> LLMRun:
         predictions=np.array(session.predictions),
         notes=tuple(session.notes),
         ended="complete",
-        calls=rounds * job.condition.calls_per_round + session.malformed,
+        calls=rounds * (1 + job.condition.has_note) + session.malformed,
         malformed=session.malformed,
         prompt_tokens=np.full(rounds, np.nan),
         total_prompt_tokens=0,
@@ -234,9 +234,9 @@ def test_baselines_on_fresh_instances_are_near_the_papers() -> None:
     its published 30-instance means for follow the leader, majority vote and random."""
     others = {"ours": lambda episodes: algorithms.bayes(episodes).predictions}
     played = {
-        (one.name, regime): one.regret[:, -1]
+        (name, regime): regret[:, -1]
         for regime in ("stratified", "flat", "anti-signal")
-        for one in references(sample(60, 100, 4, regime=regime, seed=0), others)
+        for _, name, regret, _ in references(sample(60, 100, 4, regime=regime, seed=0), others)
     }
     published = {
         "follow the leader": (1.3, 3.4, 2.6),

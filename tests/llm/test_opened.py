@@ -129,7 +129,7 @@ def test_a_model_that_reads_one_count_of_its_note_is_seen_to(reader: Path) -> No
     answer, and no other count there; a patch of it moves the choice until it has been read, a patch of A's never."""
     opened = Opened.load(str(reader), prompt="Predict.", condition="online-note-only")
     run = opened.play(NOTES, names := opened.residuals())
-    assert run.count_positions == ("count_A", "count_B", "count_C", "count_D")
+    assert run.positions[5:] == ("count_A", "count_B", "count_C", "count_D")
     assert run.at(names[0], "count_C")[:, 0].isnan().all(), "the first round has no note"
     assert np.array_equal(run.predictions[:, 1:].numpy() > 0.5, COUNTS[:, 1:, 2] > 4.5)
     counts = targets.get("counts")(NOTES, "before").rounds(8, 9)

@@ -92,7 +92,7 @@ def test_note_keeps_history_and_note() -> None:
 def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(condition: Condition) -> None:
     """The prompt announces exactly the keys that the messages then have."""
     s = Session(condition, built_in_prompts()[condition.scheme].text, ADVICE, LABELS)
-    for _ in range(condition.calls_per_round):
+    for _ in range(1 + condition.has_note):
         request = s.next()
         assert request is not None
         body = json.loads(request.messages[-1]["content"])
@@ -152,7 +152,7 @@ def test_every_episode_ends_within_its_bound(replies: list[str]) -> None:
         while s.next() is not None:
             s.feed(replies[calls % len(replies)] if replies else None)
             calls += 1
-        assert calls <= len(LABELS) * condition.calls_per_round * (1 + 1)
+        assert calls <= len(LABELS) * (1 + condition.has_note) * (1 + 1)
         assert len(s.predictions) == len(s.notes) == 3
 
 

@@ -312,7 +312,7 @@ def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(
         records = read_lines(tmp_path / job.place)[0][1:]
         assert replay(again, records, tmp_path) == "complete" and records[-1] == {"end": "complete"}
         assert again.predictions == alone.predictions and again.notes == alone.notes
-        assert len(records) - 1 == 6 * job.condition.calls_per_round
+        assert len(records) - 1 == 6 * (1 + job.condition.has_note)
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
@@ -402,7 +402,7 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
 def test_the_estimate_has_the_exact_calls_and_brackets_the_paper() -> None:
     """Calls are exact; prompt tokens of a 100-round run without a note lie in the range the paper's runs had."""
     every = estimate(jobs(n=2, rounds=6)).frame.set_index("condition")
-    assert [every.calls[c.name] for c in CONDITIONS] == [2 * 6 * c.calls_per_round for c in CONDITIONS]
+    assert [every.calls[c.name] for c in CONDITIONS] == [2 * 6 * (1 + c.has_note) for c in CONDITIONS]
     long = [c for c in CONDITIONS if c.protocol != "note"]
     frame = estimate(jobs(n=2, rounds=100, conditions=long), Prices(prompt=1.0)).frame.set_index("condition")
     for name in ("online-no-note", "weather-no-note"):

@@ -31,7 +31,7 @@ from interp.checks import checked
 from interp.display import Scores
 from interp.errors import InputError, require
 from interp.evaluation.experts import regret
-from interp.evaluation.plan import MODEL
+from interp.evaluation.plan import MODEL, predictions_of
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance
@@ -67,11 +67,8 @@ def _best_eta(episodes: ExpertEpisodes) -> float:
 
 def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
     """P(y = 1) of every round, batch by batch."""
-    parts = [
-        rollout(model, episodes.select(slice(start, start + _BATCH))).predictions.double().numpy(force=True)
-        for start in range(0, len(episodes), _BATCH)
-    ]
-    return np.concatenate(parts)
+    batches = [episodes.select(slice(start, start + _BATCH)) for start in range(0, len(episodes), _BATCH)]
+    return np.concatenate([predictions_of(rollout(model, batch)) for batch in batches])
 
 
 def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:

@@ -26,7 +26,7 @@ from interp.checks import checked
 from interp.display import Scores
 from interp.errors import require
 from interp.evaluation.experts import regret
-from interp.evaluation.plan import cut, patterns, swap
+from interp.evaluation.plan import cut, patterns, predictions_of, swap
 from interp.machine import Machine
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -48,7 +48,7 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
         name: rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
         for name, hook in (("cut", cut(model)), ("swapped", swap()))
     }
-    predictions = {name: run.predictions.double().numpy(force=True) for name, run in runs.items()}
+    predictions = {name: predictions_of(run) for name, run in runs.items()}
     predictions |= {
         "majority_vote": PREDICTORS["majority_vote"].run(episodes).predictions,
         "bayes": bayes(episodes).predictions,

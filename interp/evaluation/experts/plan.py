@@ -18,7 +18,17 @@ import pandas as pd
 from interp.evaluation.experts import by_regime, regret, theory
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.experts.regret import calibration
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, joined, lacks_attention, lacks_room, row, unless
+from interp.evaluation.plan import (
+    MODEL,
+    EvaluationPlan,
+    Row,
+    joined,
+    lacks_attention,
+    lacks_room,
+    predictions_of,
+    row,
+    unless,
+)
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.statistics import NO_NUMBER
@@ -60,7 +70,7 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
     control = latent_control(model, episodes, seed, run)
-    predicted = {MODEL: run.predictions.double().numpy(force=True), "bayes": bayes(episodes).predictions}
+    predicted = {MODEL: predictions_of(run), "bayes": bayes(episodes).predictions}
     calibrated = []
     for key, predictions in predicted.items():
         result = calibration(predictions, episodes, seed=seed)

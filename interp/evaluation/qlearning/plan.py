@@ -36,6 +36,7 @@ from interp.evaluation.plan import (
     cut,
     joined,
     lacks_attention,
+    predictions_of,
     round_attention,
     row,
     unless,
@@ -44,7 +45,6 @@ from interp.evaluation.qlearning import rates, returns
 from interp.evaluation.qlearning.agreement import agreement, followed_discount
 from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.model.run import Rollout
 from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.qlearning import sampling
@@ -115,8 +115,8 @@ def evaluate(
             for batch, run in zip(batches, runs, strict=True)
         ]
         predictions: dict[str, list[np.ndarray]] = {
-            MODEL: [policy(run) for run in runs],
-            "cut": [policy(run) for run in forgetful],
+            MODEL: [predictions_of(run) for run in runs],
+            "cut": [predictions_of(run) for run in forgetful],
             "repeat_last": [batch.actions for batch in batches],
             "chance": [rng.integers(batch.n_actions, size=batch.actions.shape) for batch in batches],
         }
@@ -128,11 +128,6 @@ def evaluate(
     how = {"commit": commit, "table": table, "n_episodes": n_episodes, "n_rounds": list(n_rounds)}
     settings = provenance(model, **how, sizes=_sizes(model), seed=seed)
     return Scores(("regime", "key", "quantity", "phase"), numbers, settings, beside)
-
-
-def policy(run: Rollout) -> np.ndarray:
-    """A rollout's action probabilities, ``[episode, round, action]``, in float64."""
-    return run.predictions.double().numpy(force=True)
 
 
 # Every table of a model: what ``interp evaluate`` writes.

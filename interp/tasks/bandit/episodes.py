@@ -19,7 +19,7 @@ from interp.algorithm import Algorithm
 from interp.checks import checked, file_path, integer, number, refuse_beyond_machine
 from interp.errors import InputError, require, require_known
 from interp.files import reading
-from interp.task import BaseEpisodes, Corruption, RoundInputs, corrupted_round, episode_array, exchanged, freeze
+from interp.task import BaseEpisodes, Corruption, RoundInputs, corrupted_round, episode_array, exchange_history, freeze
 from interp.tasks.bandit.algorithms import rescorla_wagner
 
 _Array = NDArray[Any]
@@ -227,14 +227,6 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
 
 
 @checked
-def _exchange_history(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
-    """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
-    t = corrupted_round(episodes, round, history=True)
-    choices, rewards, missing = (exchanged(of, t) for of in (episodes.choices, episodes.rewards, ~episodes.counted))
-    return episodes, replace(episodes, choices=choices, rewards=rewards, missing=missing)
-
-
-@checked
 def _flip_reward(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
     """The least reward of these episodes in place of the largest in one round, and the other way round."""
     t, rewards = corrupted_round(episodes, round), episodes.rewards.copy()
@@ -247,5 +239,5 @@ def corruptions() -> tuple[Corruption, ...]:
     """What patching changes in episodes of this task."""
     return (
         Corruption("flip-reward", "flip the reward", 1, _flip_reward),
-        Corruption("exchange-history", "take another episode's history", 0, _exchange_history, changes_history=True),
+        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
     )

@@ -20,7 +20,7 @@ from interp.checks import checked
 from interp.display import lacks
 from interp.errors import require
 from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchanged
+from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchange_history
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
 
@@ -119,27 +119,12 @@ def flip_label(episodes: ExpertEpisodes, round: int) -> _Pair:
 
 
 @checked
-def _swap_histories(
-    episodes: ExpertEpisodes, round: int, experts: tuple[int | str, int | str] = ("p_1", "p_2")
-) -> _Pair:
-    """Swap what two experts said in every round before ``round``: their records change places, the round does not.
-
-    An expert is named as in :func:`flip_vote`.
-    """
-    t = corrupted_round(episodes, round, history=True)
-    first, second = (_expert(episodes, expert) for expert in experts)
-    require(first != second, f"swapping needs two different experts, got {experts[0]} and {experts[1]}")
+def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
+    """The first two experts trade votes before ``round``."""
+    t, second = corrupted_round(episodes, round, history=True), _expert(episodes, "p_2")
     advice = episodes.advice.copy()
-    advice[:, :t, [first, second]] = advice[:, :t, [second, first]]
+    advice[:, :t, [0, second]] = advice[:, :t, [second, 0]]
     return episodes, replace(episodes, advice=advice)
-
-
-@checked
-def exchange_history(episodes: ExpertEpisodes, round: int) -> _Pair:
-    """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
-    t = corrupted_round(episodes, round, history=True)
-    advice, labels, missing = (exchanged(of, t) for of in (episodes.advice, episodes.labels, ~episodes.counted))
-    return episodes, replace(episodes, advice=advice, labels=labels, missing=missing)
 
 
 def corruptions() -> tuple[Corruption, ...]:

@@ -203,17 +203,13 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
     log_prior = -np.log(np.concatenate([np.full(len(order), len(order)) for _, order in dealt]))
     deal = (orders[:, :, None] == np.arange(len(kinds))).reshape(len(orders), -1).astype(np.float64)
     hits = episodes.correct.cumsum(axis=1) - episodes.correct
-    # Few records (hits, misses) occur, each many times: evaluate each once, then look it up.
-    code, record = np.unique(hits * (episodes.n_rounds + 1) + np.arange(hits.shape[1])[:, None], return_inverse=True)
-    hit, total = np.divmod(code, episodes.n_rounds + 1)
-    evidence = np.stack([log_evidence(hit, total - hit, kind) for kind in kinds], axis=-1)
-    evidence = np.maximum(evidence, _IMPOSSIBLE)
-    mean = np.stack([mean_accuracy(hit, total - hit, kind) for kind in kinds], axis=-1)
-    record = record.reshape(hits.shape)
+    misses = np.arange(episodes.n_rounds)[:, None] - hits
 
     def average(block: slice) -> _Predictions:
-        means, advice = mean[record[block]], episodes.advice[block, ..., None]
-        posterior = special.softmax(_flat(evidence[record[block]]) @ deal.T + log_prior, axis=-1)
+        record, advice = (hits[block], misses[block]), episodes.advice[block, ..., None]
+        evidence = np.maximum(np.stack([log_evidence(*record, kind) for kind in kinds], axis=-1), _IMPOSSIBLE)
+        means = np.stack([mean_accuracy(*record, kind) for kind in kinds], axis=-1)
+        posterior = special.softmax(_flat(evidence) @ deal.T + log_prior, axis=-1)
         right, wrong = np.log(keep_uncertain(means)), np.log(keep_uncertain(1 - means))
         return _predict(posterior, [_flat(np.where(advice == y, right, wrong)) @ deal.T for y in (0, 1)])
 

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from interp import task
 from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.display import lacks
 from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchanged
+from interp.task import Corruption, RoundInputs, Steering, corrupted_round
 from interp.tasks.qlearning.algorithms import q_learning
-from interp.tasks.qlearning.episodes import TRANSITIONS, MDPEpisodes
+from interp.tasks.qlearning.episodes import MDPEpisodes
 
 _Pair = tuple[MDPEpisodes, MDPEpisodes]
 
@@ -113,9 +114,7 @@ def steering() -> Steering:
 @checked
 def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
-    t = corrupted_round(episodes, round, history=True)
-    taken = {name: getattr(episodes, name) for name in TRANSITIONS} | {"missing": ~episodes.counted}
-    return episodes, episodes.relearned(transitions={name: exchanged(values, t) for name, values in taken.items()})
+    return task.exchange_history(episodes, round, lambda of, **transitions: of.relearned(transitions=transitions))
 
 
 def _change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> _Pair:

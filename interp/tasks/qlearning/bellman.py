@@ -108,11 +108,9 @@ def entries_at(
     return np.asarray(np.take_along_axis(rows, index[..., None], -1)[..., 0])
 
 
-def greedy_sets(
-    values: Float[np.ndarray, "*batch action"], tolerance: float = _TIE_TOLERANCE
-) -> Bool[np.ndarray, "*batch action"]:
-    """Which actions are greedy: within ``tolerance`` of the largest value."""
-    return values >= values.max(-1, keepdims=True) - tolerance
+def greedy_sets(values: Float[np.ndarray, "*batch action"]) -> Bool[np.ndarray, "*batch action"]:
+    """Which actions are greedy: tied with the largest value."""
+    return values >= values.max(-1, keepdims=True) - _TIE_TOLERANCE
 
 
 # Optima of known MDPs.

@@ -135,12 +135,11 @@ _Rewards = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 """How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
 
 
-def _beta(a: str, b: str) -> _Rewards:
-    return lambda rng, shape: rng.beta(float(a), float(b), shape)
-
-
 _FAMILIES: dict[str, _Rewards] = {
-    **{row["family"]: _beta(row["a"], row["b"]) for row in read_rows(Path(__file__).with_name("rewards.csv"))},
+    **{
+        row["family"]: lambda rng, shape, a=float(row["a"]), b=float(row["b"]): rng.beta(a, b, shape)
+        for row in read_rows(Path(__file__).with_name("rewards.csv"))
+    },
     **dict.fromkeys(("bernoulli", "bernoulli-draws"), lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
     "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
 }

@@ -72,12 +72,6 @@ _VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), nodes=_n_
 # What the searches share.
 
 
-def _with_root(v: Values) -> _Array:
-    added = np.asarray(v["reached"], dtype=np.float64).copy()
-    np.put_along_axis(added, v["root"][..., None], 1.0, -1)
-    return added
-
-
 def _expanded(v: Values) -> _Array:
     """The frontier, with the targets of active edges."""
     following = np.array(np.broadcast_to(v["frontier"] > 0.5, v["frontier"].shape), dtype=np.float64)
@@ -148,7 +142,7 @@ def _algorithm(
 def _search(key: str, name: str, spread: float, active: Equation, expanded: Equation) -> Algorithm:
     equations = {
         "reached": None,
-        "frontier": _with_root,
+        "frontier": lambda v: np.where(np.eye(v["reached"].shape[-1], dtype=bool)[v["root"]], 1.0, v["reached"]),
         "member": _member,
         "active": active,
         "prediction": _prediction(spread),
