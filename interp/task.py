@@ -130,6 +130,11 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     return chosen
 
 
+def length_of(array: str, axis: int) -> cached_property[int]:
+    """A size of episodes: the length of an axis of one of their arrays, as an attribute of their class."""
+    return cached_property(lambda record: int(getattr(record, array).shape[axis]))
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class BaseEpisodes:
     """What the episodes of every task share: which of their rounds took place, and whose they are.

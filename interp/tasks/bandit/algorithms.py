@@ -139,7 +139,7 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
     equations: dict[str, Equation | None] = {
         "last_pulled": None,
         "last_paid": None,
-        "paid": _paid,
+        "paid": lambda v: (v["payoff"] > 0).astype(np.float64),
         "logits": logits,
         "next_last_pulled": lambda v: v["pulled"],
         "next_last_paid": lambda v: v["paid"],
@@ -148,16 +148,12 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
     return _of_equations("win_stay", "win-stay lose-shift", known, "last_pulled", equations)
 
 
-def _paid(v: Values) -> _Array:
-    return (v["payoff"] > 0).astype(np.float64)
-
-
 def _bayes(key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0) -> Algorithm:
     """A Bayesian with a Beta(1, 1) prior, whose counts fade: ``keeps`` of them is left after each round."""
     equations: dict[str, Equation | None] = {
         "arm_wins": None,
         "arm_losses": None,
-        "paid": _paid,
+        "paid": lambda v: (v["payoff"] > 0).astype(np.float64),
         "logits": logits,
         "next_arm_wins": lambda v: keeps * v["arm_wins"] + v["pulled"] * v["paid"][..., None],
         "next_arm_losses": lambda v: keeps * v["arm_losses"] + v["pulled"] * (1 - v["paid"])[..., None],

@@ -19,7 +19,16 @@ from interp.algorithm import Algorithm
 from interp.checks import checked, file_path, integer, number, refuse_beyond_machine
 from interp.errors import InputError, require, require_known
 from interp.files import reading
-from interp.task import BaseEpisodes, Corruption, RoundInputs, corrupted_round, episode_array, exchange_history, freeze
+from interp.task import (
+    BaseEpisodes,
+    Corruption,
+    RoundInputs,
+    corrupted_round,
+    episode_array,
+    exchange_history,
+    freeze,
+    length_of,
+)
 from interp.tasks.bandit.algorithms import rescorla_wagner
 
 _Array = NDArray[Any]
@@ -66,10 +75,7 @@ class BanditEpisodes(BaseEpisodes):
         freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
 
-    @property
-    def n_rounds(self) -> int:
-        """Rounds of the longest episode."""
-        return self.choices.shape[1]
+    n_rounds = length_of("choices", 1)
 
 
 @checked

@@ -36,10 +36,6 @@ def _match(v: Values) -> NDArray[np.int64]:
     return (v["votes"] == v["label"][..., None]).astype(np.int64)
 
 
-def _next_counts(v: Values) -> NDArray[Any]:
-    return v["counts"] + v["match"]
-
-
 def _of_equations(
     key: str,
     name: str,
@@ -107,7 +103,7 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         "evidence": lambda v: ((2 * v["votes"] - 1) * v["log_odds"]).sum(-1),
         "prediction": lambda v: special.expit(v["evidence"]),
         "match": _match,
-        "next_counts": _next_counts,
+        "next_counts": lambda v: v["counts"] + v["match"],
         "next_elapsed": lambda v: v["elapsed"] + 1,
     }
     return _of_equations("bayes", "Bayes predictor", equations, {"low": low, "high": high}, "log_odds")
@@ -120,7 +116,7 @@ def follow_the_leader() -> Algorithm:
         "leads": lambda v: (v["counts"] == v["counts"].max(-1, keepdims=True)).astype(np.float64),
         "prediction": lambda v: share(v["leads"], v["votes"]),
         "match": _match,
-        "next_counts": _next_counts,
+        "next_counts": lambda v: v["counts"] + v["match"],
     }
     return _of_equations("follow_the_leader", "follow the leader", equations, memory="counts")
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked, integer, refuse_beyond_machine
 from interp.errors import InputError, require
-from interp.task import BaseEpisodes, episode_array, freeze
+from interp.task import BaseEpisodes, episode_array, freeze, length_of
 from interp.tasks.experts.regimes import ExpertRegime, get_regime
 
 # One random stream per stage: what one stage draws never moves another.
@@ -72,15 +72,8 @@ class ExpertEpisodes(BaseEpisodes):
         freeze(self, advice=advice, labels=labels, accuracies=accuracies)
         super().__post_init__()
 
-    @property
-    def n_rounds(self) -> int:
-        """Rounds of the longest episode."""
-        return self.advice.shape[1]
-
-    @property
-    def n_experts(self) -> int:
-        """How many experts give advice."""
-        return self.advice.shape[2]
+    n_rounds = length_of("advice", 1)
+    n_experts = length_of("advice", 2)
 
     @property
     def correct(self) -> NDArray[np.bool_]:

@@ -46,10 +46,6 @@ _SILENT = 0.5
 """What an expert says that has no vote: neither 0 nor 1."""
 
 
-def _signs(v: Values) -> _Array:
-    return 2 * v["votes"] - 1
-
-
 def bayes_mixture(
     low: float = 0.3, high: float = 0.9, other_low: float = 0.0, other_high: float = 1.0, weight: float = 0.5
 ) -> Algorithm:
@@ -68,7 +64,7 @@ def bayes_mixture(
         return special.expit(special.logit(weight) + one - other)
 
     def evidence(v: Values) -> _Array:
-        misses, said = v["elapsed"][..., None] - v["counts"], _signs(v) > 0
+        misses, said = v["elapsed"][..., None] - v["counts"], v["votes"] > 0.5
         means = [keep_uncertain(mean_accuracy(v["counts"], misses, interval)) for interval in bounds]
         prior = np.stack([v["regime"], 1 - v["regime"]], -1)
 
@@ -131,7 +127,9 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     """The log-odds vote of experts that are all right with probability ``accuracy``, whatever happened before."""
     require(0 < accuracy < 1, f"accuracy must lie in (0, 1), got {accuracy}")
-    changes = {"prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * _signs(v).sum(-1)))}
+    changes = {
+        "prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * (2 * v["votes"] - 1).sum(-1)))
+    }
     base = algorithms.majority_vote()
     return base.varied("fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
 

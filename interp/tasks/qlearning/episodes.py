@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from interp.checks import array_of, check_fields, checked, integer
 from interp.errors import InputError, require, require_known
 from interp.provenance import provenance
-from interp.task import BaseEpisodes, episode_array, freeze, padded
+from interp.task import BaseEpisodes, episode_array, freeze, length_of, padded
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, inverse_labels
 
@@ -189,20 +189,9 @@ class MDPEpisodes(BaseEpisodes):
         given["alpha"], given["gamma"] = self.alpha if alpha is None else alpha, self.gamma if gamma is None else gamma
         return MDPEpisodes.from_transitions(self.mdps, **given, initial=self.q_tables[:, 0])
 
-    @property
-    def n_rounds(self) -> int:
-        """Rounds of the longest episode."""
-        return self.states.shape[1]
-
-    @property
-    def n_states(self) -> int:
-        """States of every MDP."""
-        return self.q_tables.shape[2]
-
-    @property
-    def n_actions(self) -> int:
-        """Actions of every MDP."""
-        return self.q_tables.shape[3]
+    n_rounds = length_of("states", 1)
+    n_states = length_of("q_tables", 2)
+    n_actions = length_of("q_tables", 3)
 
     @property
     def known_mdps(self) -> MDPs:

@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from interp.checks import array_of, checked, refuse_beyond_machine, unique
 from interp.errors import InputError, require
 from interp.files import read_rows
-from interp.task import chosen_indices, episode_array, freeze
+from interp.task import chosen_indices, episode_array, freeze, length_of
 
 _ROW_TOLERANCE = 1e-8
 
@@ -95,15 +95,8 @@ class MDPs:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    @property
-    def n_states(self) -> int:
-        """States of every MDP."""
-        return self.rewards.shape[1]
-
-    @property
-    def n_actions(self) -> int:
-        """Actions of every MDP."""
-        return self.rewards.shape[2]
+    n_states = length_of("rewards", 1)
+    n_actions = length_of("rewards", 2)
 
     @checked
     def select(self, index: slice | ArrayLike) -> MDPs:

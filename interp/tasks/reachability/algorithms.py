@@ -106,10 +106,6 @@ def _prediction(spread: float) -> Equation:
     return equation
 
 
-def _member(v: Values) -> _Array:
-    return (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64)
-
-
 def _algorithm(
     key: str,
     name: str,
@@ -143,7 +139,7 @@ def _search(key: str, name: str, spread: float, active: Equation, expanded: Equa
     equations = {
         "reached": None,
         "frontier": lambda v: np.where(np.eye(v["reached"].shape[-1], dtype=bool)[v["root"]], 1.0, v["reached"]),
-        "member": _member,
+        "member": lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
         "active": active,
         "prediction": _prediction(spread),
         "next_reached": expanded,
@@ -236,7 +232,7 @@ def _path(
         "visits": None,
         "reached": lambda v: (v["visits"] > 0).astype(np.float64),
         "started": lambda v: np.maximum(v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)),
-        "member": _member,
+        "member": lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
         "prediction": _prediction(spread),
         "next_visits": step,
     }

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer, non_empty
 from interp.errors import require, require_known
-from interp.task import BaseEpisodes, episode_array, freeze
+from interp.task import BaseEpisodes, episode_array, freeze, length_of
 from interp.tasks.reachability import graphs
 
 _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}
@@ -90,10 +90,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         most = int(lengths.max(initial=1))
         return cls._made(**{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]})
 
-    @property
-    def n_edges(self) -> int:
-        """Number of edges, repeated ones included."""
-        return int(self.edges.shape[-2])
+    n_edges = length_of("edges", -2)
 
     @checked
     def by_round(self, name: str) -> NDArray[np.int64]:
