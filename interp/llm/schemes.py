@@ -75,7 +75,7 @@ class Condition:
 
         It holds the note where there is one; the outcome then comes with the note and the advice (paper, F.3).
         """
-        words, known = _WORDS[self.framing], {"note": note} if self.has_note else {}
+        words, known = _WORDS[self.framing], dict[str, Any](note=note) if self.has_note else {}
         votes = {key: self.words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
         if turn == "prediction":
             return _user({"turn_type": words["turn_type"], **known, **votes})

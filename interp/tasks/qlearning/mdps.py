@@ -129,15 +129,14 @@ _Rewards = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
 
 _FAMILIES: dict[str, _Rewards] = {
-    **{
-        row["family"]: lambda rng, shape, a=float(row["a"]), b=float(row["b"]): rng.beta(a, b, shape)
-        for row in read_rows(Path(__file__).with_name("rewards.csv"))
-    },
     **dict.fromkeys(("bernoulli", "bernoulli-draws"), lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
     "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
 }
-"""The reward families by name, most of them a beta distribution; of "bernoulli-draws", r(s, a) is the probability of a
+"""The reward families by name that are no beta distribution; of "bernoulli-draws", r(s, a) is the probability of a
 reward of 1."""
+_BETAS = {
+    row["family"]: (float(row["a"]), float(row["b"])) for row in read_rows(Path(__file__).with_name("rewards.csv"))
+}
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,8 @@ def draw(
     transitions = np.empty((n, n_states, n_actions, n_states))
     for i, (family, kappa) in enumerate(regime.cells):
         here = np.flatnonzero(cells == i)
-        rewards[here] = _FAMILIES[family](rng, (len(here), n_states, n_actions))
+        size = len(here), n_states, n_actions
+        rewards[here] = rng.beta(*_BETAS[family], size) if family in _BETAS else _FAMILIES[family](rng, size)
         transitions[here] = rng.dirichlet(np.full(n_states, kappa), (len(here), n_states, n_actions))
     families, kappas = zip(*(regime.cells[i] for i in cells), strict=True) if n else ((), ())
     bernoulli = np.array([family == "bernoulli-draws" for family in families], bool)
