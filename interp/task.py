@@ -130,9 +130,14 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     return chosen
 
 
-def length_of(array: str, axis: int) -> cached_property[int]:
+def length_of(array: str, axis: int, doc: str) -> cached_property[int]:
     """A size of episodes: the length of an axis of one of their arrays, as an attribute of their class."""
-    return cached_property(lambda record: int(getattr(record, array).shape[axis]))
+
+    def length(record: Any) -> int:
+        return int(getattr(record, array).shape[axis])
+
+    length.__doc__ = doc
+    return cached_property(length)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -169,8 +169,7 @@ def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarra
     Scaling inputs to unit variance would make them as loud as the others: a handwired latent holds copies of the label
     at 1e-88, from attention that is almost but not quite 0, and a probe reads them.
     """
-    floor = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
-    loud = x.std((0, 1), dtype=np.float64) > floor
+    loud = x.std((0, 1), dtype=np.float64) > (_ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max())
     return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 
 

@@ -209,8 +209,7 @@ class _Fits:
             truth = self.labels[self.groups == fold]
             for i, penalty in enumerate(_PENALTIES):
                 p = self.probabilities(left_out | {fold}, penalty, fold)
-                of_truth = np.maximum(p[np.arange(len(p)), truth], np.finfo(np.float64).eps)
-                losses[i] -= np.log(of_truth).mean()
+                losses[i] -= np.log(np.maximum(p[np.arange(len(p)), truth], np.finfo(np.float64).eps)).mean()
         return _PENALTIES[int(losses.argmin())]
 
     def probabilities(self, left_out: frozenset[int], penalty: float, fold: int) -> Float[Array, "row c"]:
@@ -277,8 +276,7 @@ def _logistic(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fi
         }
 
     probabilities = [one.probabilities for one in fits]
-    likeliest = np.stack([p.argmax(-1) for p in probabilities], axis=-1)
-    return fitted(target, likeliest, groups, refitted, probabilities)
+    return fitted(target, np.stack([p.argmax(-1) for p in probabilities], axis=-1), groups, refitted, probabilities)
 
 
 LOGISTIC = Kind(

@@ -182,8 +182,7 @@ class ProbeResult(Measured):
             output = self.columns[0]
         if output not in self.columns:
             raise unknown_name(f"output of {self.target.key!r}:", output, self.columns, limit=40)
-        basis = np.linalg.pinv(self.weights, rcond=1e-9)
-        return basis[self.columns.index(output)].reshape(self.shape)
+        return np.linalg.pinv(self.weights, rcond=1e-9)[self.columns.index(output)].reshape(self.shape)
 
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
         """The refitted probe's values on a run of its model (or on activations), and the true ones of ``episodes``."""

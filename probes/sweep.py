@@ -114,8 +114,7 @@ class SweepResult(Tabled):
             )
             for name, part in panels.items()
         }
-        label = "R2" if value == "number" else value.replace("_", " ")
-        figure = heatmaps(grids, label=label, limit=1.0, lowest=0.0)
+        figure = heatmaps(grids, label="R2" if value == "number" else value.replace("_", " "), limit=1.0, lowest=0.0)
         for axes, (name, part) in zip(figure.axes, panels.items(), strict=False):
             for _, row in part[part["word"] == "yes"].iterrows():
                 at = positions.index(row["position"]) - 0.4, list(grids[str(name)].index).index(row["layer"]) - 0.3

@@ -190,8 +190,7 @@ def round_inputs(
     inputs, missing = described(episodes), missing_rounds(episodes)
     kinds, *features = (filled(part, missing) for part in (inputs.kinds, *inputs.features))
     rows = rearrange(kinds, "episode round part -> (episode round) part")
-    types = np.unique(rows, axis=0, return_inverse=True)[1].reshape(kinds.shape[:2])
-    return tuple(features), types
+    return tuple(features), np.unique(rows, axis=0, return_inverse=True)[1].reshape(kinds.shape[:2])
 
 
 def _read(

@@ -94,8 +94,7 @@ class Figure:
     kind: ClassVar[str] = "figure"
 
     def __post_init__(self) -> None:
-        drawn = hasattr(self.figure, "savefig")
-        require(drawn, f"figure must be a matplotlib.figure.Figure, got {shown(self.figure)}")
+        require(hasattr(self.figure, "savefig"), f"figure must be a matplotlib.figure.Figure, got {shown(self.figure)}")
 
 
 @dataclass(frozen=True)

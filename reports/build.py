@@ -107,8 +107,7 @@ def write(
     if failures:
         listed = "; ".join(f"{title}, because {why}" for title, why in failures.items())
         warnings.warn(f"parts of {path} were not computed: {listed}", stacklevel=3)
-    measures = tuple(one for of_part in context.measures.values() for one in of_part)
-    return _Written(path, measures, failures)
+    return _Written(path, tuple(one for of_part in context.measures.values() for one in of_part), failures)
 
 
 def _compose(context: Context, step: Callable[[str], None]) -> Report:

@@ -9,7 +9,7 @@ which nothing was decided; a part that does not apply is joined by none.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -95,19 +95,15 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
         if {"number", "number_low", "number_high"} <= set(of) and key not in _PICTURES:
             least = of.sort_values("number", kind="stable").head(_MOST)
             few = f" The lowest {_MOST} of {len(of)}." if len(of) > _MOST else ""
-            yield Measures(
-                [_row(row) for row in least.to_dict("records")],
-                f"{str(name).capitalize()}.{few}",
-            )
+            shown = []
+            for row in least.to_dict("records"):  # a number is called by the words of its row
+                said = [str(value).replace("_", " ") for value in row.values() if isinstance(value, str) and value]
+                said += [f"horizon {row['horizon']:g}"] if "horizon" in row else []
+                number = Interval(*(row[end] for end in ("number", "number_low", "number_high")))
+                beside = {column: row[column] for column in _QUANTITIES if column in row}
+                shown.append(plain(", ".join(said), number, beside))
+            yield Measures(shown, f"{str(name).capitalize()}.{few}")
         yield Table(joined(of), f"{str(name).capitalize()}: every number", collapsed=True)
-
-
-def _row(row: Mapping[Any, Any]) -> Measure:
-    """A number of a part's table, called by its words, beside its controls."""
-    words = [str(value).replace("_", " ") for value in row.values() if isinstance(value, str) and value]
-    words += [f"{name} {row[name]:g}" for name in ("horizon",) if name in row]
-    controls = {name: row[name] for name in _QUANTITIES if name in row}
-    return plain(", ".join(words), Interval(*(row[name] for name in ("number", "number_low", "number_high"))), controls)
 
 
 def _failures(comparison: Comparison) -> Table | None:
@@ -171,14 +167,13 @@ def _state(part: StatePart, comparison: Comparison, shown: str) -> list[Any]:
 
 def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:
     """What each model holds where, then two maps of each cause, one below the other, on one scale."""
-    held = sorted(part.held, key=lambda h: (h.outcome, h.variable))
     rows = [
         plain(
             f"{h.variable.replace('_', ' ')}, read in the {h.outcome}: {h.model} at {h.where.replace(' + ', ', ')}",
             h.score,
             {"an untrained copy": h.untrained, "its best site, untrained elsewhere": h.untrained_best},
         )
-        for h in held
+        for h in sorted(part.held, key=lambda h: (h.outcome, h.variable))
     ]
     blocks: list[Any] = [Measures(rows, "Every variable, where each model holds it best.")]
     causes = dict.fromkeys(m.cause for _, m in part.maps)

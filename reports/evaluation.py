@@ -62,8 +62,7 @@ def _lengths(table: pd.DataFrame) -> _Pictures:
 def _attention(attention: pd.DataFrame) -> _Pictures:
     for reader in attention["reader"].unique():
         mean = attention[(attention["head"] == "mean") & (attention["reader"] == reader)]
-        targets = list(mean["target"].unique())
-        grid = mean.pivot(index="layer", columns="target", values="estimate")[targets]
+        grid = mean.pivot(index="layer", columns="target", values="estimate")[list(mean["target"].unique())]
         rows = [f"layer {layer}" for layer in grid.index]
         name = {"p?": "predict", "w?": "update"}.get(reader, reader)
         grid = grid.set_axis(rows, axis="index")

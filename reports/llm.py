@@ -94,8 +94,7 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
         aside = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
         table = Table(aside, "Files and parts of files", collapsed=True)
         sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), table]))
-    options = ["--models", *others] if others else []
-    shell = shlex.join(["interp", "llm", "report", str(path), *options])
+    shell = shlex.join(["interp", "llm", "report", str(path), *(["--models", *others] if others else [])])
     sections += [_covered(noted), commands(shell, _SAYS["python"].format(path=str(path)))]
     settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
     named, told = [one for one in acts if one.found and one.found.family], []
@@ -106,14 +105,13 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
         told.append(f"no algorithm is named for {len(acts) - len(named)} of {len(acts)} groups of runs")
     said = f"{'; '.join(told)}." if told else ""
     said = said[:1].upper() + said[1:] if said.startswith("no ") else said
-    about = {"kind": "llm", "run": f"{len(runs)} episodes, {path.name}", "sentence": said}
     return Report(
         "Language models as online learners",
         "Language models that predict with expert advice, round by round, with and without a note to themselves. "
         "Beside them stand the algorithms that solve the task, and transformers whose only memory is a latent.",
         sections,
         settings,
-        about=about,
+        about={"kind": "llm", "run": f"{len(runs)} episodes, {path.name}", "sentence": said},
         sentence=said,
         hero=of_regret[:1],
     )
@@ -122,10 +120,9 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
 def _facts(runs: Sequence[LLMRun], acts: Sequence[PlayerBehaviour]) -> dict[str, Any]:
     complete = sum(run.ended == "complete" for run in runs)
     missing, rounds = sum(int(run.missing.sum()) for run in runs), sum(run.rounds for run in runs)
-    served = sorted({name for run in runs for name in run.served})
     facts: dict[str, Any] = {
         "Models": ", ".join(dict.fromkeys(run.model for run in runs)),
-        "Served as": ", ".join(served) or "not recorded",
+        "Served as": ", ".join(sorted({name for run in runs for name in run.served})) or "not recorded",
         "Prompts": ", ".join(sorted({run.wording for run in runs})),
         "Episodes": f"{complete} of {len(runs)} complete",
         "Missing predictions": f"{missing} of {rounds} rounds",
@@ -191,8 +188,7 @@ def _notes(notes: NoteTable) -> Section:
     over = notes.over_rounds()
     blocks: list[Any] = [Prose(_SAYS["notes"]), Table(notes.formats(), "Format of the last note: number of runs")]
     moments = "Share of the runs with each format after the first round, the sixth (the paper's step 5) and the last"
-    shares = dict.fromkeys(FORMATS, ".0%")
-    blocks.append(Table(notes.formats_over_rounds(), moments, formats=shares))
+    blocks.append(Table(notes.formats_over_rounds(), moments, formats=dict.fromkeys(FORMATS, ".0%")))
     blocks.append(Table(notes.final(), "The last note: length, and of the readable ones the share that is right"))
     for column, label in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
         if over[column].notna().any():

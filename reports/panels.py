@@ -105,8 +105,7 @@ def curves(
         if i >= len(panels):
             axes.axis("off")
             continue
-        here = frame[frame[by] == panels[i]]
-        for key, part in here.groupby("algorithm", sort=False):
+        for key, part in frame[frame[by] == panels[i]].groupby("algorithm", sort=False):
             band(axes, part.sort_values(x), x, look[str(key)], keys.index(key))
         axes.set_title(fill(str(panels[i]), 96 // columns), fontsize=9)
         if x in WHOLE:
@@ -195,8 +194,7 @@ def readings(true: Any, read: Any, *, label: str) -> Figure:
     ends = [float(true.min()), float(true.max())]
     left.plot(ends, ends, **REFERENCE)
     left.set(xlabel=f"true {label}", ylabel=f"{label} read by the probe", title="Each point is a round")
-    residuals = read - true
-    right.hist(residuals, bins=40, color=LIGHT["blue"], alpha=0.7)
+    right.hist(read - true, bins=40, color=LIGHT["blue"], alpha=0.7)
     right.axvline(0, **REFERENCE)
     right.set(xlabel=f"residual of the {label}", ylabel="rounds", title="Residuals")
     return figure

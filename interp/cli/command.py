@@ -281,8 +281,7 @@ def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspec
 
 
 def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
-    annotation = Annotated[kind, option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 
 
 def _sizes(many: _Many) -> Mapping[str, inspect.Parameter]:
@@ -357,5 +356,4 @@ class Say:
     def close(self) -> None:
         """Print the JSON object, where it was asked for."""
         if self.as_json:
-            told = {**self._told, "files": self._files}
-            typer.echo(json.dumps(json_values(told), indent=2, default=str))
+            typer.echo(json.dumps(json_values({**self._told, "files": self._files}), indent=2, default=str))

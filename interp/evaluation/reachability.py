@@ -125,9 +125,8 @@ def _discrete(read: Read, write: Write, seed: int) -> Hook:
         known = path.get("known", torch.zeros_like(reached))
         new = reached & ~known
         luck = torch.rand(new.shape, generator=generator).to(latents.device).masked_fill(~new, -1.0)
-        chosen = torch.nn.functional.one_hot(luck.argmax(-1), new.shape[-1]).bool() & new
         # The first thought holds the root as well; a chain starts there.
-        path["known"] = known | chosen
+        path["known"] = known | (torch.nn.functional.one_hot(luck.argmax(-1), new.shape[-1]).bool() & new)
         return write(latents, path["known"].to(latents.dtype))
 
     return _HOOK, commit
@@ -285,8 +284,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """The answers in a regime, or the tables of sets by name."""
     read, write = reading(model, seed)
     if part in REGIMES:
-        episodes = episodes_for(model, part, n_episodes, seed + REGIMES.index(part))
-        return answers(model, episodes, read, write, seed)
+        return answers(model, episodes_for(model, part, n_episodes, seed + REGIMES.index(part)), read, write, seed)
     matched = episodes_for(model, REGIMES[0], n_episodes, seed)
     return {"moved": moved(model, matched, read, write, seed), "sets": exact_sets(model, matched, read, seed)}
 

@@ -106,8 +106,7 @@ def evaluate(
     if with_theory and plan.theory is not None:
         tables["theory"] = plan.theory(model, n_episodes, seed)
     about = {"task": model.layout.task, "commit": "own", "origin": model.origin}
-    settings = provenance(model, n_episodes=n_episodes, seed=seed, **about)
-    return Evaluation(tables, settings)
+    return Evaluation(tables, provenance(model, n_episodes=n_episodes, seed=seed, **about))
 
 
 def _measured(asked: tuple[Machine, int, int], part: str) -> tuple[str, Any]:

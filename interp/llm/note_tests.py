@@ -213,8 +213,7 @@ def _moments(path: Path, rounds: int) -> Iterator[_Moment]:
         n_experts, note = whole.advice.shape[1], session.note
         given = not _says_anything(note, n_experts)
         if given:
-            right = (whole.advice == whole.labels[:, None])[:at].sum(0)
-            note = write_counts(right.tolist(), at)
+            note = write_counts((whole.advice == whole.labels[:, None])[:at].sum(0).tolist(), at)
         later = whole.advice[at : at + rounds], whole.labels[at : at + rounds]
         instance = Instance(whole.regime, whole.index, told.get("seed"), *later, np.asarray(told["accuracies"]))
         settings = players.Settings(**header["settings"])

@@ -250,8 +250,7 @@ class Opened:
 
     def _batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
         for start in range(0, len(episodes), batch):
-            some = episodes.select(slice(start, start + batch))
-            yield _Conversations(self, some)
+            yield _Conversations(self, episodes.select(slice(start, start + batch)))
 
 
 class _Conversations:

@@ -191,8 +191,7 @@ class Budget:
 
     def reserve(self, messages: Sequence[Message], longest: int) -> float | None:
         """The most that a call can cost, set aside for it; None where less than that is left."""
-        prompt = sum(len(message["content"].encode()) + 16 for message in messages)
-        bound = self.prices.cost(prompt, 0, longest)
+        bound = self.prices.cost(sum(len(message["content"].encode()) + 16 for message in messages), 0, longest)
         if self.spent + self._in_flight + bound > self.most:
             return None
         self._in_flight += bound

@@ -299,8 +299,7 @@ def _is_longer(short: Any, long: Any) -> bool:
     n = len(short["labels"])
     if len(long["labels"]) <= n or short.keys() != long.keys():
         return False
-    moving = isinstance(long["accuracies"][0], list)
-    by_round = ("advice", "labels", *(["accuracies"] if moving else []))
+    by_round = ("advice", "labels", *(["accuracies"] if isinstance(long["accuracies"][0], list) else []))
     return all(short[name] == (long[name][:n] if name in by_round else long[name]) for name in short)
 
 

@@ -264,7 +264,6 @@ class _Playing:
 
 def trace_record(request: Request, seed: int | None, reply: players.Reply, answer: ParsedReply) -> dict[str, Any]:
     """A line of the trace; what the server said about its reply is kept as it came."""
-    served = {name: getattr(reply, name) for name in ("model", "system_fingerprint", "usage", "more", "seconds")}
     return {
         **{name: getattr(request, name) for name in ("round", "turn", "attempt")},
         "messages_sha256": request.sha256,
@@ -274,7 +273,7 @@ def trace_record(request: Request, seed: int | None, reply: players.Reply, answe
         "problem": answer.problem,
         "strict": answer.strict,
         **({"embedded": True} if answer.embedded else {}),
-        **served,
+        **{name: getattr(reply, name) for name in ("model", "system_fingerprint", "usage", "more", "seconds")},
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
 

@@ -203,8 +203,7 @@ def write_tables(
         the scores and the files written.
     """
     scores = score(runs, seed=seed)
-    tables = {"final": scores.final, "curves": scores.curves, **(more or {})}
-    written = write_notes(note_table(runs), folder, tables)
+    written = write_notes(note_table(runs), folder, {"final": scores.final, "curves": scores.curves, **(more or {})})
     return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]
 
 

@@ -110,5 +110,4 @@ def _scores(machine: AdaptedMachine, episodes: Any) -> tuple[Tensor, Tensor]:
     before = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
     at = counted.cumsum(1) - counted.int()  # how many rounds took place before this one
     carried = before.gather(1, at[..., None].expand(*shape, states.shape[-1]))
-    asked = said.before(rows).unflatten(0, shape)
-    return module.read(torch.cat([carried, asked], -1)), counted
+    return module.read(torch.cat([carried, said.before(rows).unflatten(0, shape)], -1)), counted

@@ -160,8 +160,7 @@ def read_state(folder: Path) -> _RunState | None:
             tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
         digest = about.pop("digest", None)
         require(digest == _digest(about, tensors), f"{str(path)!r} does not hold what was written; {_DAMAGED}")
-        progress = Progression(**about["progress"])
-        return _RunState(progress, dict(about["config"]), tensors)
+        return _RunState(Progression(**about["progress"]), dict(about["config"]), tensors)
 
 
 def cut_metrics(folder: Path, step: int) -> None:

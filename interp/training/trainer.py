@@ -173,8 +173,7 @@ class _Run:
         shown, path = self.accelerator.is_main_process, self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, shown)
         lines = appending(path) if shown else nullcontext()
-        threads = threads_for(self.model)
-        with threads, writing(path), bar as update, lines as stream, interruptible() as interrupted:
+        with threads_for(self.model), writing(path), bar as update, lines as stream, interruptible() as interrupted:
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()
@@ -248,8 +247,7 @@ class _Run:
         at.epoch_loss += loss / config.epoch_steps
         done = at.stage_step >= config.curriculum[at.stage].steps
         if at.stage_step % config.epoch_steps == 0:
-            gained = at.epoch_loss < at.best_epoch_loss - config.min_gain
-            at.stale_epochs = 0 if gained else at.stale_epochs + 1
+            at.stale_epochs = 0 if (at.epoch_loss < at.best_epoch_loss - config.min_gain) else at.stale_epochs + 1
             at.best_epoch_loss, at.epoch_loss = min(at.best_epoch_loss, at.epoch_loss), 0.0
             stopping = config.patience and at.stage >= config.patience_from_stage
             done = done or bool(stopping and at.stale_epochs >= config.patience)

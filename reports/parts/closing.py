@@ -44,8 +44,7 @@ def paper(here: Mapping[str, tuple[str, str]]) -> Part:
             where = f"the page of `{report}`" if report.startswith("interp ") else f"the report on {report}"
             key, differs = here.get(number, ("", ""))
             if key in context.failures or key in context.missing:
-                why = context.missing.get(key) or f"not computed here: {context.reason(key)}"
-                where, differs = "nowhere", why
+                where, differs = "nowhere", context.missing.get(key) or f"not computed here: {context.reason(key)}"
             elif key in titles:
                 where = f"here: {titles[key]}"
             else:

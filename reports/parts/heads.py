@@ -50,14 +50,12 @@ def attention(paper: str = "") -> Part:
         caption = f"Attention in round {context.looked_at}: the {len(best)} heads that read most."
         return [Figure(picture, f"Attention in round {context.looked_at}", caption)]
 
-    lacking = needing("pattern")
-    return Part("attention", "Attention", _attend, draw, hero=hero, opened=True, lacking=lacking)
+    return Part("attention", "Attention", _attend, draw, hero=hero, opened=True, lacking=needing("pattern"))
 
 
 def _attend(context: Context) -> AttentionView:
     """The patterns of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, the round looked at among them."""
-    others = [i for i in range(len(context.episodes)) if i != context.shown]
-    episodes = [context.shown, *others][:N_EPISODES]
+    episodes = [context.shown, *[i for i in range(len(context.episodes)) if i != context.shown]][:N_EPISODES]
     rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
     kind = context.model.points["pattern"]
     names = [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
@@ -175,9 +173,8 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
 def _wiring(wired: Circuit) -> list[object]:
     """What was wired: heads, which reads which, and where each causal variable lives."""
     caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
-    what = f"The heads, in the order of computation. {_FORMULAS}"
     blocks: list[object] = [
-        Table(_named(wired)[0], what, collapsed=True),
+        Table(_named(wired)[0], f"The heads, in the order of computation. {_FORMULAS}", collapsed=True),
         _picture(wired, "Which head reads which", caption),
     ]
     if wired.edges:

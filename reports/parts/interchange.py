@@ -108,8 +108,7 @@ def _best(rows: pd.DataFrame) -> Measure:
     """The best place of one variable (the claim) under one outcome (the key), beside its best control."""
     is_control = rows["control"].astype(bool)
     first: dict[Any, Any] = rows[~is_control].sort_values("score", ascending=False).iloc[0].to_dict()
-    others = [first["random_score"], *rows.loc[is_control, "score"]]
-    known = [value for value in others if not math.isnan(value)]
+    known = [value for value in [first["random_score"], *rows.loc[is_control, "score"]] if not math.isnan(value)]
     beside = {"random directions, places that should not hold them": Control(max(known))} if known else _NOTHING
     return Measure(
         first["outcome"],

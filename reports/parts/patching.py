@@ -153,8 +153,7 @@ def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list
     circuit = tables["circuit"].iloc[0]
     random, share = float(circuit["random_max"]), circuit["size"] / circuit["of"]
     number = Interval(circuit["faithfulness"], circuit["low"], circuit["high"])
-    beside = {"the best of as many at random": Control(random)}
-    kept = claim("faithful", number, threshold=random, controls=beside)
+    kept = claim("faithful", number, threshold=random, controls={"the best of as many at random": Control(random)})
     few, whole = claim("few", Interval(share, share, share)), claim("edges")
     about = f"{circuit['size']} of {circuit['of']} edges"
     return [decisive([kept, few], key="edges", claim=whole.claim, about=about, yes=whole.yes, no=whole.no)]

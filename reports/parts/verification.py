@@ -235,5 +235,4 @@ def _sizes(context: Context, sizes: Sequence[tuple[int, ...]]) -> pd.DataFrame:
         shape = (model.layout.n_positions, config.n_layers, heads, config.d_model)
         rows.append((*size, *shape, sum(weight.numel() for weight in weights), not_zero))
     options = [of.option for of in context.task.sizes]
-    columns = [*options, "positions", "layers", "heads", "d_model", "weights", "not zero"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=[*options, "positions", "layers", "heads", "d_model", "weights", "not zero"])

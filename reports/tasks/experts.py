@@ -95,8 +95,7 @@ def _score(context: Context) -> dict[str, _Scored]:
             predictions, episodes, name=name, decision=decision, reference=bayes, reference_name="bayes", seed=seed
         )
         over = scoring.regret(predictions, episodes, decision)
-        beyond = mean_interval(over[:, -1] - of_model, seed=seed)
-        return score, beyond, figures.over_rounds(key, name, over, seed)
+        return score, mean_interval(over[:, -1] - of_model, seed=seed), figures.over_rounds(key, name, over, seed)
 
     by_key = {"model": scored("model", context.name, predictions)}
     for key in _BASELINES:
@@ -122,8 +121,7 @@ def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measu
     excess = {key: by_key[key][0].get("excess_log_loss") for key in ("model", *_RIVALS)}
     rival = min(_RIVALS, key=lambda key: excess[key].estimate)
     beside = {predictors.PREDICTORS[rival].name: Control(excess[rival].estimate)}
-    as_good = claim("bayes", excess["model"], controls=beside)
-    return [learns, *([] if context.handwired else [as_good])]
+    return [learns, *([] if context.handwired else [claim("bayes", excess["model"], controls=beside)])]
 
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:

@@ -69,8 +69,7 @@ def _draw_weights(held: Held, context: Context) -> list[object]:
         f"The shares of the weight differ from the algorithm's by at most {held.largest:.2g}. Each expert's in episode "
         f"{context.shown}, {source} thin, the algorithm's wide and pale."
     )
-    caption = titled("5", text) if context.compiled else text
-    return [Figure(drawn, "Shares of the weight over rounds", caption)]
+    return [Figure(drawn, "Shares of the weight over rounds", titled("5", text) if context.compiled else text)]
 
 
 def _robustness(context: Context) -> pd.DataFrame:
@@ -174,11 +173,10 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
     theory = result.tables["theory"]
     shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
-    pictures = [Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()]
     return [
         Prose(_PROSE["elsewhere"]),
         Table(result.to_frame(), caption, collapsed=True),
         Table(result.tables["latent_control"], _PROSE["control"]),
-        *pictures,
+        *[Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()],
         Table(theory, "The statements of the paper's appendix B, as numbers"),
     ]

@@ -201,8 +201,7 @@ def _select(context: Context) -> pd.DataFrame:
     frames = []
     for key, (name, chances) in policies.items():
         mean = (chances * best).sum((0, 2)) / untied.sum(0).clip(min=1)
-        rounds = np.arange(1, len(mean) + 1)
-        curve = pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean})
+        curve = pd.DataFrame({"algorithm": key, "name": name, "round": np.arange(1, len(mean) + 1), "mean": mean})
         frames.append(curve.iloc[np.flatnonzero(untied.any(0))])
     return pd.concat(frames, ignore_index=True)
 
@@ -281,7 +280,6 @@ def _draw_chain(frame: pd.DataFrame, context: Context) -> list[object]:
     mean = frame.groupby(["layer", "query", "key"])["attention"].mean().unstack("key")
     layers = list(dict.fromkeys(frame["layer"]))
     grids = [mean.loc[layer].reindex(index=labels, columns=labels).fillna(0.0).to_numpy() for layer in layers]
-    names = [f"layer {layer}" for layer in layers]
-    picture = panels.attention([np.stack(grids)], labels, [names], columns=2)
+    picture = panels.attention([np.stack(grids)], labels, [[f"layer {layer}" for layer in layers]], columns=2)
     text = "The 4-state, 2-action linear chain, in which action 1 steps right and pays at the end; mean over heads."
     return [Figure(picture, "Attention on the chain", titled("10", text))]

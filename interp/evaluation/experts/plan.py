@@ -155,8 +155,7 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         for start, stop in late:
             what = f"uniform: {name}, rounds {start}-{stop} of {n_rounds:,} (nats a round)"
             claims.append(row(what, long.get(MODEL, metric, start, stop), text))
-    n_experts = by_regime.n_experts_of(model)
-    episodes = sample(max(2, n_episodes // 4), 100, n_experts, seed=seed + 1)
+    episodes = sample(max(2, n_episodes // 4), 100, by_regime.n_experts_of(model), seed=seed + 1)
     control = latent_control(model, episodes, seed=seed)
     vote, swapped = (control.get(f"accuracy, {key}").estimate for key in ("majority_vote", "swapped"))
     text = f"majority vote {vote:.4f}; latents of another episode {swapped:.4f}"

@@ -79,8 +79,7 @@ def _posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode ro
 
 def _multiplicative_weights(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
     """The weights of multiplicative weights with eta = 1, losses ``-log p_i(Y)`` and the prior as start."""
-    weights = np.broadcast_to(episodes.prior, (len(episodes.outcomes), len(episodes.prior)))
-    path = [weights]
+    path = [np.broadcast_to(episodes.prior, (len(episodes.outcomes), len(episodes.prior)))]
     for likelihoods in np.moveaxis(episodes.likelihoods, 1, 0):
         losses = -np.log(likelihoods)
         grown = path[-1] * np.exp(-losses)

@@ -165,8 +165,7 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
         "share_disputed": (disputed, every),
     }
     if probabilities is not None:
-        logs = np.log(np.maximum(probabilities, _MINIMUM_PROBABILITY))
-        paid = -(target * logs).sum(-1)
+        paid = -(target * np.log(np.maximum(probabilities, _MINIMUM_PROBABILITY))).sum(-1)
         counts["cross_entropy"] = (paid, every)
         counts["cross_entropy_excess"] = (paid - np.log(n_greedy), every)
     return {key: (hits * batch.counted, steps * batch.counted) for key, (hits, steps) in counts.items()}

@@ -140,8 +140,7 @@ _SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Scores of a regime, read or played, or a table."""
     if part.startswith(_PLAYED):
-        regimes = [part.removeprefix(_PLAYED)]
-        return returns.evaluate(model, regimes, n_episodes=n_episodes // 2, seed=seed + 2)
+        return returns.evaluate(model, [part.removeprefix(_PLAYED)], n_episodes=n_episodes // 2, seed=seed + 2)
     if part == _DISCOUNT:
         return _followed(model, n_episodes, seed).to_frame().assign(commit="own")
     if part == _RATES:

@@ -140,8 +140,7 @@ def decode(
         # Nothing says which part of what it carries holds which column.
         return cross_fitted(latents, episodes.q_tables, seed=seed).numpy(force=True)
     columns = model.layout.per_latent(torch.from_numpy(episodes.q_tables))
-    decoded = cross_fitted(latents, columns, per_latent=True, seed=seed)
-    return model.layout.state(decoded).numpy(force=True)
+    return model.layout.state(cross_fitted(latents, columns, per_latent=True, seed=seed)).numpy(force=True)
 
 
 @checked

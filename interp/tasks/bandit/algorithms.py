@@ -206,8 +206,7 @@ def fixed_bias(first: float = 0.5) -> Algorithm:
 
     def logits(v: Values) -> _Array:
         n = v["pulled"].shape[-1]
-        fixed = np.log([first, *[(1 - first) / (n - 1)] * (n - 1)])
-        return np.broadcast_to(fixed, v["pulled"].shape)
+        return np.broadcast_to(np.log([first, *[(1 - first) / (n - 1)] * (n - 1)]), v["pulled"].shape)
 
     return _of_equations("fixed_bias", "a fixed bias", {"first": first}, "", {"logits": logits})
 

@@ -75,7 +75,7 @@ class BanditEpisodes(BaseEpisodes):
         freeze(self, choices=choices, rewards=rewards, n_arms=n_arms)
         super().__post_init__()
 
-    n_rounds = length_of("choices", 1)
+    n_rounds = length_of("choices", 1, "Rounds of the longest episode.")
 
 
 @checked

@@ -132,8 +132,7 @@ def follow_previous_winners() -> Algorithm:
     def prediction(v: Values) -> NDArray[Any]:
         everyone = share(np.ones(v["votes"].shape), v["votes"])
         recent = share(v["won"], v["votes"])
-        undecided = (v["won"].sum(-1) == 0) | (recent == 0.5)
-        return np.where(undecided, everyone, recent)
+        return np.where((v["won"].sum(-1) == 0) | (recent == 0.5), everyone, recent)
 
     equations: Mapping[str, Equation | None] = {
         "won": None,

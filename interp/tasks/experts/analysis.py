@@ -29,8 +29,7 @@ _Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
 def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tensor:
     """The probability of a mistake, ``|P(y = 1) - y|``, ``[*batch, episode, round]``."""
-    labels = torch.from_numpy(episodes.labels[:, rounds])
-    return (predictions - labels.to(predictions)).abs()
+    return (predictions - torch.from_numpy(episodes.labels[:, rounds]).to(predictions)).abs()
 
 
 def hypothesis(model: Machine) -> Algorithm:

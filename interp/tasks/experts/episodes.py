@@ -72,8 +72,8 @@ class ExpertEpisodes(BaseEpisodes):
         freeze(self, advice=advice, labels=labels, accuracies=accuracies)
         super().__post_init__()
 
-    n_rounds = length_of("advice", 1)
-    n_experts = length_of("advice", 2)
+    n_rounds = length_of("advice", 1, "Rounds of the longest episode.")
+    n_experts = length_of("advice", 2, "How many experts give advice.")
 
     @property
     def correct(self) -> NDArray[np.bool_]:

@@ -45,8 +45,7 @@ def _first_leader() -> Algorithm:
     """Follow the leader; of several leaders the first."""
 
     def prediction(v: Values) -> _Array:
-        first = v["leads"].argmax(-1)
-        return np.take_along_axis(v["votes"], first[..., None], -1)[..., 0].astype(np.float64)
+        return np.take_along_axis(v["votes"], v["leads"].argmax(-1)[..., None], -1)[..., 0].astype(np.float64)
 
     changes = {"prediction": (("leads", "votes"), prediction)}
     return algorithms.follow_the_leader().varied("first_leader", "follow the first leader", {}, changes)

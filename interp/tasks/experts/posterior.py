@@ -230,8 +230,7 @@ def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: 
     def filtered(block: slice) -> _Predictions:
         correct, advice = episodes.correct[block], episodes.advice[block, :, None]
         posterior = _beliefs(correct, hit, miss, rotate, every)
-        vote = [np.where(advice == y, hit, miss).sum(axis=-1) for y in (0, 1)]
-        return _predict(posterior, vote)
+        return _predict(posterior, [np.where(advice == y, hit, miss).sum(axis=-1) for y in (0, 1)])
 
     return _in_blocks(filtered, episodes, len(orders))
 

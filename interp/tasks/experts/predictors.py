@@ -79,8 +79,7 @@ def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertR
 
     ``eta`` is the learning rate log gamma, one number or one per episode.
     """
-    weights = special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1)
-    return ExpertRun(share(weights, episodes.advice))
+    return ExpertRun(share(special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1), episodes.advice))
 
 
 def horizon_eta(n_experts: int, n_rounds: int) -> float:

@@ -189,9 +189,9 @@ class MDPEpisodes(BaseEpisodes):
         given["alpha"], given["gamma"] = self.alpha if alpha is None else alpha, self.gamma if gamma is None else gamma
         return MDPEpisodes.from_transitions(self.mdps, **given, initial=self.q_tables[:, 0])
 
-    n_rounds = length_of("states", 1)
-    n_states = length_of("q_tables", 2)
-    n_actions = length_of("q_tables", 3)
+    n_rounds = length_of("states", 1, "Rounds of the longest episode.")
+    n_states = length_of("q_tables", 2, "States of every MDP.")
+    n_actions = length_of("q_tables", 3, "Actions of every MDP.")
 
     @property
     def known_mdps(self) -> MDPs:

@@ -45,13 +45,12 @@ class QLearningRound(SizedRound):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         actions = range(1, self.n_actions + 1)
-        candidates = [label for i in actions for label in (f"s'_{i}", f"a_{i}")]
         return (
             "<BOS>",
             *(f"c_{i}" for i in actions),
             *(["n"] * self.noise),
             *("Qcurr", "s", "a", "r", "Qnext", "s'"),
-            *candidates,
+            *[label for i in actions for label in (f"s'_{i}", f"a_{i}")],
             *("Select", "a*", "Update"),
         )
 
@@ -68,8 +67,7 @@ class QLearningRound(SizedRound):
     @property
     def draws(self) -> tuple[str, ...]:
         """In the order of the episodes' ``noise``."""
-        explore = (f"explore_{i}" for i in range(1, self.served[1][1] + 1))
-        return ("greedy", *explore) if self.noise else ()
+        return ("greedy", *(f"explore_{i}" for i in range(1, self.served[1][1] + 1))) if self.noise else ()
 
     def to_dict(self) -> dict[str, Any]:
         # A layout without the position is written as it was before there was one.
@@ -131,8 +129,7 @@ class QLearningRound(SizedRound):
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
         """The column of the action taken."""
         try:
-            chosen = slots[..., None, None].expand(*state.shape[:-1], 1)
-            return state.gather(-1, chosen).squeeze(-1)
+            return state.gather(-1, slots[..., None, None].expand(*state.shape[:-1], 1)).squeeze(-1)
         except RuntimeError as error:
             raise InputError(
                 f"slots of shape {tuple(slots.shape)} name no column of states of shape {tuple(state.shape)}"

@@ -95,8 +95,8 @@ class MDPs:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    n_states = length_of("rewards", 1)
-    n_actions = length_of("rewards", 2)
+    n_states = length_of("rewards", 1, "States of every MDP.")
+    n_actions = length_of("rewards", 2, "Actions of every MDP.")
 
     @checked
     def select(self, index: slice | ArrayLike) -> MDPs:

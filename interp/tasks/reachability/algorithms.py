@@ -183,8 +183,7 @@ def undirected(spread: float = 0.0) -> Algorithm:
     """Breadth-first search that follows every edge both ways."""
 
     def active(v: Values) -> _Array:
-        ends = np.concatenate([v["source"], v["target"]], -1)
-        return (_take(v["frontier"], ends) > 0.5).astype(np.float64)
+        return (_take(v["frontier"], np.concatenate([v["source"], v["target"]], -1)) > 0.5).astype(np.float64)
 
     return _search(
         "undirected",
@@ -217,11 +216,9 @@ def _deeper(v: Values) -> _Array:
 def _anywhere(v: Values) -> _Array:
     """A step to a random child of the last node; back to the root's children at a sink."""
     at = _take(v["started"], v["source"]) == v["started"].max(-1, keepdims=True)
-    home = v["source"] == v["root"][..., None]
-    open_ = np.where(at.any(-1, keepdims=True), at, home)
+    open_ = np.where(at.any(-1, keepdims=True), at, v["source"] == v["root"][..., None])
     rank = np.floor(v["luck"] * open_.sum(-1)) + 1
-    edge = (open_.cumsum(-1) >= rank[..., None]).argmax(-1)
-    return _stepped(v, edge, open_.any(-1))
+    return _stepped(v, (open_.cumsum(-1) >= rank[..., None]).argmax(-1), open_.any(-1))
 
 
 def _path(
@@ -253,8 +250,7 @@ def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
     """A random walk, a node a round; ``seed`` draws its luck."""
 
     def read(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
-        draws = np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))
-        return {**_inputs(episodes), "luck": draws}
+        return {**_inputs(episodes), "luck": np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))}
 
     return _path("random_walk", "a random walk, a node a round", _anywhere, spread, {"luck": None}, read)
 
@@ -290,14 +286,13 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
 def records() -> tuple[AlgorithmRecord, ...]:
     """The algorithms of this task, the ground truth first."""
-    limited = {n: f"{n} hop{'s' * (n > 1)}" for n in (1, 2, 3)}
     return (
         AlgorithmRecord("breadth_first", "parallel breadth-first search", "BFS", breadth_first),
         *(
             AlgorithmRecord(
                 f"depth_limited_{n}", f"breadth-first search of {hops}", f"BFS, {hops}", partial(depth_limited, n)
             )
-            for n, hops in limited.items()
+            for n, hops in ((1, "1 hop"), (2, "2 hops"), (3, "3 hops"))
         ),
         AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", depth_first),
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),

@@ -71,7 +71,6 @@ def claims(model: Machine) -> tuple[tuple[Any, ...], ...]:
     last = model.points["resid_post"].n_layers - 1
     # An update that is added to its slot holds what changes, and not the whole set.
     added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
-    written = () if added else ("next_reached",)
     return (
         ("reached", ["latent@<z>"]),
         ("member", [f"resid_post[0]@{label}" for label in ("c_1", "c_2")]),
@@ -81,7 +80,7 @@ def claims(model: Machine) -> tuple[tuple[Any, ...], ...]:
         ("root", ["embed@r"], "state"),
         *(("frontier", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
         ("root", ["embed@p?"], "state", True),
-        *((key, [f"resid_post[{last}]@w?"], "state") for key in written),
+        *((key, [f"resid_post[{last}]@w?"], "state") for key in (() if added else ("next_reached",))),
     )
 
 

@@ -90,7 +90,7 @@ class ReachabilityEpisodes(BaseEpisodes):
         most = int(lengths.max(initial=1))
         return cls._made(**{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]})
 
-    n_edges = length_of("edges", -2)
+    n_edges = length_of("edges", -2, "Number of edges, repeated ones included.")
 
     @checked
     def by_round(self, name: str) -> NDArray[np.int64]:

@@ -123,16 +123,14 @@ def _grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray
     slot = np.arange(n_edges)
     spare = (rng.random((n_graphs, n_edges)) * count[:, None]).astype(np.int64)
     chosen = np.take_along_axis(order, np.where(slot < count[:, None], slot, spare), -1)
-    sources = np.take_along_axis(parents.reshape(n_graphs, -1), chosen, -1)
-    return np.stack([sources, chosen // 3], -1)
+    return np.stack([np.take_along_axis(parents.reshape(n_graphs, -1), chosen, -1), chosen // 3], -1)
 
 
 def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Bool[graph, target, negative]: the target is reached, the negative is not; neither is a root."""
     n_nodes = matrix.shape[-1]
     reached = (steps > 0) & (steps < n_nodes)
-    child = matrix.any(-2)
-    return reached[:, :, None] & (child & (steps == n_nodes))[:, None, :]
+    return reached[:, :, None] & (matrix.any(-2) & (steps == n_nodes))[:, None, :]
 
 
 def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
