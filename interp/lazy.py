@@ -67,6 +67,7 @@ def facade(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
     }
 
     rooms = [module.name for module in iter_modules(path) if module.ispkg]
+    rooms += [name for home, line in homes if home == package for name in re.findall(r"(\w+) as", line)]
 
     def get(name: str) -> Any:
         if name in known:

@@ -36,7 +36,7 @@ from interp.session import Finished
 from interp.statistics import exact_share
 from interp.workers import bar, each, share
 from lab import designs
-from probes.fit import fit_targets
+from probes.fitting import fit_targets
 from probes.linear import cross_validate
 from probes.result import ProbeResult
 from probes.targets import compute, round_inputs

@@ -12,29 +12,6 @@
 Interventions are in ``interp.interventions``, and what the algorithms compute in ``interp.tasks``.
 """
 
-from interp.model.transformer import untrained
-from probes import targets
-from probes.activations import read
-from probes.controls import ControlScore, ProbeScore
-from probes.estimators import to_sklearn
-from probes.fit import fit, probe
-from probes.result import Decoded, ProbeResult
-from probes.sweep import SweepResult, sweep
-from probes.targets import Target, TargetValues
+from interp.lazy import facade
 
-__all__ = [
-    "ControlScore",
-    "Decoded",
-    "ProbeResult",
-    "ProbeScore",
-    "SweepResult",
-    "Target",
-    "TargetValues",
-    "fit",
-    "probe",
-    "read",
-    "sweep",
-    "targets",
-    "to_sklearn",
-    "untrained",
-]
+__getattr__, __dir__, __all__ = facade(__name__)

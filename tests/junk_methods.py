@@ -115,7 +115,7 @@ def _results(model: Any, circuit: Any, pair: Any) -> Iterator[Any]:
     from interp.interventions.interchange import Claim
     from interp.machine import Channel
     from interp.machines.learners import learner
-    from probes.sweep import SweepResult
+    from probes.sweeping import SweepResult
     from tests import junk_records
 
     small = Scope(episodes=16, rounds=4, writes=2, away=0, held=12, jacobians=1, along=1, copies=1)

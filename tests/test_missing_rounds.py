@@ -23,7 +23,7 @@ from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.predictors import bayes, log_weights
 from interp.tasks.qlearning import MDPEpisodes
 from interp.training.batches import encode
-from probes.sweep import sweep
+from probes.sweeping import sweep
 from tests.refusals import refused
 
 N, T = 20, 6

@@ -25,7 +25,7 @@ from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import estimators
 from probes.controls import _assign_folds, _shuffled
-from probes.fit import _KINDS, PLATEAU
+from probes.fitting import _KINDS, PLATEAU
 from probes.linear import RIDGE
 from probes.targets import TargetValues
 
@@ -91,7 +91,7 @@ def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     few = experts.sample(n_episodes=18, n_rounds=4, n_experts=3, seed=6)
     run, ran = interp.rollout(learned, few), []
     counting = lambda *given, **how: ran.append(1) or interp.rollout(*given, **how)  # noqa: E731
-    monkeypatch.setattr(sys.modules["probes.fit"], "rollout", counting)
+    monkeypatch.setattr(sys.modules["probes.fitting"], "rollout", counting)
     first = probes.fit(run, probes.targets.votes(few), n_untrained=2, seed=11)
     assert len(ran) == 4, "two copies, over these episodes and over more"
     twin = replace(run, model=copy.deepcopy(learned))

@@ -10,7 +10,7 @@ import pytest
 import interp
 import probes
 from interp.tasks import experts, mdp
-from probes.fit import fit_targets
+from probes.fitting import fit_targets
 
 pytestmark = pytest.mark.slow  # 256 episodes of 100 rounds of the learned models: minutes on a laptop.
 

@@ -12,7 +12,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
-from probes.fit import fit_targets
+from probes.fitting import fit_targets
 from probes.targets import compute
 
 SITES = {"components": ["resid_post", "attn_out"], "layers": [1, 2], "positions": ["<z>", "w?"]}
@@ -99,7 +99,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     """Finished cells are read back, only missing ones are run, and another model or window shares nothing."""
     import sys
 
-    module = sys.modules["probes.sweep"]
+    module = sys.modules["probes.sweeping"]
     cells = []
     real = module._of_cell
     monkeypatch.setattr(module, "_of_cell", lambda shared, one: cells.append(str(one[1])) or real(shared, one))
@@ -131,7 +131,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 
 def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     """Each is kept under a digest of everything that it depends on."""
-    from probes.sweep import _of_windows
+    from probes.sweeping import _of_windows
     from probes.targets import compute
 
     other, whole = interp.load("wma-handwired", n_experts=2, log_gamma=0.7), [(0, episodes.n_rounds)]

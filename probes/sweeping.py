@@ -1,6 +1,6 @@
 """Where is it held? Every target, with its controls, at every component, layer, position and round window.
 
-A *cell* is one site in one window of rounds. Its probe is the one of :func:`probes.fit.fit`
+A *cell* is one site in one window of rounds. Its probe is the one of :func:`probes.fit`
 (ridge; classes as indicators), its controls are the same, and all targets share its factorisations. Cells run in
 parallel (joblib), and finished ones are kept: an interrupted sweep goes on where it stopped.
 
@@ -36,7 +36,7 @@ from interp.session import Finished, session
 from interp.workers import bar, each, one_thread, share
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, GroupedTargets, Problem
-from probes.fit import untrained_runs
+from probes.fitting import untrained_runs
 from probes.linear import ALPHAS, RIDGE
 from probes.result import measure_of
 from probes.targets import compute
@@ -150,7 +150,7 @@ def sweep(
         layers: of a loop within the round, its cycles.
         positions: labels of the layout, or "all"; a point that has none is one site.
         windows: (first round, round after the last); all rounds when None.
-        n_untrained: untrained copies, of which the best counts in each cell; :func:`probes.fit.fit` draws more.
+        n_untrained: untrained copies, of which the best counts in each cell; :func:`probes.fit` draws more.
         seed: of the folds, shuffles and the untrained copies.
         cache: folder for finished cells; nothing is kept when None.
         n_jobs: workers, -1 for one per core.
