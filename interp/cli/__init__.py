@@ -5,19 +5,14 @@ Every other file holds commands, thin ones: what they do is in the rooms. Bad in
 error and exits with 2; a check that fails exits with 1. A command is imported without torch.
 """
 
-from interp.cli import (  # noqa: F401
-    benchmark,
-    compare,
-    evaluate,
-    llm,
-    patch,
-    probe,
-    report,
-    train,
-    verify,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from interp.cli.command import app, llm_app
 
 __all__ = ["app"]
 
+for _module in iter_modules(__path__):
+    if not _module.name.startswith("_"):
+        import_module(f"{__name__}.{_module.name}")
 app.add_typer(llm_app, name="llm")

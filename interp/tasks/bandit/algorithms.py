@@ -90,14 +90,12 @@ def rescorla_wagner(rate: float = 0.3, inverse_temperature: float = 5.0) -> Algo
     return _learner("rescorla_wagner", "Rescorla-Wagner", known, rate, rate)
 
 
-@checked
 def _two_rates(gain: float = 0.4, loss: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
     """Rescorla-Wagner with a rate for errors above 0, ``gain``, and one for those below, ``loss``."""
     known = {"gain": gain, "loss": loss, "inverse_temperature": inverse_temperature}
     return _learner("two_rates", "Rescorla-Wagner with two rates", known, gain, loss)
 
 
-@checked
 def _forgetting(rate: float = 0.3, forgets: float = 0.2, inverse_temperature: float = 5.0) -> Algorithm:
     """Rescorla-Wagner whose values of the arms that were not chosen fall to 0 by a share ``forgets`` a round."""
     known = {"rate": rate, "forgets": forgets, "inverse_temperature": inverse_temperature}
@@ -168,7 +166,6 @@ def _posterior(v: Values) -> tuple[_Array, _Array]:
     return mean, np.sqrt(mean * (1 - mean) / (wins + losses + 1))
 
 
-@checked
 def _bayes_ucb(bonus: float = 1.0, inverse_temperature: float = 5.0) -> Algorithm:
     """A Bayesian who adds ``bonus`` standard deviations to the mean of each arm: the upper confidence bound."""
 

@@ -232,7 +232,6 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), np.stack([episodes.choices, kinds], -1))
 
 
-@checked
 def _flip_reward(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
     """The least reward of these episodes in place of the largest in one round, and the other way round."""
     t, rewards = corrupted_round(episodes, round), episodes.rewards.copy()

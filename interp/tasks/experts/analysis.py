@@ -117,7 +117,6 @@ def flip_label(episodes: ExpertEpisodes, round: int) -> _Pair:
     return episodes, replace(episodes, labels=labels)
 
 
-@checked
 def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:
     """The first two experts trade votes before ``round``."""
     t, second = corrupted_round(episodes, round, history=True), _expert(episodes, "p_2")

@@ -153,7 +153,6 @@ def _accuracies(record: ExpertRegime, shape: tuple[int, int, int], seed: int) ->
     return np.take_along_axis(np.broadcast_to(start[:, None], source.shape), source, axis=-1)
 
 
-@checked
 def battery(n_episodes: int, n_rounds: int, *, n_experts: int, seed: int) -> dict[str, ExpertEpisodes]:
     """Episodes on which algorithms predict differently, by the name of each set: what tells them apart.
 

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from interp.algorithm import Algorithm, refuse_missing
-from interp.checks import array_of, checked, unique
+from interp.checks import array_of, checked
 from interp.errors import InputError, require
 from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, get_regime, posterior
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
@@ -169,36 +169,25 @@ def _prior(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) 
 class _Baseline:
     """A predictor that models are compared with, named once for tables, legends and the command line."""
 
-    key: str
     name: str
     run: Callable[[ExpertEpisodes], ExpertRun]
 
 
-PREDICTORS: Mapping[str, _Baseline] = unique(
-    (
-        _Baseline("weighted_majority", "weighted majority, eta 1", weighted_majority),
-        _Baseline(
-            "weighted_majority_horizon",
-            "weighted majority, eta sqrt(ln n / T)",
-            lambda episodes: weighted_majority(episodes, horizon_eta(episodes.n_experts, episodes.n_rounds)),
-        ),
-        _Baseline(
-            "weighted_majority_paper",
-            "weighted majority, eta U[.05, .5] per episode",
-            lambda episodes: weighted_majority(
-                episodes, np.random.default_rng([episodes.seed or 0, _ETA]).uniform(0.05, 0.5, len(episodes))
-            ),
-        ),
-        _Baseline("follow_the_leader", "follow the leader", _of(algorithms.follow_the_leader(), "sample")),
-        _Baseline("follow_previous_winners", "follow previous winners", _of(algorithms.follow_previous_winners())),
-        _Baseline("majority_vote", "majority vote", _of(algorithms.majority_vote())),
-        _Baseline(
-            "random", "random guessing", lambda episodes: ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")
-        ),
-        _Baseline("bayes", "Bayes predictor, the regime's own prior", bayes),
-        _Baseline("bayes_uniform", "Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))),
-        _Baseline("bayes_wide", "Bayes predictor, prior U[0, 1]", partial(bayes, prior=(0.0, 1.0))),
-        _Baseline("oracle", "oracle that knows the accuracies", oracle),
+PREDICTORS: Mapping[str, _Baseline] = {
+    "weighted_majority": _Baseline("weighted majority, eta 1", weighted_majority),
+    "weighted_majority_horizon": _Baseline(
+        "weighted majority, eta sqrt(ln n / T)", lambda e: weighted_majority(e, horizon_eta(e.n_experts, e.n_rounds))
     ),
-    "predictor",
-)
+    "weighted_majority_paper": _Baseline(
+        "weighted majority, eta U[.05, .5] per episode",
+        lambda e: weighted_majority(e, np.random.default_rng([e.seed or 0, _ETA]).uniform(0.05, 0.5, len(e))),
+    ),
+    "follow_the_leader": _Baseline("follow the leader", _of(algorithms.follow_the_leader(), "sample")),
+    "follow_previous_winners": _Baseline("follow previous winners", _of(algorithms.follow_previous_winners())),
+    "majority_vote": _Baseline("majority vote", _of(algorithms.majority_vote())),
+    "random": _Baseline("random guessing", lambda e: ExpertRun(np.full(e.labels.shape, 0.5), "sample")),
+    "bayes": _Baseline("Bayes predictor, the regime's own prior", bayes),
+    "bayes_uniform": _Baseline("Bayes predictor, prior U[.3, .9]", partial(bayes, prior=(0.3, 0.9))),
+    "bayes_wide": _Baseline("Bayes predictor, prior U[0, 1]", partial(bayes, prior=(0.0, 1.0))),
+    "oracle": _Baseline("oracle that knows the accuracies", oracle),
+}

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from interp import task
 from interp.algorithm import Algorithm
-from interp.checks import checked
 from interp.display import lacks
 from interp.machine import Machine
 from interp.task import Corruption, RoundInputs, Steering, corrupted_round
@@ -111,7 +110,6 @@ def steering() -> Steering:
 # Corruptions.
 
 
-@checked
 def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     return task.exchange_history(episodes, round, lambda of, **transitions: of.relearned(transitions=transitions))

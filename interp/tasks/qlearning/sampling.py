@@ -212,7 +212,6 @@ def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regim
     return _relabelled(_drawn(n_mdps, n_states, n_actions, seed, regime), seed)
 
 
-@checked
 def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int) -> dict[str, MDPEpisodes]:
     """A batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
 

@@ -238,7 +238,6 @@ def sample(
     return episodes.shuffled(np.random.default_rng([seed, _ORDER])).renamed(names)
 
 
-@checked
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
