@@ -84,7 +84,7 @@ class SweepResult(Tabled):
         return self.frame.copy()
 
     @checked
-    def heatmap(self, target: str, value: str = "number", window: _Window | None = None) -> Any:
+    def heatmap(self, target: str, window: _Window | None = None) -> Any:
         """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "yes".
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
@@ -95,9 +95,6 @@ class SweepResult(Tabled):
         require_columns("a sweep", frame, "target", "start", "stop", "position", "layer", "component", "word")
         if target not in set(frame["target"]):
             raise unknown_name("swept target", target, frame["target"].unique(), limit=40)
-        numbers = [name for name in frame.columns if pd.api.types.is_float_dtype(frame[name])]
-        if value not in numbers:
-            raise unknown_name("column", value, numbers, limit=20)
         windows = list(dict.fromkeys(zip(frame["start"], frame["stop"], strict=True)))
         window = windows[0] if window is None else window
         require(window in windows, f"window {window} was not swept; these were: {', '.join(map(str, windows))}")
@@ -109,12 +106,12 @@ class SweepResult(Tabled):
         panels = dict(list(rows.groupby("component", sort=False)))
         positions = list(dict.fromkeys(rows["position"]))
         grids = {
-            str(name): part.pivot_table(index="layer", columns="position", values=value, sort=False).reindex(
+            str(name): part.pivot_table(index="layer", columns="position", values="number", sort=False).reindex(
                 columns=positions
             )
             for name, part in panels.items()
         }
-        figure = heatmaps(grids, label="R2" if value == "number" else value.replace("_", " "), limit=1.0, lowest=0.0)
+        figure = heatmaps(grids, label="R2", limit=1.0, lowest=0.0)
         for axes, (name, part) in zip(figure.axes, panels.items(), strict=False):
             for _, row in part[part["word"] == "yes"].iterrows():
                 at = positions.index(row["position"]) - 0.4, list(grids[str(name)].index).index(row["layer"]) - 0.3

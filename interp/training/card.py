@@ -35,24 +35,13 @@ _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 
 @checked
 def ship(
-    run_folder: str | Path,
-    name: str,
-    *,
-    description: str = "",
-    machine: str = "",
-    notes: str = "",
-    n_episodes: int = 1000,
-    seed: int = 11,
-    out: str | Path = SHIPPED,
+    run_folder: str | Path, name: str, *, n_episodes: int = 1000, seed: int = 11, out: str | Path = SHIPPED
 ) -> Path:
     """Write ``out/name`` (model.safetensors, config.json, README.md) from the newest state of a run.
 
     Args:
         run_folder: a run, finished or not.
         name: what :func:`interp.load` will call it.
-        description: one line for `interp models`; made from the run when empty.
-        machine: what it was trained on; the machine that the run began on when empty.
-        notes: a paragraph for the card, such as what else the machine was doing.
         n_episodes, seed: of the card's metrics.
 
     Example: ``ship("output/training/experts-laptop", "wma-learned")``.
@@ -61,7 +50,7 @@ def ship(
     if folder.exists():
         raise InputError(f"{str(folder)!r} exists already; remove it to ship again")
     run = load_run(run_folder, name)
-    origin = {**run.model.origin, "description": description or _describe(run)}
+    origin = {**run.model.origin, "description": _describe(run)}
     model, trained = run.model, run.model
     if isinstance(trained, HookedLatentTransformer):
         model = HookedLatentTransformer(replace(trained.config, name=name, origin=origin))
@@ -70,8 +59,7 @@ def ship(
     else:
         model.origin = origin
     metrics = headline(model, n_episodes=n_episodes, seed=seed)
-    text = card(run, name, metrics, machine=machine, notes=notes, n_episodes=n_episodes, seed=seed)
-    return save_checkpoint(model, folder, card=text)
+    return save_checkpoint(model, folder, card=card(run, name, metrics, n_episodes=n_episodes, seed=seed))
 
 
 def _describe(run: TrainedRun) -> str:
@@ -89,9 +77,7 @@ def _describe(run: TrainedRun) -> str:
     return f"trained on {learned}; {n_parameters:,} parameters, {kind}{unfinished}"
 
 
-def card(
-    run: TrainedRun, name: str, metrics: pd.DataFrame, *, machine: str, notes: str, n_episodes: int, seed: int
-) -> str:
+def card(run: TrainedRun, name: str, metrics: pd.DataFrame, *, n_episodes: int, seed: int) -> str:
     """The model card, in Markdown."""
     config, task, choice = run.config, catalog.get(run.config.task), run.model.layout.choice_label
     limits, about = goal_of(task).limits, {"versions": versions(), "git": git_revision(), **run.about}
@@ -124,11 +110,10 @@ def card(
         run=run,
         most="at most " * early,
         minutes=run.seconds / 60,
-        machine=machine or about.get("machine") or this_machine(),
+        machine=about.get("machine") or this_machine(),
         software=", ".join(f"{package} {version}" for package, version in about["versions"].items()),
         git=about["git"],
         command=command(config, name),
-        notes=f"{notes}\n\n" if notes else "",
         seed=seed,
         n_episodes=n_episodes,
         metrics=_table(metrics.assign(**{"95 %": spans})[["what", "estimate", "95 %", "beside"]]),

@@ -191,7 +191,5 @@ def test_bad_input_is_told(model, episodes, swept):
         probes.sweep(model, experts.sample(n_episodes=25, n_rounds=5, n_experts=4), TARGETS)
     with pytest.raises(InputError, match="unknown swept target 'votes'"):
         swept.heatmap("votes")
-    with pytest.raises(InputError, match="unknown column 'r'"):
-        swept.heatmap("label", value="r")
     with pytest.raises(InputError, match=r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)"):
         swept.heatmap("label", window=(0, 12))

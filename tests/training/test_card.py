@@ -37,7 +37,7 @@ def shipped(run_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("checkpoints")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evaluation, "_WINDOWS", ((5, 10), (20, 30)))
-        return card.ship(run_folder, "tiny", n_episodes=8, machine="a test", notes="Shared.", out=out)
+        return card.ship(run_folder, "tiny", n_episodes=8, out=out)
 
 
 def test_the_shipped_weights_are_the_newest_state_of_the_run(run_folder, shipped):
@@ -57,14 +57,14 @@ def test_a_run_can_be_shipped_while_it_goes_on(run_folder, shipped):
 
 def test_the_card_says_what_made_it_and_what_it_is_worth(shipped):
     text = (shipped / "README.md").read_text()
-    for expected in ("6 of 10 batches", "a test", "Shared.", "interp train experts --", "Loss against wall time",
+    for expected in ("6 of 10 batches", "CPU cores", "interp train experts --", "Loss against wall time",
                      "Limits", "| uniform: accuracy |", "latent cut", "seed 11"):  # fmt: skip
         assert expected in text, expected
 
 
 def test_the_card_says_what_weights_the_run_went_on_from(run_folder):
     run = card.load_run(run_folder, "tiny")
-    given = {"machine": "", "notes": "", "n_episodes": 1, "seed": 0}
+    given = {"n_episodes": 1, "seed": 0}
     metrics = pd.DataFrame(columns=["what", "estimate", "low", "high", "beside"])
     assert "**Start**" not in card.card(run, "tiny", metrics, **given)
     further = replace(run, config=replace(run.config, start="wma-learned"))

@@ -220,18 +220,18 @@ def test_a_run_is_read_drawn_and_told(tmp_path):
     assert run.finished and run.model.name == "again"
     assert list(learning_curves(folders)["setting"].unique()) == ["machine=gru()", "machine=transformer"]
     rows = pd.DataFrame({"what": ["log loss"], "estimate": [0.5], "low": [0.4], "high": [0.6], "beside": ["ln 2"]})
-    text = card(run, "mine", rows, machine="", notes="", n_episodes=10, seed=0)
+    text = card(run, "mine", rows, n_episodes=10, seed=0)
     assert "A machine trained on expert advice" in text and "**Model**: gru(), which carries h [16]" in text
     assert "interp --import tests.machines train experts --preset laptop --name mine --machine gru" in text
 
 
 def test_a_trained_machine_ships_with_a_card(tmp_path):
     train(small(), tmp_path / "run", name="m", machine="gru", stop_at=3)
-    folder = ship(tmp_path / "run", "mine", out=tmp_path / "out", n_episodes=100, description="a small GRU")
+    folder = ship(tmp_path / "run", "mine", out=tmp_path / "out", n_episodes=100)
     text = (folder / "README.md").read_text()
     assert "3 of 10 batches, 0 minutes" in text and "| uniform: accuracy |" in text
     shipped = interp.load(folder)
-    assert shipped.name == "mine" and shipped.origin["description"] == "a small GRU"
+    assert shipped.name == "mine" and shipped.origin["description"].startswith("trained on expert advice")
     with pytest.raises(InputError, match=r"is a learned model: its checkpoint fixes everything, so it takes no d=3"):
         interp.load(folder, d=3)
 

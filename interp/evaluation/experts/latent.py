@@ -64,19 +64,22 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
     return Scores(("quantity",), {(k,): mean_interval(values, seed=seed) for k, values in measured.items()}, settings)
 
 
+_READERS = ("p?", "w?")
+"""The positions that attend, by label."""
+
+
 @checked
 def attention_to_experts(
     model: Machine,
     episodes: ExpertEpisodes,
     *,
     rounds: Rounds = slice(20, None, 10),
-    readers: Sequence[str] = ("p?", "w?"),
     seed: int = 0,
     run: Rollout | None = None,
 ) -> Scores:
     """Attention paid to each expert and to the latent, by every head and on average, at the reading positions.
 
-    ``readers`` are the labels of the positions that attend. Patterns are averaged over ``rounds`` of ``run``, the
+    Patterns are averaged over ``rounds`` of ``run``, the
     rollout of ``episodes``. Targets are the "latent", "expert 1" (the most accurate) and so on, and "other"; the share
     ``without_history`` is that with the latent cut.
     """
@@ -84,7 +87,7 @@ def attention_to_experts(
     names = patterns(model)
     run = rollout(model, episodes) if run is None else run
     chosen = select_rounds(rounds, run.n_rounds)
-    at = {reader: run.layout.position(reader) for reader in readers}
+    at = {reader: run.layout.position(reader) for reader in _READERS}
     shares: dict[tuple[Any, ...], Interval] = {}
     blank: dict[tuple[Any, ...], dict[str, Any]] = {}
     _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
@@ -97,7 +100,7 @@ def attention_to_experts(
         heads = [*map(str, range(len(mean) - 1)), "mean"]
         for index in np.ndindex(mean.shape):
             head, reader, target = index
-            key = (layer, heads[head], readers[reader], targets[target])
+            key = (layer, heads[head], _READERS[reader], targets[target])
             shares[key] = Interval(float(mean[index]), float(low[index]), float(high[index]))
             blank[key] = {"without_history": float(without[index])}
     drawn = {name: getattr(episodes, name) for name in ("regime", "n_rounds", "seed")}

@@ -127,13 +127,13 @@ def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Inte
 
 @checked
 def decode(
-    model: Machine, episodes: MDPEpisodes, *, commit: str = "own", seed: int = 0, run: Rollout | None = None
+    model: Machine, episodes: MDPEpisodes, *, seed: int = 0, run: Rollout | None = None
 ) -> Float[np.ndarray, "episode steps state action"]:
     """The tables that a model carries before each round and after the last: exact, or decoded on held-out episodes.
 
     Each column is decoded from its slot's latent, or from all that is carried where a machine has no such slots.
     """
-    latents = (rollout(model, episodes, commit=commit) if run is None else run).latents
+    latents = (rollout(model, episodes) if run is None else run).latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
     if len(model.channels) > 1 or latents.shape[-2] != model.layout.fit(episodes).n_latents:
@@ -144,45 +144,34 @@ def decode(
 
 
 @checked
-def evaluate(
-    model: Machine,
-    *,
-    regime: str = "grid",
-    n_episodes: int = 256,
-    n_rounds: int = 50,
-    commit: str = "own",
-    seed: int = 3,
-) -> Scores:
+def evaluate(model: Machine, *, n_episodes: int = 256, n_rounds: int = 50, seed: int = 3) -> Scores:
     """Effective alpha and gamma of what a model's latents hold, with intervals over episodes, and three controls.
 
     By source ("model", "true table", "gamma = 0 table" and, unless it overflows, "untrained model"), rate and method;
     R2 is the share of the table's variance that is decoded on held-out episodes.
 
-    ``n_episodes`` are over the representative sizes; ``commit`` says whose a* is fed, "own" or "target".
+    ``n_episodes`` are over the representative sizes.
     """
     sizes = representative_sizes(model)
     each = -(-n_episodes // len(sizes))
-    batches = [sampling.sample(each, n_rounds, s, a, regime=regime, seed=seed + i) for i, (s, a) in enumerate(sizes)]
-    tables = {"model": [decode(model, batch, commit=commit, seed=seed) for batch in batches]}
+    batches = [sampling.sample(each, n_rounds, s, a, seed=seed + i) for i, (s, a) in enumerate(sizes)]
+    tables = {"model": [decode(model, batch, seed=seed) for batch in batches]}
     if not model.is_handwired:
         blank = untrained(model, seed)
-        runs = [rollout(blank, batch, commit=commit) for batch in batches]
+        runs = [rollout(blank, batch) for batch in batches]
         if all(run.latents.isfinite().all() for run in runs):  # linear heads can overflow, which is no control
-            tables["untrained model"] = [
-                decode(blank, b, seed=seed, run=run) for b, run in zip(batches, runs, strict=True)
-            ]
+            pairs = zip(batches, runs, strict=True)
+            tables["untrained model"] = [decode(blank, b, seed=seed, run=run) for b, run in pairs]
     rates = {source: effective_rates(decoded, batches, seed=seed) for source, decoded in tables.items()}
     rates["true table"] = effective_rates([batch.q_tables for batch in batches], batches, seed=seed)
     short = [batch.relearned(gamma=0.0) for batch in batches]
     rates["gamma = 0 table"] = effective_rates([batch.q_tables for batch in short], short, seed=seed)
-    settings = provenance(
-        model, commit=commit, regime=regime, sizes=sizes, n_episodes=n_episodes, n_rounds=n_rounds, seed=seed
-    )
+    drawn = {"commit": "own", "regime": "grid", "sizes": sizes, "n_episodes": n_episodes, "n_rounds": n_rounds}
     numbers = {(source, *key): value for source, found in rates.items() for key, value in found.numbers.items()}
     beside = {(source, *key): found.beside[key] for source, found in rates.items() for key in found.numbers}
     numbers |= {(source, *R2): _r2(decoded, batches, seed) for source, decoded in tables.items()}
-    beside = {key: {**beside.get(key, {}), "commit": commit} for key in numbers}
-    return Scores(("source", "rate", "method"), numbers, settings, beside)
+    beside = {key: {**beside.get(key, {}), "commit": "own"} for key in numbers}
+    return Scores(("source", "rate", "method"), numbers, provenance(model, **drawn, seed=seed), beside)
 
 
 def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int) -> Interval:
