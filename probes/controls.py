@@ -336,19 +336,15 @@ class Problem:
         scores = {key: one.score for key, one in zip(self.drawn, fitted[n:], strict=True)} | dict(self.baselines)
         for blank, sample in copies:
             _keep_best(scores, "untrained", sample.fit(self.kind, blank))
-        return [
-            (
-                own,
-                {
-                    name: ControlScore(
-                        name, scores[i, name], own.score.minus(scores[i, name]), name not in target.implied_by
-                    )
-                    for name in DESCRIPTIONS
-                    if (i, name) in scores
-                },
-            )
-            for i, (own, target) in enumerate(zip(fitted, self.sample.targets, strict=False))
-        ]
+        results = []
+        for i, (own, target) in enumerate(zip(fitted, self.sample.targets, strict=False)):
+            controls = {}
+            for name in DESCRIPTIONS:
+                if score := scores.get((i, name)):
+                    counts = name not in target.implied_by
+                    controls[name] = ControlScore(name, score, own.score.minus(score), counts)
+            results.append((own, controls))
+        return results
 
 
 def _keep_best(scores: dict[tuple[int, str], ProbeScore], name: str, fitted: Sequence[Fitted]) -> None:

@@ -352,12 +352,8 @@ def fit_targets(
         for i, (probe, controls) in zip(alike, fitted, strict=True):
             details = probe.details()
             options: dict[str, Any] = {"untrained": overflown, "n_features": n_features[i]}
-            notes = (
-                few,
-                only,
-                _LEANS_LOW if n_features[i] else None,
-                overflown and f"{overflown}, so that it is no control",
-            )
+            uncontrolled = overflown and f"{overflown}, so that it is no control"
+            notes = (few, only, _LEANS_LOW if n_features[i] else None, uncontrolled)
             results[i] = ProbeResult(
                 target=targets[i],
                 method=kind.name,

@@ -105,12 +105,10 @@ class SweepResult(Tabled):
         )
         panels = dict(list(rows.groupby("component", sort=False)))
         positions = list(dict.fromkeys(rows["position"]))
-        grids = {
-            str(name): part.pivot_table(index="layer", columns="position", values="number", sort=False).reindex(
-                columns=positions
-            )
-            for name, part in panels.items()
-        }
+        grids = {}
+        for name, part in panels.items():
+            grid = part.pivot_table(index="layer", columns="position", values="number", sort=False)
+            grids[str(name)] = grid.reindex(columns=positions)
         figure = heatmaps(grids, label="R2", limit=1.0, lowest=0.0)
         for axes, (name, part) in zip(figure.axes, panels.items(), strict=False):
             for _, row in part[part["word"] == "yes"].iterrows():

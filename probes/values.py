@@ -96,14 +96,9 @@ class TargetValues:
         mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
         types = None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
         types = types if types is None else filled(types, self.missing)
-        return replace(
-            self,
-            values=values,
-            mask=mask,
-            types=types,
-            inputs=tuple(filled(_as_floats(i, "the round's inputs"), self.missing) for i in self.inputs),
-            is_rare=bool(max(shares, default=0.0) > _COMMON),
-        )
+        inputs = tuple(filled(_as_floats(i, "the round's inputs"), self.missing) for i in self.inputs)
+        is_rare = bool(max(shares, default=0.0) > _COMMON)
+        return replace(self, values=values, mask=mask, types=types, inputs=inputs, is_rare=is_rare)
 
     @property
     def scored(self) -> Bool[Array, "episode round k"] | None:

@@ -76,14 +76,9 @@ def _evaluate(
 
     folder = folder_to_write(out / Path(model).name)
     with bar(f"evaluating {loaded.name}", len(suite.parts_of(loaded))) as done:
+        n_episodes = episodes or (32 if quick else 128)
         result = suite.evaluate(
-            loaded,
-            n_episodes=episodes or (32 if quick else 128),
-            seed=seed,
-            with_theory=theory,
-            done=done,
-            n_jobs=jobs,
-            scheduler=scheduler,
+            loaded, n_episodes=n_episodes, seed=seed, with_theory=theory, done=done, n_jobs=jobs, scheduler=scheduler
         )
     result.write(folder)
     from reports.evaluation import save

@@ -70,17 +70,11 @@ def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
     named = re.compile(
         rf"(?<![A-Za-z])(?:Experts?[ _]?)?{one}(?:\s*(?:,|&|/|and)\s*(?:and\s+)?(?:Expert[ _]?)?{one}(?![ ]*[:=]))*"
     )
-    found = list(named.finditer(note))
-    ends = [match.start() for match in found[1:]] + [len(note)]
-    return [
-        _Mention(
-            tuple(name[0] for name in re.findall(one, match.group(0))),
-            note[match.end() : end],
-            match.end(),
-            match.start(),
-        )
-        for match, end in zip(found, ends, strict=False)
-    ]
+    found, made = list(named.finditer(note)), []
+    for match, end in zip(found, [match.start() for match in found[1:]] + [len(note)], strict=False):
+        letters = tuple(name[0] for name in re.findall(one, match.group(0)))
+        made.append(_Mention(letters, note[match.end() : end], match.end(), match.start()))
+    return made
 
 
 def _tallied(note: str, n_experts: int = 4) -> set[str]:

@@ -46,7 +46,7 @@ from interp.llm.notes import write_counts
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, Message, built_in_prompts, expert_keys, expert_letters, read_message
 from interp.provenance import provenance
-from interp.statistics import bootstrap_mean
+from interp.statistics import mean_interval
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,10 +116,8 @@ class _Patch:
         every = {"restored": self.patched, "control": self.control, "full": self.full[None]}
         moves = {label: ((self.before > 0) != (self.before + of > 0)).mean(-1) for label, of in every.items()}
         for label in ("restored", "control"):
-            shares = [bootstrap_mean(np.sign(self.full) * effect / scale) for effect in every[label]]
-            for column, values in zip((label, f"{label}_low", f"{label}_high"), zip(*shares, strict=True), strict=True):
-                table[column] = np.array(values, dtype=np.float64)
-            table[f"{label}_moves"] = moves[label]
+            shares = [mean_interval(np.sign(self.full) * effect / scale).columns(label) for effect in every[label]]
+            table |= {**pd.DataFrame(shares), f"{label}_moves": moves[label]}
         return pd.DataFrame(table).assign(full=np.abs(self.full).mean(), full_moves=moves["full"].item())
 
 

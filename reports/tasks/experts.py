@@ -111,13 +111,8 @@ def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measu
     blank = scoring.regret(predictions_of(context.blank_run), context.episodes)[:, -1].mean()
     hard = fewer.estimate <= 0 and vote <= bayes
     none = "nobody can do better here: the Bayes predictor makes as many mistakes as a majority vote"
-    learns = claim(
-        "learns",
-        fewer,
-        {"n_rounds": context.n_rounds},
-        controls={UNTRAINED: Control(vote - blank)},
-        unless={"no": none, "undecided": none} if hard else {},
-    )
+    beaten, unless = {UNTRAINED: Control(vote - blank)}, {"no": none, "undecided": none} if hard else {}
+    learns = claim("learns", fewer, {"n_rounds": context.n_rounds}, controls=beaten, unless=unless)
     excess = {key: by_key[key][0].get("excess_log_loss") for key in ("model", *_RIVALS)}
     rival = min(_RIVALS, key=lambda key: excess[key].estimate)
     beside = {predictors.PREDICTORS[rival].name: Control(excess[rival].estimate)}

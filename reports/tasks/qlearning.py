@@ -101,13 +101,9 @@ def _agreement_measures(results: tuple[Scores, Scores], context: Context) -> lis
         return [untied]
     few = f"{FEW}: {n_steps} disputed steps, where {_FEWEST} decide" if n_steps < _FEWEST else ""
     beside = {UNTRAINED: blank.get("disputed", "all"), "the table with γ = 0": result.get("disputed_gamma0", "all")}
-    disputed = claim(
-        "bootstraps",
-        result.get("disputed", "all"),
-        controls={name: Control(share.estimate) for name, share in beside.items()},
-        unless={"yes": few, "no": few} if few else {},
-    )
-    return [untied, disputed]
+    controls = {name: Control(share.estimate) for name, share in beside.items()}
+    unless = {"yes": few, "no": few} if few else {}
+    return [untied, claim("bootstraps", result.get("disputed", "all"), controls=controls, unless=unless)]
 
 
 def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[object]:

@@ -131,27 +131,17 @@ def _moved_measures(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -
     effect, control = (
         measured.interval(at, "model").complement for at in (later[measured.PARENT], later[measured.OTHER])
     )
-    return [
-        claim(
-            "expands",
-            effect,
-            threshold=control.high,
-            controls={"another node written": Control(control.estimate)},
-            note=f"parallel search: {1 - later[measured.PARENT]['search']:.2f}",
-        )
-    ]
+    beside, search = {"another node written": Control(control.estimate)}, 1 - later[measured.PARENT]["search"]
+    note = f"parallel search: {search:.2f}"
+    return [claim("expands", effect, threshold=control.high, controls=beside, note=note)]
 
 
 def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[object]:
     moves, sets = data
-    rows = [
-        plain(
-            f"{row['move']}, {'a round later' if row['later'] else 'at once'}",
-            measured.interval(row, "model"),
-            {"parallel search": row["search"]},
-        )
-        for row in moves.to_dict("records")
-    ]
+    rows = []
+    for row in moves.to_dict("records"):
+        name = f"{row['move']}, {'a round later' if row['later'] else 'at once'}"
+        rows.append(plain(name, measured.interval(row, "model"), {"parallel search": row["search"]}))
     apart = (moves["model"] - moves["search"]).abs()
     said = (
         f"The model is at most {apart.max():.2f} from parallel search. The target's share of the answer after a move."

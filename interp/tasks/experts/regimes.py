@@ -79,14 +79,10 @@ class ExpertRegime:
     @property
     def params(self) -> dict[str, Any]:
         """The parameters that are in use, as JSON values."""
-        values: dict[str, Any] = {"first": [list(b) for b in self.first], "rest": list(self.rest)}
-        if self.switch_every is not None:
-            values["switch_every"] = self.switch_every
-        if self.drift_std is not None:
-            values |= {"drift_std": self.drift_std, "drift_bounds": list(self.drift_bounds)}
-        if self.correlation:
-            values["correlation"] = self.correlation
-        return values
+        values = {"first": [list(b) for b in self.first], "rest": list(self.rest), "switch_every": self.switch_every}
+        values |= {"drift_std": self.drift_std, "drift_bounds": self.drift_std and list(self.drift_bounds)}
+        values["correlation"] = self.correlation
+        return {name: value for name, value in values.items() if value or name == "first"}
 
 
 _KINDS: Mapping[str, Any] = {
