@@ -167,14 +167,11 @@ def _state(part: StatePart, comparison: Comparison, shown: str) -> list[Any]:
 
 def _where(part: WherePart, comparison: Comparison, shown: str) -> list[Any]:
     """What each model holds where, then two maps of each cause, one below the other, on one scale."""
-    rows = [
-        plain(
-            f"{h.variable.replace('_', ' ')}, read in the {h.outcome}: {h.model} at {h.where.replace(' + ', ', ')}",
-            h.score,
-            {"an untrained copy": h.untrained, "its best site, untrained elsewhere": h.untrained_best},
-        )
-        for h in sorted(part.held, key=lambda h: (h.outcome, h.variable))
-    ]
+    rows = []
+    for h in sorted(part.held, key=lambda h: (h.outcome, h.variable)):
+        name = f"{h.variable.replace('_', ' ')}, read in the {h.outcome}: {h.model} at {h.where.replace(' + ', ', ')}"
+        beside = {"an untrained copy": h.untrained, "its best site, untrained elsewhere": h.untrained_best}
+        rows.append(plain(name, h.score, beside))
     blocks: list[Any] = [Measures(rows, "Every variable, where each model holds it best.")]
     causes = dict.fromkeys(m.cause for _, m in part.maps)
     for model, m in (pair for cause in causes for pair in part.maps if pair[1].cause == cause):

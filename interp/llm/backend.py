@@ -78,6 +78,7 @@ class Backend(Protocol):
 
     async def start(self, condition: Condition) -> None:
         """Called once before the first request: find out what can be found out without an episode."""
+        return
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
         """The reply to ``messages``; raises the errors of this module, or ``InputError`` where nothing will work."""
@@ -88,6 +89,7 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Called once after the last request."""
+        return
 
 
 class AgentBackend(Backend):

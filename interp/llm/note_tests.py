@@ -49,7 +49,7 @@ from interp.llm.plan import Instance, Job
 from interp.llm.protocol import instance_of, read_lines, replay, session_from
 from interp.llm.runner import run
 from interp.llm.schemes import Prompt, expert_letters
-from interp.measure import FEW, Control, Measure, Measured, decisive, sentence
+from interp.measure import FEW, Control, Measure, Measured, claims, decisive, sentence
 from interp.provenance import provenance
 from interp.statistics import exact_share
 
@@ -64,6 +64,7 @@ they are not."""
 AGAINST = ("follow-the-leader", "weighted-majority")
 _TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
 _EDITS, _CONTROLS = _TEXTS["edits"], _TEXTS["controls"]
+_claim = claims(Path(__file__).with_suffix(".toml"))
 _IRRELEVANT = "The office moves to another building next month."
 
 
@@ -292,27 +293,13 @@ def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
     by = {kind: part.groupby("change", sort=False)["follows"] for kind, part in enough.groupby("kind")}
     controls = {str(name): Control(hits.mean()) for name, hits in by.get("control", ())}
     numbers = {str(name): exact_share(hits) for name, hits in by.get("edit", ())}
-    known: dict[str, Any] = {"threshold": _HALF, "unit": "share of telling rounds", "controls": controls}
-    known |= {"yes": "keeps its state in its note", "no": "does not keep its state in its note"}
-    parts = [Measure("carries", name, number, **known) for name, number in numbers.items()]
-    few: dict[Any, str] = {"undecided": f"{FEW}: no edit tells in {_FEWEST} notes or more"}
-    carries = decisive(
-        parts or [Measure("carries", "", **known, unless=few)],
-        claim="Its note carries its state",
-        caution="that every part of the note is read rightly, where no edit tells",
-    )
+    known: dict[str, Any] = {"threshold": _HALF, "controls": controls}
+    parts = [_claim("carries", number, claim=name, **known) for name, number in numbers.items()]
+    few = {"undecided": f"{FEW}: no edit tells in {_FEWEST} notes or more"}
+    carries = decisive(parts or [_claim("carries", claim="", unless=few, **known)], claim="Its note carries its state")
     moved = {str(kind): part.groupby("note")["moved"].any() for kind, part in first.groupby("kind")}
-    used = Measure(
-        "used",
-        "Its note is used",
-        exact_share(moved["edit"]),
-        _UNUSED,
-        unit="share of notes",
-        controls={"texts that say the same": Control(moved["control"].mean())} if "control" in moved else {},
-        yes="uses its note",
-        no="does not use its note",
-        caution="that it is used for the experts' record",
-    )
+    beside = {"texts that say the same": Control(moved["control"].mean())} if "control" in moved else {}
+    used = _claim("used", exact_share(moved["edit"]), threshold=_UNUSED, controls=beside)
     return carries, used
 
 

@@ -139,15 +139,11 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     text = Prose(f"{_SAYS['text']}\n\n{_SAYS['wired' if context.compiled else 'whole']}")
     learned = [] if aligned is None else _learned(aligned)
     table = Table(shown.rename(columns=_COLUMNS), caption, formats, collapsed=True)
-    rows = [
-        plain(
-            f"{row['variable'].replace('_', ' ')}, read in {_SHOWS[row['outcome']]}: {place}",
-            Interval(row["score"], row["score_low"], row["score_high"]),
-            {"a random direction": row["random_score"]},
-        )
-        for row, place in zip(carried.to_dict("records"), places, strict=True)
-        if not math.isnan(row["score"])
-    ]
+    rows = []
+    for row, place in zip(carried.to_dict("records"), places, strict=True):
+        score = Interval(row["score"], row["score_low"], row["score_high"])
+        name = f"{row['variable'].replace('_', ' ')}, read in {_SHOWS[row['outcome']]}: {place}"
+        rows += [] if math.isnan(score.estimate) else [plain(name, score, {"a random direction": row["random_score"]})]
     best = carried[~carried["control"].astype(bool)].groupby("variable")["score"].max()
     held, all_of = int((best > _MOST).sum()), len(best)
     said = (

@@ -150,16 +150,10 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
 def _calibration_measures(result: Calibration, context: Context) -> list[Measure]:
     """Whether the error is one that a calibrated predictor would show; a wired algorithm need not be calibrated."""
     other = calibration(np.roll(predictions_of(context.run), 1, axis=0), context.episodes, seed=context.seed).error
-    return [
-        claim(
-            "calibration",
-            Interval(result.error, result.error, result.error),
-            threshold=result.chance.high,
-            controls={"the labels of other episodes": Control(other)},
-            by_design=not context.handwired,
-            note=f"a calibrated predictor, by chance: {cell(result.chance)}",
-        )
-    ]
+    beside, by_design = {"the labels of other episodes": Control(other)}, not context.handwired
+    error, note = Interval(*[result.error] * 3), f"a calibrated predictor, by chance: {cell(result.chance)}"
+    limit = result.chance.high
+    return [claim("calibration", error, threshold=limit, controls=beside, by_design=by_design, note=note)]
 
 
 def _draw_calibration(result: Calibration, context: Context) -> list[object]:

@@ -90,14 +90,9 @@ def _answer_measures(data: _Answers, context: Context) -> list[Measure]:
     worst = last[last["key"] == MODEL].iloc[0]
     beside = last[(last["depth"] == worst["depth"]) & ~last["key"].isin((MODEL, "breadth_first"))].tail(1)
     beaten = {rival["key"].replace("_", " "): Control(rival["estimate"]) for rival in beside.to_dict("records")}
+    best, known_by = scores[strongest], {strongest.replace("_", " "): Control(scores[strongest].estimate)}
     return [
-        claim(
-            "first round",
-            scores[MODEL],
-            {"depth": depth},
-            threshold=scores[strongest].high,
-            controls={strongest.replace("_", " "): Control(scores[strongest].estimate)},
-        ),
+        claim("first round", scores[MODEL], {"depth": depth}, threshold=best.high, controls=known_by),
         claim("solves", measured.interval(worst), controls=beaten, about=f"depth {worst['depth']}, its worst"),
     ]
 

@@ -147,19 +147,10 @@ def no_bootstrap(alpha: float = 0.1) -> Algorithm:
 
 def records() -> tuple[AlgorithmRecord, ...]:
     """The algorithms of this task."""
+    plain = "Q-learning without bootstrapping"
     return (
         AlgorithmRecord(
-            "q_learning",
-            "tabular Q-learning",
-            "Q-learning",
-            q_learning,
-            lambda episodes: {"alpha": episodes.alpha, "gamma": episodes.gamma},
+            "q_learning", "tabular Q-learning", "Q-learning", q_learning, lambda e: {"alpha": e.alpha, "gamma": e.gamma}
         ),
-        AlgorithmRecord(
-            "no_bootstrap",
-            "Q-learning without bootstrapping",
-            "Q, gamma 0",
-            no_bootstrap,
-            lambda episodes: {"alpha": episodes.alpha},
-        ),
+        AlgorithmRecord("no_bootstrap", plain, "Q, gamma 0", no_bootstrap, lambda e: {"alpha": e.alpha}),
     )

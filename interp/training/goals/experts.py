@@ -26,9 +26,5 @@ def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, 
 
 def goal() -> TrainingGoal:
     """What ``interp train experts`` learns."""
-    return TrainingGoal(
-        targets=lambda episodes: np.eye(2)[episodes.labels],
-        evaluate=_evaluate,
-        former={"wma": "{preset}", "wma-wide": "{preset}-wide"},
-        **shipped("experts"),
-    )
+    former = {"wma": "{preset}", "wma-wide": "{preset}-wide"}
+    return TrainingGoal(lambda e: np.eye(2)[e.labels], evaluate=_evaluate, former=former, **shipped("experts"))

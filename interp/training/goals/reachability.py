@@ -203,13 +203,6 @@ _STARTS = {
 
 def goal() -> TrainingGoal:
     """What ``interp train reachability`` learns."""
-    return TrainingGoal(
-        targets=_targets,
-        other_targets={
-            "answers": partial(_targets, spread=0.0),
-            "final answers": partial(_targets, spread=0.0, first=-1),
-        },
-        evaluate=_evaluate,
-        starts=_STARTS,
-        **shipped("reachability"),
-    )
+    less = {"answers": partial(_targets, spread=0.0), "final answers": partial(_targets, spread=0.0, first=-1)}
+    known = shipped("reachability")
+    return TrainingGoal(targets=_targets, other_targets=less, evaluate=_evaluate, starts=_STARTS, **known)
