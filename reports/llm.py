@@ -27,7 +27,7 @@ from interp.files import file_to_write, writable
 from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
 from interp.llm.runs import LLMRun
-from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, paper_table, score
+from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
 from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
@@ -95,7 +95,13 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
         table = Table(aside, "Files and parts of files", collapsed=True)
         sections.append(Section("What was not read", [Prose(_SAYS["set_aside"]), table]))
     shell = shlex.join(["interp", "llm", "report", str(path), *(["--models", *others] if others else [])])
-    sections += [_covered(noted), commands(shell, _SAYS["python"].format(path=str(path)))]
+    where = shown_on("llm") | ({} if noted else {"table 3": ("", "no run wrote notes")})
+    rows = [
+        {"figure": number, "what it shows": PRINTED[number][0], "where": at or "nowhere", "what differs": differs}
+        for number, (at, differs) in where.items()
+    ]
+    covered = Table(pd.DataFrame(rows), "Where each of the paper's figures on language models is")
+    sections += [Section(PAPER, [covered]), commands(shell, _SAYS["python"].format(path=str(path)))]
     settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
     named, told = [one for one in acts if one.found and one.found.family], []
     for model in dict.fromkeys(one.model for one in named):
@@ -136,7 +142,7 @@ def _facts(runs: Sequence[LLMRun], acts: Sequence[PlayerBehaviour]) -> dict[str,
 
 def _final(scores: LLMScores) -> Section:
     blocks: list[Any] = [Prose(_SAYS["final"])]
-    paper = paper_table()
+    paper = pd.read_csv(Path(__file__).with_suffix(".csv"))  # the final regret that the paper prints
     for regime in dict.fromkeys(scores.final["regime"]):
         here = scores.final[scores.final["regime"] == regime]
         skipped = here[here["missing"] == "skipped"].set_index(["model", "condition"])["mean"]
@@ -257,13 +263,3 @@ def _banded(part: pd.DataFrame, key: pd.Series[Any], name: pd.Series[Any] | None
     banded = part["kind"] != "baseline"
     low, high = ((part["mean"] + sign * part["std"]).where(banded) for sign in (-1, 1))
     return part.assign(algorithm=key, name=called, low=low, high=high)
-
-
-def _covered(has_notes: bool) -> Section:
-    """Where this page has the paper's figures and tables on LLMs."""
-    where = shown_on("llm") | ({} if has_notes else {"table 3": ("", "no run wrote notes")})
-    rows = [
-        {"figure": number, "what it shows": PRINTED[number][0], "where": at or "nowhere", "what differs": differs}
-        for number, (at, differs) in where.items()
-    ]
-    return Section(PAPER, [Table(pd.DataFrame(rows), "Where each of the paper's figures on language models is")])

@@ -131,7 +131,11 @@ class Report:
         plots = [block for block in blocks if isinstance(block, Measures)]
         scripts = [*(attention.scripts() if views else []), (TEMPLATES / "contents.js").read_text("utf-8").strip()]
         shown: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
-        shown |= {"drawn": {}, "words": _words(plots), "numbers": {}}
+        shown |= {"drawn": {}, "words": {}, "numbers": {}}
+        told = [zip(plot.measures, plot.sections, strict=False) for plot in plots]
+        seen = Counter((slug, one.word, colour(one)) for pairs in told for one, (slug, _) in pairs if slug)
+        for (of, word, hue), n in seen.items():  # the words of each section, alike ones counted
+            shown["words"].setdefault(of, []).append((f"{n} {word}" if n > 1 else word, hue))
         if figures := [block for block in blocks if isinstance(block, Figure)]:
             from interp.style import inline_svg  # matplotlib is heavy
 
@@ -150,15 +154,6 @@ class Report:
     def write(self, path: str | Path) -> Path:
         """Write the page to ``path``, atomically."""
         return files.write_text(path, self.html())
-
-
-def _words(plots: Sequence[Measures]) -> dict[str, list[tuple[str, str]]]:
-    """The words of each section, by its name in links, each with its colour; alike ones are counted."""
-    seen = [(slug, one) for plot in plots for one, (slug, _) in zip(plot.measures, plot.sections, strict=False) if slug]
-    words: dict[str, list[tuple[str, str]]] = {}
-    for (slug, word, hue), n in Counter((slug, one.word, colour(one)) for slug, one in seen).items():
-        words.setdefault(slug, []).append((f"{n} {word}" if n > 1 else word, hue))
-    return words
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

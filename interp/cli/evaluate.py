@@ -75,7 +75,7 @@ def _evaluate(
     from interp.workers import bar
 
     folder = folder_to_write(out / Path(model).name)
-    with bar(f"evaluating {loaded.name}", len(suite.parts_of(loaded))) as done:
+    with bar(f"evaluating {loaded.name}", len(suite.plan_of(loaded).parts(loaded))) as done:
         n_episodes = episodes or (32 if quick else 128)
         result = suite.evaluate(
             loaded, n_episodes=n_episodes, seed=seed, with_theory=theory, done=done, n_jobs=jobs, scheduler=scheduler

@@ -2,7 +2,8 @@
 
     >>> import interp
     >>> from interp.evaluation import suite
-    >>> len(suite.parts_of(interp.load("qlearning-handwired")))        # what suite.evaluate(model) measures
+    >>> model = interp.load("qlearning-handwired")
+    >>> len(suite.plan_of(model).parts(model))                         # what suite.evaluate(model) measures
     25
 
 ``suite`` holds all tables and the headline of one model, ``plan`` what a task gives and what its evaluation is made of.

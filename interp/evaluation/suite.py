@@ -1,7 +1,8 @@
 """Everything that is measured of one model, as named tables: what ``interp evaluate`` writes.
 
     >>> import interp
-    >>> len(parts_of(interp.load("wma-handwired", n_experts=2)))
+    >>> model = interp.load("wma-handwired", n_experts=2)
+    >>> len(plan_of(model).parts(model))
     20
 
 What is measured is the task's to say (:class:`~interp.evaluation.plan.EvaluationPlan`); nothing is computed here.
@@ -9,7 +10,7 @@ What is measured is the task's to say (:class:`~interp.evaluation.plan.Evaluatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,14 @@ class Evaluation(Tabled):
 
     def to_tables(self) -> list[Table]:
         """The summary, and the theory checks where there are any, for a terminal."""
-        title = f"{self.settings['model']}, {self.settings['n_episodes']} episodes a regime"
-        tables = [_table(title, self.tables["summary"])]
-        return tables + ([_table("theory", self.tables["theory"])] if "theory" in self.tables else [])
+        titles = {f"{self.settings['model']}, {self.settings['n_episodes']} episodes a regime": "summary"}
+        tables = []
+        for title, key in (titles | ({"theory": "theory"} if "theory" in self.tables else {})).items():
+            frame = self.tables[key]
+            how = ["right" if pd.api.types.is_numeric_dtype(frame[column]) else "left" for column in frame.columns]
+            headers = [str(column).replace("_", " ") for column in frame.columns]
+            tables.append(rich_table(title, frame, header=headers, justify=how))
+        return tables
 
     def write(self, folder: str | Path) -> list[Path]:
         """One CSV per table and ``settings.json``, each written atomically."""
@@ -57,23 +63,12 @@ class Evaluation(Tabled):
         return [*paths, write_json(folder / "settings.json", self.settings)]
 
 
-def _table(title: str, frame: pd.DataFrame) -> Table:
-    numbers = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
-    headers = [str(column).replace("_", " ") for column in frame.columns]
-    return rich_table(title, frame, header=headers, justify=["right" if number else "left" for number in numbers])
-
-
 def plan_of(model: Machine) -> EvaluationPlan:
     """How models of this task are evaluated; a task whose record names no evaluation is refused."""
     task = catalog.of(model)
     if task.evaluation is None:
         raise InputError(f"models of {task.key!r} cannot be evaluated: give the task's record evaluation=...")
     return task.evaluation()
-
-
-def parts_of(model: Machine) -> Sequence[str]:
-    """The names of what is measured apart."""
-    return plan_of(model).parts(model)
 
 
 def evaluate(
@@ -91,7 +86,7 @@ def evaluate(
     Args:
         n_episodes: per regime; long episodes use half of it.
         with_theory: add the checks of the task's theory.
-        done: called with 1 after each of :func:`parts_of`.
+        done: called with 1 after each of the plan's parts.
         n_jobs, scheduler: workers that measure the parts, as :func:`interp.workers.each` takes them.
     """
     plan = plan_of(model)

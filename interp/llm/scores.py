@@ -178,11 +178,6 @@ def _curve(regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], see
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def paper_table() -> pd.DataFrame:
-    """The paper's final regrets: one row for each model, condition and regime, over its own 30 instances of each."""
-    return pd.read_csv(Path(__file__).parent / "paper.csv")
-
-
 _GROUP = ["model", "condition", "regime"]
 
 

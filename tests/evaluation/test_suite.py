@@ -47,7 +47,7 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     steps = []
     result = suite.evaluate(model, n_episodes=30, with_theory=True, done=steps.append)
     names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention", "theory"}
-    assert set(result.tables) == names and sum(steps) == len(suite.parts_of(model)) == 4
+    assert set(result.tables) == names and sum(steps) == len(suite.plan_of(model).parts(model)) == 4
     assert result.tables["theory"]["holds"].all()
     assert result.notes == {}
     result.write(tmp_path)

@@ -23,6 +23,7 @@ order rotates by a random non-zero shift every m rounds: the posterior over orde
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer
@@ -224,7 +225,10 @@ def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: 
         raise InputError(f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}")
     kinds, orders = _different_orders(slots)
     accuracies = np.array([low for low, _ in kinds])[orders]
-    rotate = _rotations(orders)
+    # How likely each order follows each: a rotation by 1, ..., n - 1 places, equally likely.
+    number, rotate = {tuple(order): i for i, order in enumerate(orders)}, np.zeros((len(orders), len(orders)))
+    for i, shift in product(range(len(orders)), range(1, len(slots))):
+        rotate[i, number[tuple(np.roll(orders[i], shift))]] += 1 / (len(slots) - 1)
     hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
 
     def filtered(block: slice) -> _Predictions:
@@ -269,14 +273,3 @@ def _in_blocks(function: Callable[[slice], _Predictions], episodes: ExpertEpisod
     """``function`` on blocks of episodes, put together."""
     size = max(1, _BLOCK // (2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts))
     return np.concatenate([function(slice(start, start + size)) for start in range(0, len(episodes), size)])
-
-
-def _rotations(orders: _Orders) -> Float[np.ndarray, "order order"]:
-    """How likely each order follows each: a rotation by 1, ..., n - 1 places, equally likely."""
-    number = {tuple(order): i for i, order in enumerate(orders)}
-    n_experts = orders.shape[1]
-    matrix = np.zeros((len(orders), len(orders)))
-    for i, order in enumerate(orders):
-        for shift in range(1, n_experts):
-            matrix[i, number[tuple(np.roll(order, shift))]] += 1 / (n_experts - 1)
-    return matrix
