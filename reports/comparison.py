@@ -63,8 +63,15 @@ def page(comparison: Comparison) -> Report:
         elif len(frame):
             blocks: list[Any] = [Prose(text.format(apart=apart))] if text else []
             blocks += _PICTURES[key](comparison.parts[key], comparison, shown) if key in _PICTURES else []
-            blocks += [*_tables(key, frame), *([_failures(comparison)] if key == "behaviour" else [])]
-            sections.append(Section(title, [block for block in blocks if block is not None]))
+            blocks += _tables(key, frame)
+            if key == "behaviour" and (failures := comparison.failures):
+                missed = pd.DataFrame(map(vars, failures)).drop(columns="n_scored")
+                for column in ("model", "reference"):
+                    missed[column] = [" ".join(f"{p:.3f}" for p in of) for of in missed[column]]
+                n = failures[0].n_scored
+                differ = f"The rounds that differ most; the second episodes of each set of sets_for(..., n_scored={n})"
+                blocks.append(Table(missed, differ, collapsed=True))
+            sections.append(Section(title, blocks))
     hero = []
     if comparison.reference:
         same_name = " (reference)" if comparison.reference == comparison.model else ""
@@ -104,18 +111,6 @@ def _tables(key: str, frame: pd.DataFrame) -> Iterator[Any]:
                 shown.append(plain(", ".join(said), number, beside))
             yield Measures(shown, f"{str(name).capitalize()}.{few}")
         yield Table(joined(of), f"{str(name).capitalize()}: every number", collapsed=True)
-
-
-def _failures(comparison: Comparison) -> Table | None:
-    """The rounds at which two models differ most, on the section of behaviour."""
-    if not comparison.failures:
-        return None
-    frame = pd.DataFrame(map(vars, comparison.failures)).drop(columns="n_scored")
-    for column in ("model", "reference"):
-        frame[column] = [" ".join(f"{p:.3f}" for p in of) for of in frame[column]]
-    n = comparison.failures[0].n_scored
-    caption = f"The rounds that differ most; the second episodes of each set of sets_for(..., n_scored={n})"
-    return Table(frame, caption, collapsed=True)
 
 
 def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,17 +47,9 @@ def _benchmark(
     from circuits import benchmark as room
     from circuits.benchmark.questions import QUESTIONS
 
-    found = room.run(
-        subject or (),
-        method or (),
-        questions=question or (),
-        seeds=range(seeds),
-        effort=room.QUICK if quick else room.FULL,
-        out=folder_to_write(out),
-        n_jobs=jobs,
-        scheduler=scheduler,
-        shard=shard,
-    )
+    effort, place = room.QUICK if quick else room.FULL, folder_to_write(out)
+    asked: dict[str, Any] = {"questions": question or (), "seeds": range(seeds), "effort": effort, "out": place}
+    found = room.run(subject or (), method or (), n_jobs=jobs, scheduler=scheduler, shard=shard, **asked)
     if shard:
         say.line(f"{shard}: {len(found.rows)} rows are in {out / 'parts'}")
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -110,18 +110,9 @@ def _report(
 
     folder_to_write(out)
     chosen = options.load(model, sizes, arguments, device, sampled=True)
-    written = write(
-        chosen.model,
-        out,
-        n_episodes=episodes or (16 if quick else 64),
-        n_rounds=rounds,
-        seed=seed,
-        source=model,
-        regime=regime,
-        sizes=chosen.sizes,
-        arguments=chosen.arguments,
-        quick=quick,
-    )
+    n_episodes = episodes or (16 if quick else 64)
+    of: dict[str, Any] = {"source": model, "regime": regime, "sizes": chosen.sizes, "arguments": chosen.arguments}
+    written = write(chosen.model, out, n_episodes=n_episodes, n_rounds=rounds, seed=seed, quick=quick, **of)
     say.wrote([written.path])
     say.facts(measures=[one.to_dict() for one in written.measures], not_computed=dict(written.failures))
     raise typer.Exit(1 if written.failures else 0)

@@ -110,15 +110,9 @@ def _best(rows: pd.DataFrame) -> Measure:
     first: dict[Any, Any] = rows[~is_control].sort_values("score", ascending=False).iloc[0].to_dict()
     known = [value for value in [first["random_score"], *rows.loc[is_control, "score"]] if not math.isnan(value)]
     beside = {"random directions, places that should not hold them": Control(max(known))} if known else _NOTHING
-    return Measure(
-        first["outcome"],
-        first["variable"].replace("_", " "),
-        Interval(first["score"], first["score_low"], first["score_high"]),
-        _MOST,
-        unit="share of the effect",
-        controls=beside,
-        rests_on=("interchange accuracy by variable and place",),
-    )
+    name, score = first["variable"].replace("_", " "), Interval(first["score"], first["score_low"], first["score_high"])
+    unit, rests_on = "share of the effect", ("interchange accuracy by variable and place",)
+    return Measure(first["outcome"], name, score, _MOST, unit=unit, controls=beside, rests_on=rests_on)
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
@@ -235,14 +229,9 @@ def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
         none = f"{NOTHING}: no dose moves the algorithm's prediction by {_SMALLEST}"
         return [claim("steering", unless={"undecided": none})]
     worst = moving.loc[moving["score"].idxmin()]
-    return [
-        claim(
-            "steering",
-            Interval(*worst[["score", "score_low", "score_high"]]),
-            controls={"random directions": Control(float(worst["random_score"]))},
-            about=f"dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1),
-        )
-    ]
+    number_of, beside = Interval(*worst[["score", "score_low", "score_high"]]), float(worst["random_score"])
+    about = f"dose {number(worst['dose'])}" + f", the worst of {len(moving)}" * (len(moving) > 1)
+    return [claim("steering", number_of, controls={"random directions": Control(beside)}, about=about)]
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:

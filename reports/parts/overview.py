@@ -37,7 +37,14 @@ def _draw(computed: None, context: Context) -> list[object]:
     if context.quick:
         left_out = ", ".join(f"“{title}”" for title in context.left_out)
         facts["Quick report"] = "less of everything" + (f", and without {left_out}" if left_out else "")
-    return [*([table] if table.measures else []), Prose(_is_not(context)), Summary(facts)]
+    # What the page is not evidence of: a learned model's card says it, where there is one.
+    is_not = _BY_HAND if context.handwired else _ONE_RUN
+    cards = [place / "README.md" for place in (SHIPPED / context.source, Path(context.source))]
+    card = next((card for card in cards if context.source and not context.handwired and card.is_file()), None)
+    text = card.read_text("utf-8") if card else ""
+    if limits := re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", text, re.M | re.S):
+        is_not = " ".join(re.findall(r"^- (.*)$", limits[1], re.M))
+    return [*([table] if table.measures else []), Prose(is_not), Summary(facts)]
 
 
 def measures_of(context: Context) -> Measures:
@@ -52,17 +59,6 @@ def measures_of(context: Context) -> Measures:
             rows.append((Measure(part.key, part.title, unless={"undecided": why}), where))
     measures, sections = zip(*rows, strict=True) if rows else ((), ())
     return Measures(measures, f"{counts(measures)}.", sections)
-
-
-def _is_not(context: Context) -> str:
-    """What the model is not: the limits that its card names, or what follows from how it was made."""
-    if context.handwired:
-        return _BY_HAND
-    card = next((c for c in (SHIPPED / context.source, Path(context.source)) if (c / "README.md").is_file()), None)
-    if not context.source or card is None:
-        return _ONE_RUN
-    limits = re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", (card / "README.md").read_text("utf-8"), re.M | re.S)
-    return " ".join(re.findall(r"^- (.*)$", limits[1], re.M)) if limits else _ONE_RUN
 
 
 def sampled(context: Context) -> str:

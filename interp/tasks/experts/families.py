@@ -78,15 +78,10 @@ def bayes_mixture(
     (regime,) = VARIABLES("bayes_mixture", {"regime": posterior})
     kept = [v for v in second.variables if v.key not in ("accuracies", "log_odds")]
     at = [v.key for v in kept].index("evidence")
-    return first.varied(
-        "bayes_mixture",
-        "Bayes predictor of two intervals",
-        {"low": low, "high": high, "other_low": other_low, "other_high": other_high, "weight": weight},
-        {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)},
-        variables=(*kept[:at], regime, *kept[at:]),
-        memory="counts",
-        written="next_counts",
-    )
+    known = {"low": low, "high": high, "other_low": other_low, "other_high": other_high, "weight": weight}
+    changes = {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)}
+    name, made = "Bayes predictor of two intervals", (*kept[:at], regime, *kept[at:])
+    return first.varied("bayes_mixture", name, known, changes, variables=made, memory="counts", written="next_counts")
 
 
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
