@@ -28,7 +28,18 @@ _EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap
 def page(result: Result) -> Report:
     """The report on a result."""
     asked = list(dict.fromkeys(row["question"] for row in result.rows))
-    sections = [Section("Methods and questions", [_overview(result, asked)])]
+    columns = {}  # each method on each question, in its best reading
+    for question in asked:
+        means = result.summary(question).set_index("method")["mean"]
+        columns[question] = means.groupby(lambda key: key.split(":")[0]).max()
+    table = pd.DataFrame(columns)
+    table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    heads = [f"{QUESTIONS[question].name}, {QUESTIONS[question].headline}" for question in asked]
+    picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
+    first = next((name for name in table.index if name not in _BOUNDS), "none")
+    caption = f"Over the questions that it answers, {first} does best. Each method in its best reading; blank where it "
+    caption += "does not answer a question."
+    sections = [Section("Methods and questions", [Figure(picture, "Every method on every question", caption)])]
     sections += [Section(_title(question), _blocks(result, question)) for question in asked]
     if result.refusals:
         refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
@@ -56,22 +67,6 @@ def _best(summary: pd.DataFrame) -> str:
 def _title(question: str) -> str:
     name = QUESTIONS[question].name
     return name[0].upper() + name[1:]
-
-
-def _overview(result: Result, asked: list[str]) -> Figure:
-    """Method x question: the headline of each, of the reading (what follows the colon) that does best."""
-    columns = {}
-    for question in asked:
-        means = result.summary(question).set_index("method")["mean"]
-        columns[question] = means.groupby(lambda key: key.split(":")[0]).max()
-    table = pd.DataFrame(columns)
-    table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
-    heads = [f"{QUESTIONS[question].name}, {QUESTIONS[question].headline}" for question in asked]
-    picture = figures.heatmaps({"": table.set_axis(heads, axis="columns")}, label="mean score", limit=1.0)
-    first = next((name for name in table.index if name not in _BOUNDS), "none")
-    caption = f"Over the questions that it answers, {first} does best. Each method in its best reading; blank where it "
-    caption += "does not answer a question."
-    return Figure(picture, "Every method on every question", caption)
 
 
 def _blocks(result: Result, question: str) -> list[Any]:

@@ -92,10 +92,18 @@ class EpisodeSource:
         if shard:
             rng = np.random.default_rng([config.seed, _TRAIN, step, shard])
         n_episodes = max(1, config.batch_size // n_shards)
-        if config.dataset_episodes:
-            drawn = self._from_dataset(rng, n_episodes, chosen)
-            return next(encode(drawn, self.layout, config.targets).windows(chosen.n_rounds))
-        return encode(self._sample(rng, n_episodes, chosen, step), self.layout, config.targets)
+        if not config.dataset_episodes:
+            return encode(self._sample(rng, n_episodes, chosen, step), self.layout, config.targets)
+        within = {size: chosen.bounds(size, *own) for size, own in self.bounds.items()}
+        allowed = self._dataset
+        for size, (low, high) in within.items():
+            allowed = [episodes for episodes in allowed if low <= getattr(episodes, size) <= high]
+        bounds = " and ".join(f"{low} <= {size} <= {high}" for size, (low, high) in within.items())
+        require(bool(allowed), f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds")
+        episodes = allowed[rng.integers(len(allowed))]
+        rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
+        drawn = cast(Episodes, episodes.select(rows))
+        return next(encode(drawn, self.layout, config.targets).windows(chosen.n_rounds))
 
     def evaluation(self) -> list[Episodes]:
         """Held-out episodes, the same throughout a run: a batch for each of the sizes that the goal asks for."""
@@ -128,17 +136,6 @@ class EpisodeSource:
         n_batches = -(-config.dataset_episodes // config.batch_size)
         rng = np.random.default_rng([config.seed, _DATASET])
         return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
-
-    def _from_dataset(self, rng: np.random.Generator, n_episodes: int, stage: Stage) -> Episodes:
-        within = {size: stage.bounds(size, *own) for size, own in self.bounds.items()}
-        allowed = self._dataset
-        for size, (low, high) in within.items():
-            allowed = [episodes for episodes in allowed if low <= getattr(episodes, size) <= high]
-        bounds = " and ".join(f"{low} <= {size} <= {high}" for size, (low, high) in within.items())
-        require(bool(allowed), f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds")
-        episodes = allowed[rng.integers(len(allowed))]
-        rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
-        return cast(Episodes, episodes.select(rows))
 
 
 class RoundsLoss(nn.Module):

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 import circuits
-from circuits.exactness import CARRIED, Check
+from circuits.exactness import CARRIED
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
 from interp import figures
@@ -81,18 +81,9 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
     text = _SAYS["exits_text" if _unlisted(context) else "text"].format(algorithm=context.algorithm.name)
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
-    return [
-        Prose(text),
-        Table(_worst(result.checks), f"Largest errors over {ran}. {relative}"),
-        Table(checks, "Every variable at every location, size and precision", collapsed=True),
-    ]
-
-
-def _worst(checks: Sequence[Check]) -> pd.DataFrame:
-    """A row per variable: how far off it ever was, in either precision, by the measure that it is judged by."""
-    rows = []
-    for variable in dict.fromkeys(check.variable for check in checks):
-        of_variable = [check for check in checks if check.variable == variable]
+    rows = []  # a row a variable: how far off it ever was, in either precision, by the measure that it is judged by
+    for variable in dict.fromkeys(check.variable for check in result.checks):
+        of_variable = [check for check in result.checks if check.variable == variable]
         row: dict[str, Any] = {"variable": variable.replace("_", " "), "sites": len({c.where for c in of_variable})}
         row["judged by"] = " and ".join(sorted({_MEASURES[check.by] for check in of_variable}))
         for dtype in dict.fromkeys(check.dtype for check in of_variable):
@@ -100,7 +91,11 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
             row[f"{dtype}, largest error"] = max(check.judged for check in judged)
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
         rows.append(row | {"passed": all(check.passed for check in of_variable)})
-    return pd.DataFrame(rows)
+    return [
+        Prose(text),
+        Table(pd.DataFrame(rows), f"Largest errors over {ran}. {relative}"),
+        Table(checks, "Every variable at every location, size and precision", collapsed=True),
+    ]
 
 
 _ETAS = (10, 20, 30, 40, 60, 80)
@@ -197,7 +192,18 @@ def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tupl
                 error = next(check.error for check in result.checks if (check.variable, check.where) == (key, where))
                 rows.append({"value": value, "variant": variant, "error": error})
             tables.append(pd.DataFrame(rows))
-        return tables, _sizes(context, sizes)
+        by_size = []
+        for size in sizes:
+            given: dict[str, Any] = {of.name: value for of, value in zip(context.task.sizes, size, strict=True)}
+            model = circuits.load(name, **given)
+            config, weights = model.config, list(model.parameters())
+            heads = sum(name != "-" for names in config.head_names for name in names)
+            shape = (model.layout.n_positions, config.n_layers, heads, config.d_model)
+            not_zero = sum(int((weight != 0).sum()) for weight in weights)
+            by_size.append((*size, *shape, sum(weight.numel() for weight in weights), not_zero))
+        options = [of.option for of in context.task.sizes]
+        columns = [*options, "positions", "layers", "heads", "d_model", "weights", "not zero"]
+        return tables, pd.DataFrame(by_size, columns=columns)
 
     def draw(measured: tuple[list[pd.DataFrame], pd.DataFrame], context: Context) -> list[object]:
         drawn = [_drawn(errors, sweep) for errors, sweep in zip(measured[0], sweeps, strict=True)]
@@ -222,17 +228,3 @@ def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
     )
     caption += f"of {what} against the {sweep.called}, for {which}{fixed}."
     return Figure(picture, f"Error against the {sweep.called}", caption, errors)
-
-
-def _sizes(context: Context, sizes: Sequence[tuple[int, ...]]) -> pd.DataFrame:
-    rows = []
-    for size in sizes:
-        given: dict[str, Any] = {of.name: value for of, value in zip(context.task.sizes, size, strict=True)}
-        model = circuits.load(context.circuit.name, **given)
-        config, weights = model.config, list(model.parameters())
-        heads = sum(name != "-" for names in config.head_names for name in names)
-        not_zero = sum(int((weight != 0).sum()) for weight in weights)
-        shape = (model.layout.n_positions, config.n_layers, heads, config.d_model)
-        rows.append((*size, *shape, sum(weight.numel() for weight in weights), not_zero))
-    options = [of.option for of in context.task.sizes]
-    return pd.DataFrame(rows, columns=[*options, "positions", "layers", "heads", "d_model", "weights", "not zero"])
