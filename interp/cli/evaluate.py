@@ -5,10 +5,11 @@ An audit asks of what a model carries: is it used, for what, when, how does it m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,6 +52,13 @@ def _audit(
     say.wrote(written)
 
 
+def _told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json."""
+    bounded = {name: frame for name, frame in tables.items() if {"estimate", "low", "high"} <= set(frame.columns)}
+    own = {name: frame[frame["key"] == "model"] if "key" in frame else frame for name, frame in bounded.items()}
+    return {name: frame.rename(columns={"estimate": "value"}).to_dict("records") for name, frame in own.items()}
+
+
 @command(example="interp evaluate wma-learned --episodes 32", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
 def _evaluate(
     say: Say,
@@ -84,12 +92,7 @@ def _evaluate(
     from reports.evaluation import save
 
     save(result.tables, folder)
-    told = {}  # numbers with bounds, of the model alone where a table has others, too
-    for name, frame in result.tables.items():
-        if {"estimate", "low", "high"} <= set(frame.columns):
-            own = frame[frame["key"] == "model"] if "key" in frame else frame
-            told[name] = own.rename(columns={"estimate": "value"}).to_dict("records")
-    say.facts(model=loaded.name, settings=result.settings, measured=told)
+    say.facts(model=loaded.name, settings=result.settings, measured=_told(result.tables))
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")
