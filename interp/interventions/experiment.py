@@ -350,7 +350,7 @@ def run(experiment: Experiment) -> Effects:
     base, on = experiment.run, range(experiment.horizon + 1)
     at = torch.tensor([[min(t + lag, base.n_rounds - 1) for lag in on] for t in experiment.rounds])
     left = at + 1 if experiment.reads == "each" else at[:, -1:] + 1
-    (plain,) = experiment.read(Ran([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0)))
+    plain = experiment.read(Ran([], base.predictions[:, at].unsqueeze(0), base.latents[:, left].unsqueeze(0)))[0]
     named = experiment.run.layout.outcomes if experiment.readout == "prediction" else ()
     outcomes = tuple(map(str, named)) if len(named) == found.shape[-1] else tuple(map(str, range(found.shape[-1])))
     # Which episodes have both rounds, and the edited one in what is put there, too.
