@@ -7,8 +7,6 @@ Each test checks the first calls of a function: loops call some a hundred thousa
 more than half of the time of such tests.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps

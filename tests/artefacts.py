@@ -3,8 +3,6 @@
 ``differing`` compares two such folders byte by byte; what clocks and processes say is left out, and nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re
@@ -31,20 +29,11 @@ from interp.training.runs import STATE_FILE
 from interp.training.trainer import train
 from lab import probing
 from reports import attention
-from tests.test_full_disk import COMMANDS, SMALL, invoked
+from tests.cases import cases
+from tests.shell import invoked
+from tests.test_full_disk import COMMANDS, SMALL
 
-MORE = {
-    "sweep": ["probe", "wma-handwired", "--sweep", "--episodes", "10", "--rounds", "8"],
-    "map": ["patch", "wma-handwired", "--episodes", "8", "--rounds", "6", "--map", "3", "--seed", "1"],
-    "tables": ["patch", "wma-handwired", "--experts", "2", "--episodes", "8", "--round", "3", "--tables"],
-    "llm score": ["llm", "score", "llm run"],
-    "llm notes": ["llm", "notes", "llm run"],
-    "llm report": ["llm", "report", "llm run"],
-    "audit": ["audit", "wma-handwired", "--quick", "--experts", "2"],
-    "verify of Q-learning": ["verify", "qlearning-handwired", "--rounds", "3", "--episodes", "2"],
-    "probe of what was learned": ["probe", "wma-learned", "--episodes", "16", "--rounds", "6"],
-    "patch of what was learned": ["patch", "qlearning-learned", "--episodes", "4", "--rounds", "4", "--round", "2"],
-}
+MORE = cases(__file__, "artefacts MORE")
 CLOCKS = re.compile(
     r'"(?:seconds|cpu_seconds|wall_seconds|cpu_s|started|ended|at|timestamp|process)": *(?:"[^"]*"|[-\d.e+]+)'
 )
@@ -58,7 +47,7 @@ def write(folder: Path) -> None:
     probing.TABLES["small"] = SMALL
     for name, command in {**COMMANDS, **MORE}.items():
         given = [str(folder / word) if word == "llm run" else word for word in command]
-        done = invoked([*given, "--out", str(folder / name)])
+        done = invoked(*given, "--out", str(folder / name))
         assert done.exit_code in (0, 1), (name, done.output, done.exception)
         (folder / name).mkdir(exist_ok=True)
         (folder / name / "said.txt").write_text(done.output.replace(str(folder), "FOLDER"))

@@ -17,10 +17,15 @@ def in_one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def early() -> Iterator[None]:
-    """Fits of algorithms that stop early: they are half of a small comparison, and its words are the same ones."""
+def early(rules: bool = True) -> Iterator[None]:
+    """Fits of algorithms that stop early: they are half of a small comparison, and its words are the same ones.
+
+    Without ``rules`` no other update is fitted, which takes most of the time of what asks about updates.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
+        if not rules:
+            patch.setattr("circuits.compare.update._rules", lambda *of: [])
         yield
 
 

@@ -1,7 +1,5 @@
 """The GRU whose weights are written by hand (:mod:`lab.known.handmade`), and what is known of its insides."""
 
-from __future__ import annotations
-
 import torch
 
 from circuits.benchmark import KnownMachine

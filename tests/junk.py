@@ -4,17 +4,17 @@
 of any module. :func:`spoiled` makes a call of one of them: right arguments, some replaced by junk.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil
 import random
 import signal
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, get_origin
 
@@ -25,21 +25,10 @@ import torch
 from interp.checks import FREE, NO, fitted, kind_of
 
 PACKAGES = ("interp", "circuits", "probes", "reports")
-LEFT_OUT = {
-    "interp.tasks.register": "changes the registry of the process",
-    "interp.library.register_machine": "changes the registry of the process, as above",
-    "interp.lazy.lazy": "names a module that is imported when the function it gives is called",
-    "interp.llm.local.load_model": "reads language models",
-}
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+LEFT_OUT = TABLES["left out"]
 """Functions that no junk is thrown at, and why."""
-LONG = {
-    "circuits.benchmark.grading.run",
-    "circuits.compare.driver.run",
-    "interp.audit.battery.audit",
-    "interp.evaluation.experts.by_regime.evaluate",
-    "interp.training.trainer.train",
-    "reports.build.write",
-}
+LONG = set(TABLES["long"])
 """Functions of which a right call takes a minute or more: what they do not refuse is stopped."""
 SHORT = 0.5
 """CPU seconds after which it is."""
@@ -98,6 +87,7 @@ def right() -> dict[str, Any]:
     clean, corrupted = experts.TASK.corruption("flip-vote").build(episodes, round=1, expert=1)
     trajectories = mdp.sample(6, 4, 3, 2, seed=0)
     return {
+        **TABLES["right"],
         "model": model,
         "episodes": episodes,
         "base": episodes,
@@ -107,55 +97,21 @@ def right() -> dict[str, Any]:
         "runs": (run, other_run),
         "clean": clean,
         "corrupted": corrupted,
-        "round": 1,
-        "rounds": [1, 2],
-        "site": "latent",
-        "places": "latent",
-        "cause": "latent",
-        "through": "z[0.0]@p?",
-        "variable": "log_weights",
-        "t": 1,
-        "seed": 0,
         "pair": prepare(model, clean, corrupted, 1),
         "layout": model.layout,
-        "name": "wma-handwired",
-        "component": "z",
-        "n_episodes": 4,
-        "n_rounds": 3,
-        "n_experts": 3,
-        "n_states": 3,
-        "n_actions": 2,
-        "n_nodes": 6,
-        "n_edges": 6,
         "worlds": trajectories.mdps,
         "mdps": trajectories.mdps,
-        "alpha": 0.1,
-        "gamma": 0.9,
-        "regime": "uniform",
         "predictions": run.predictions,
         "tables": trajectories.q_tables,
         "activations": run.latents[:, 1:],
         "target": np.asarray(episodes.labels, float),
-        "targets": ["log_weights"],
-        "key": "log_weights",
-        "text": "latent",
         "circuit": importlib.import_module("circuits").build("wma-handwired", n_experts=3),
         "change": np.array([1.0, -1.0, 0.0]),
         "values": np.ones((6, 4)),
         "losses": np.ones((6, 4)),
         "references": np.full((6, 4), 2.0),
-        "n_folds": 5,
         "hits": np.ones((6, 4)),
-        "steps": 2,
-        "task": "experts",
-        "folder": "out",
-        "path": "out/file",
-        "out": "out",
-        "corruption": "flip-vote",
-        "metric": "logit_diff",
-        "design": "iid",
         "rng": np.random.default_rng(0),
-        "n_mdps": 3,
         "frame": pd.DataFrame({"a": [1.0]}),
     }
 

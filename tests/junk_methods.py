@@ -1,7 +1,5 @@
 """Real objects of the public classes, small and made once, and the public methods that junk is thrown at."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Callable, Collection, Iterator

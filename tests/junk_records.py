@@ -5,8 +5,6 @@ what it gives may say anything of itself. :func:`uses` names a call for every ki
 that says where the junk goes.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Junk for the command line: every command with right words, one to three of its options or arguments junk."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,6 +7,7 @@ import socket
 import time
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,46 +16,14 @@ import typer
 
 from interp.cli import app
 from lab.calibrate import app as lab
-from tests.test_full_disk import COMMANDS, invoked
+from tests.junk import TABLES
+from tests.shell import invoked
+from tests.test_full_disk import COMMANDS
 
-RIGHT = {
-    **COMMANDS,
-    "audit": ["audit", "wma-handwired", "--quick", "--experts", "2"],
-    "models": ["models"],
-    "explore": ["explore", "nothing"],
-    "choices": ["choices", "nothing", "--quick"],
-    "curves": ["curves", "folder"],
-    "llm open": ["llm", "open", "nothing"],
-    "llm demo": ["llm", "demo"],
-    "llm score": ["llm", "score", "folder"],
-    "llm notes": ["llm", "notes", "folder"],
-    "llm report": ["llm", "report", "folder"],
-}
+RIGHT = {**COMMANDS, **TABLES["commands"]}
 """Words of a call of every command, by its name; ``folder`` is there."""
 
-_NUMBERS = ("0", "-1", "3", "2.5", "-0.5", "nan", "inf", "1e999", "9" * 30, "0x10", "1_0", "1e3", "٣", "1,2")
-_VALUES = ("", " ", "x", "true", "None", "[]", "{}", '{"a": NaN}', "[1, [2]]", "\udcff", "x" * 5000, "a\nb", "%s")
-_PAIRS = (
-    "a=1",
-    "=",
-    "=1",
-    "n=",
-    "eta=nan",
-    "eta=[",
-    "eta='",
-    "eta=1e400",
-    "gamma=0",
-    "name=x",
-    "stages=[]",
-    "stages=3",
-)
-_STAGES = ("stages=[{n_rounds=2}]", "steps=0", "--", "-x", "--nothing", "$(x)", "*", "\x1b[31mred", "[/red]x", "ü")
-_PATHS = ("../../x", "nothing/there", "/dev/null", "/dev/full", "/proc/self/mem", "file", "file/below", "folder", ".")
-_PLACES = ("fifo", "link", "latent", "latent@nothing", "z[0.0]@p?", "z[9.9]", "1:3", "3:1", ":", "1-2-3", "zero:single")
-_NAMES = ("all", "uniform", "log_weights", "wma-handwired", "qlearning-handwired", "wma-learned", "edges", "flip-vote")
-_WHERE = ("float32", "float8", "cuda", "cuda:99", "meta", "local", "tcp://10.0.0.1:8786", "http://[", "0:0", "server")
-_SERVED = ("http://127.0.0.1:1/v1", "online-note")
-TEXTS = (*_NUMBERS, *_VALUES, *_PAIRS, *_STAGES, *_PATHS, *_PLACES, *_NAMES, *_WHERE, *_SERVED)
+TEXTS = (*chain(*TABLES["texts"].values()), "\udcff", "x" * 5000)
 """What stands for a value; of the paths some are there (:func:`furnish`)."""
 _MOMENT, _HANGING = 0.25, 60.0
 """CPU seconds after which what was not refused is at work, and seconds in which one that does not compute hangs."""
@@ -146,7 +113,7 @@ def fault(words: list[str]) -> str:
 
 
 def _ended(words: list[str]) -> str:
-    done = invoked(words)
+    done = invoked(*words)
     signal.setitimer(signal.ITIMER_PROF, 0)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return f"raw: {done.exception!r}"

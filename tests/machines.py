@@ -1,6 +1,4 @@
-"""Small machines that are no transformers, untrained, of expert advice: a GRU, an LSTM, a loop of one block."""
-
-from __future__ import annotations
+"""Small untrained machines: of expert advice a GRU, an LSTM and a loop of one block, of any task a transformer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import interp
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import RoundLayout
+from interp.model.transformer import HookedLatentTransformer
 
 N_EXPERTS, WIDTH = 4, 16
 
@@ -121,3 +122,10 @@ def cached(seed: int = 0, n_rounds: int = 6) -> Any:
         Reader(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="cached",
         channels=[interp.Channel("cache", (n_rounds, 8), grows=1)], points={"asked": "ask"},
     )  # fmt: skip
+
+
+def transformer(layout: RoundLayout, seed: int = 0, **changes: Any) -> HookedLatentTransformer:
+    """The architecture of the learned models, small."""
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 16}
+    return HookedLatentTransformer(LatentTransformerConfig(layout, **sizes | changes)).eval()

@@ -15,8 +15,6 @@ them meets the mutant. Bodies of classes (defaults of fields), decorators and an
 to 1e-6, which stand for rounding.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

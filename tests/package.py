@@ -4,8 +4,6 @@
 environment instead of a registry, which is quick and still proves that the wheel holds what it needs.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

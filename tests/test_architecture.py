@@ -4,8 +4,6 @@ A neutral room that asks which task it is, or imports a task's folder, is a plac
 tests read the source, so they hold for code that no other test runs.
 """
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import re
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import interp.tasks
+from tests.cases import cases
 from tests.census import PACKAGES, ROOT, sources
 
 LOOK_UP = ("interp/__init__.py", "interp/cli/")
@@ -234,10 +233,7 @@ def test_every_benchmark_can_be_run():
     assert [name for name, functions in defined.items() if "main" not in functions] == []
 
 
-ABOUT_TRANSFORMERS = {
-    "interp/interventions/edge_graph.py": "edges between heads, and reads of heads",
-    "interp/interventions/round_patcher.py": "runs the layers above a patch only; other machines run the whole round",
-}
+ABOUT_TRANSFORMERS = cases(__file__, "architecture ABOUT_TRANSFORMERS")
 """Files outside the model, its training and circuits that name the class of transformers, and why."""
 
 
@@ -257,13 +253,7 @@ def test_the_contract_of_a_machine_is_one_short_file() -> None:
     assert len((ROOT / "interp" / "machine.py").read_text().splitlines()) <= 155
 
 
-STEPPERS = {
-    "interp/model/rollout.py": "runs rounds in order, and recorded rounds again",
-    "interp/model/checks.py": "holds a machine to its contract, a round at a time",
-    "interp/training/batches.py": "runs rounds with gradients",
-    "interp/interventions/experiment.py": "edits rounds and runs on from them",
-    "interp/interventions/round_patcher.py": "what an experiment reuses of an unpatched round",
-}
+STEPPERS = cases(__file__, "architecture STEPPERS")
 """Who runs rounds of a machine, and why."""
 
 

@@ -3,8 +3,6 @@
 ``python -m tests.census`` prints where the lines are.
 """
 
-from __future__ import annotations
-
 from tests.census import PACKAGES, Count, whole
 
 CAP = Count(code=34929, functions=2897, names=1256, modules=241)

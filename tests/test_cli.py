@@ -8,31 +8,27 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import interp
 from interp.cli import app, options
 from interp.files import read_rows
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments])
+from tests.shell import invoked
 
 
 def test_models_lists_what_can_be_loaded():
-    result = invoke("models")
+    result = invoked("models")
     assert result.exit_code == 0
     experts, qlearning = (result.output.index(f"{key}: ") for key in ("experts", "qlearning"))
     assert experts < result.output.index("wma-handwired") < qlearning < result.output.index("qlearning-learned")
 
 
 def test_help_on_training_names_every_task_and_its_presets():
-    result = invoke("train", "--help")
+    result = invoked("train", "--help")
     assert "experts: laptop, laptop-wide, paper" in result.output and "qlearning: laptop, paper" in result.output
 
 
 def test_verify_prints_every_variable_and_takes_several_sizes():
-    result = invoke("verify", "wma-handwired", "--experts", 1, 3, "--rounds", 5, "--episodes", 2)
+    result = invoked("verify", "wma-handwired", "--experts", 1, 3, "--rounds", 5, "--episodes", 2)
     assert result.exit_code == 0
     assert "next log weights" in result.output
     assert "exactly: all" in result.output
@@ -44,7 +40,7 @@ def test_verify_exits_with_1_when_not_exact(monkeypatch):
 
     soft = partial(verification.verify, eta=10.0)
     monkeypatch.setattr(verification, "verify", soft)
-    result = invoke("verify", "wma-handwired", "--experts", 3, "--rounds", 5, "--episodes", 2)
+    result = invoked("verify", "wma-handwired", "--experts", 3, "--rounds", 5, "--episodes", 2)
     assert result.exit_code == 1
     assert " is not " in result.output
 
@@ -57,7 +53,7 @@ refused, and what a learned model does not take, its handwired reference may, an
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["command"])
 def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = invoke(*shlex.split(row["command"]))
+    result = invoked(*shlex.split(row["command"]))
     *estimate, refusal = result.output.splitlines()
     assert result.exit_code == 2 and row["said"] in refusal
     assert not estimate or estimate[0].endswith(" expected"), "what a run of a language model would take, and no more"
@@ -89,31 +85,31 @@ def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(word
 
 
 def test_the_version_is_the_packages():
-    assert invoke("--version").output == f"interp {interp.__version__}\n"
+    assert invoked("--version").output == f"interp {interp.__version__}\n"
 
 
 def test_json_is_one_object_and_quiet_leaves_names_alone():
-    listed = json.loads(invoke("models", "--json").output)
-    assert [model["name"] for model in listed["models"]] == invoke("models", "--quiet").output.split()
+    listed = json.loads(invoked("models", "--json").output)
+    assert [model["name"] for model in listed["models"]] == invoked("models", "--quiet").output.split()
     small = ["--experts", 2, "--rounds", 3, "--episodes", 2, "--dtype", "float64", "--set", "log_gamma=0.4"]
-    told = json.loads(invoke("verify", "wma-handwired", *small, "--json").output)
+    told = json.loads(invoked("verify", "wma-handwired", *small, "--json").output)
     assert told["exact"] is True and told["settings"]["arguments"] == {"log_gamma": 0.4}
     assert {check["variable"] for check in told["checks"]} >= {"prediction", "next_log_weights"}
 
 
 def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_those_of_an_episode(tmp_path):
     small = ["--round", 3, "--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path]
-    told = json.loads(invoke("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").output)
+    told = json.loads(invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").output)
     assert told["n_episodes"] == 4 and all(path.startswith(str(tmp_path)) for path in told["files"])
-    refused = invoke("patch", "wma-learned-wide", "--rounds", 3, *small)
+    refused = invoked("patch", "wma-learned-wide", "--rounds", 3, *small)
     assert refused.exit_code == 2 and "round 3 is out of range: the episodes have rounds 0 to 2" in refused.output
-    refused = invoke("patch", "wma-learned-wide", "--experts", 9, *small)
+    refused = invoked("patch", "wma-learned-wide", "--experts", 9, *small)
     assert refused.exit_code == 2 and "it serves n_experts 2 to 8" in refused.output
 
 
 def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path):
     small = ["--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path, "--json"]
-    told = json.loads(invoke("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).output)
+    told = json.loads(invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).output)
     assert told["round"] == 2
 
 
@@ -129,8 +125,8 @@ def test_verbose_shows_the_log_and_without_it_nothing_is_said(tmp_path):
     logger = logging.getLogger("interp")
     handlers, level = list(logger.handlers), logger.level
     try:
-        assert "wrote" not in invoke(*words).stderr
-        assert f"interp.files: wrote {tmp_path / 'verification.csv'}" in invoke("--verbose", *words).stderr
+        assert "wrote" not in invoked(*words).stderr
+        assert f"interp.files: wrote {tmp_path / 'verification.csv'}" in invoked("--verbose", *words).stderr
     finally:
         logger.handlers = handlers
         logger.setLevel(level)

@@ -10,7 +10,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import interp
-from interp.errors import InputError
 from interp.files import digest_of
 from interp.llm.backend import AGENTS, Settings
 from interp.llm.loading import from_trace
@@ -19,17 +18,15 @@ from interp.llm.protocol import line_of
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.model import saved
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.session import Finished
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.runs import STATE_FILE, Progression, read_state, write_state
+from tests.machines import transformer
 
 
 def small_model():
-    sizes = {"d_model": 4, "n_layers": 1, "n_heads": 1, "d_head": 4}
-    return HookedLatentTransformer(LatentTransformerConfig(ExpertRound(2), **sizes))
+    return transformer(ExpertRound(2), d_model=4, n_layers=1, n_heads=1, d_head=4, d_mlp=0)
 
 
 def checkpoint(folder, name):
@@ -88,7 +85,7 @@ def part(folder):
     def read():
         found = finished.load("scores", kind)
         if found is None:
-            raise InputError("computed again")
+            raise interp.InputError("computed again")
         return found[0], found[1].tolist()
 
     (path,) = folder.iterdir()
@@ -116,14 +113,14 @@ def damage(kind, folder, n_places):
             try:
                 assert read() == wanted, f"byte {place} of {kind} as {other}"
                 same += 1
-            except InputError:
+            except interp.InputError:
                 refused += 1
     for length in range(0, len(whole), max(1, len(whole) // n_places)):
         path.write_bytes(whole[:length])
         try:
             # A trace that was cut off goes on; a file may lack the end of its last line.
             assert read() == wanted or kind == "trace", f"{kind} cut to {length} bytes was read"
-        except InputError:
+        except interp.InputError:
             refused += 1
     return refused, same
 
@@ -173,7 +170,7 @@ def test_a_rollout_that_does_not_fit_together_is_refused(edit, signed, tmp_path)
         about["sha256"] = digests
         about["digest"] = digest_of(about)
     save_file(held, path, metadata={"rollout": json.dumps(about)})
-    with pytest.raises(InputError):
+    with pytest.raises(interp.InputError):
         saved.load(path)
 
 
@@ -191,5 +188,5 @@ def test_files_damaged_at_random_are_refused(kind, tmp_path):
         path.write_bytes(whole[:begin] + changes[i % 5] + rest)
         try:
             assert read() == wanted or kind == "trace", f"{kind}, change {i} of {date.today()}"
-        except InputError:
+        except interp.InputError:
             continue

@@ -1,7 +1,5 @@
 """One state decoder: it recovers what latents hold linearly, per latent or from all, and never sees what it decodes."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
@@ -10,6 +8,7 @@ import torch
 
 from interp.decoder import RIDGE, Affine, Decoder, cross_fitted, is_wide, penalised, units
 from interp.errors import InputError
+from tests.refusals import refuses
 
 
 @pytest.fixture
@@ -181,11 +180,8 @@ def test_what_is_decoded_was_held_out():
 
 def test_what_does_not_fit_is_refused(held):
     latents, states = held
-    with pytest.raises(InputError, match="at least 5 episodes, got 4"):
-        cross_fitted(latents[:4], states[:4])
-    with pytest.raises(InputError, match="leading axes of the latents"):
-        Decoder.fit(latents, states[:8])
-    with pytest.raises(InputError, match="with 3 latents"):
-        Decoder.fit(latents, states[:, :, :2], per_latent=True)
+    refuses("at least 5 episodes, got 4", cross_fitted, latents[:4], states[:4])
+    refuses("leading axes of the latents", Decoder.fit, latents, states[:8])
+    refuses("with 3 latents", Decoder.fit, latents, states[:, :, :2], per_latent=True)
     with pytest.raises(InputError, match=r"\[..., latent, k\] with 3 latents, got \(12, 6, 3\)"):
         Decoder.fit(latents, states[..., 0], per_latent=True)

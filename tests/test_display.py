@@ -1,7 +1,5 @@
 """Results at a prompt and in a notebook: one line, and a table that holds what ``to_frame()`` holds."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import interp

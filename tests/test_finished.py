@@ -1,7 +1,5 @@
 """Finished parts come back as they were, under their own settings alone, and never from a file that was changed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any

@@ -11,12 +11,9 @@ import xml.etree.ElementTree as ET
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import interp
 from interp import foreign
-from interp.cli import app
-from interp.errors import InputError
 from interp.files import file_to_write, write_figure, write_text
 from interp.llm.backend import AGENTS, Settings
 from interp.llm.plan import instances, plan
@@ -27,6 +24,9 @@ from interp.model.checkpoints import save_checkpoint
 from reports import blocks
 from reports.blocks import Prose, Table, _csv_of, link
 from reports.page import Report, Section, write_index
+from tests.cases import cases
+from tests.refusals import refuses
+from tests.shell import invoked
 
 HOSTILE = (
     "llama[q4]", "[/red]x", "[bold]x[/bold]", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\x00b", "a\rb", "a\x9b2Jb",
@@ -129,18 +129,14 @@ def checkpoint(tmp_path_factory):
     return save_checkpoint(model, folder)
 
 
-COMMANDS = (
-    ["probe", "MODEL", "--site", "latent", "--episodes", "20", "--rounds", "10", "--targets", "log_weights"],
-    ["patch", "MODEL", "--episodes", "8", "--rounds", "6"],
-    ["report", "MODEL", "--quick", "--episodes", "8", "--rounds", "10"],
-)
+COMMANDS = cases(__file__, "foreign COMMANDS")
 
 
 @pytest.mark.slow(reason="three commands that run models: 60 CPU seconds")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_path):
     given = [str(checkpoint) if word == "MODEL" else word for word in command]
-    done = CliRunner().invoke(app, [*given, "--out", str(tmp_path)])
+    done = invoked(*given, "--out", tmp_path)
     assert done.exit_code == 0, done.output
     no_commands(done.output)
     check_written(tmp_path)
@@ -159,7 +155,7 @@ def test_a_trace_of_a_hostile_name_is_shown_as_text(command, tmp_path):
             at = {"round": request.round, "turn": request.turn, "messages_sha256": request.sha256, "reply": reply}
             lines.append({**at, "finish_reason": "stop", "seconds": 0.1, "model": one, "usage": None})
         (tmp_path / f"{i}.jsonl").write_bytes(b"".join(map(line_of, [*lines, {"end": "complete"}])))
-    done = CliRunner().invoke(app, ["llm", *command, str(tmp_path), "--out", str(tmp_path / "out")])
+    done = invoked("llm", *command, tmp_path, "--out", tmp_path / "out")
     assert done.exit_code == 0, (done.output, done.exception)
     no_commands(done.output)
     if command == ["score"]:
@@ -186,8 +182,7 @@ def test_what_is_no_file_is_not_written_over(kind, tmp_path):
     else:
         path.symlink_to(tmp_path / "nowhere")
     before = path.lstat().st_mode
-    with pytest.raises(InputError, match=r"is a (device|pipe|folder|link to nothing|socket)"):
-        write_text(path, "new")
+    refuses(r"is a (device|pipe|folder|link to nothing|socket)", write_text, path, "new")
     assert path.lstat().st_mode == before and [one.name for one in tmp_path.iterdir()] == ["x"]
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -198,8 +193,7 @@ def test_a_rollout_is_not_saved_over_a_device(tmp_path):
     from interp.tasks import experts
 
     run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(2, 3, 2, seed=0))
-    with pytest.raises(InputError, match=r"'/dev/full' is a device"):
-        saved.save(run, "/dev/full")
+    refuses(r"'/dev/full' is a device", saved.save, run, "/dev/full")
 
 
 def test_the_list_of_a_folder_passes_over_what_is_no_page_of_ours(tmp_path):
@@ -234,7 +228,7 @@ def test_a_log_line_and_an_error_do_not_reach_the_terminal_as_commands(tmp_path)
     name, logger = "\x1b[31mx", logging.getLogger("interp")
     handlers, level = list(logger.handlers), logger.level
     try:
-        done = CliRunner().invoke(app, ["--verbose", "patch", name])
+        done = invoked("--verbose", "patch", name)
     finally:
         logger.handlers = handlers
         logger.setLevel(level)

@@ -7,12 +7,11 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner, Result
 
-from interp.cli import app
-from lab import calibrate, probing
 from lab import designs as covered
+from lab import probing
 from probes.linear import cross_validate
+from tests.shell import invoked
 
 TRAINED = ["--set", "stages=[{n_rounds=2, steps=4}]", "--set", "checkpoint_every=2", "--set", "eval_every=4"]
 TRAINED += ["--set", "eval_episodes=2", "--set", "eval_rounds=2", "--set", "batch_size=2", "--set", "d_model=8"]
@@ -30,11 +29,6 @@ COMMANDS = {
     "llm run": ["llm", "run", "--agent", "counter", "--episodes", "1", "--rounds", "3"],
     "calibrate": ["calibrate", "--quick", "--table", "small"],
 }
-
-
-def invoked(arguments: list[str]) -> Result:
-    """What a command does, of the toolkit or of the lab."""
-    return CliRunner().invoke(calibrate.app if arguments[:1] == ["calibrate"] else app, arguments)
 
 
 def part_of_a_table(quick, advance, design):
@@ -70,7 +64,7 @@ def run_with_room_for(n_bytes, arguments):
     if child == 0:
         os.close(read)
         resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
-        result = invoked(arguments)
+        result = invoked(*arguments)
         raw = "" if result.exception is None or isinstance(result.exception, SystemExit) else repr(result.exception)
         os.write(write, f"{result.exit_code}|{raw}|{result.output}"[:60_000].encode())
         os._exit(0)

@@ -1,21 +1,19 @@
 """What `--json` prints: numbers as numbers, the keys that docs/schema.json promises, refusals as objects."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import interp
 import probes
-from interp.cli import app
 from interp.cli.evaluate import _told
 from interp.files import json_values
 from interp.tasks import experts
+from tests.cases import cases
+from tests.shell import invoked
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "schema.json").read_text(encoding="utf-8"))
 TYPES: dict[str, Any] = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
@@ -63,7 +61,7 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
     small = ["--experts", "2", "--rounds", "4", "--episodes", "2", "--json"]
     patch = ["--round", "2", "--map", "0", "--components", "resid_pre", "--out", str(tmp_path)]
     for command, more in (("verify", []), ("patch", patch)):
-        printed = json.loads(CliRunner().invoke(app, [command, "wma-handwired", *small, *more]).stdout)
+        printed = json.loads(invoked(command, "wma-handwired", *small, *more).stdout)
         check(printed, SCHEMA["$defs"][command])
     rows = pd.DataFrame({"key": ["model", "bayes"], "estimate": [0.5, 0.4], "low": [0.4, 0.3], "high": [0.6, 0.5]})
     measured = _told({"regimes": rows, "regret_curves": rows[["key"]]})
@@ -82,21 +80,10 @@ def test_commands_keep_the_schema(tmp_path: Path) -> None:
     check(probed, SCHEMA["$defs"]["probe"])
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["probe", "wma-handwird"],
-        ["evaluate", "wma-learned", "--episodes", "1"],
-        ["probe", "wma-handwired", "--jsn"],
-        ["verify"],
-        ["patch", "nothing"],
-        ["llm", "score", "nothing"],
-        ["report", "x", "--rounds", "0"],
-    ],
-)
+@pytest.mark.parametrize("words", cases(__file__, "test_a_refusal_is_an_object_with_error_and_exit_code_2"))
 def test_a_refusal_is_an_object_with_error_and_exit_code_2(words: list[str]) -> None:
     """Of the toolkit and of the command line's own parser."""
-    done = CliRunner().invoke(app, [*words, "--json"])
+    done = invoked(*words, "--json")
     said = json.loads(done.stdout)
     assert done.exit_code == 2 and said["error"] in done.stderr and said["version"] == interp.__version__
     check(said, SCHEMA["$defs"]["error"])

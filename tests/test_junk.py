@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import circuits
 import interp
-from circuits import compare
 from interp import checks
-from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation.suite import evaluate
 from interp.interventions import causal_tables
@@ -32,6 +29,7 @@ from interp.workers import each
 from lab import probing
 from reports.build import write
 from tests import junk, junk_methods, junk_records, junk_shell
+from tests.shell import invoked
 from tests.test_full_disk import SMALL
 
 QUICK, FULL = 150, 5000
@@ -136,7 +134,7 @@ def throw_words(n_calls, day=None):
 @pytest.mark.filterwarnings("ignore")
 def test_a_command_is_refused_in_a_sentence_or_does_its_work(shell):
     assert set(junk_shell.RIGHT) == set(junk_shell.commands())
-    assert throw_words(3 * len(junk_shell.RIGHT)) == []
+    assert throw_words(2 * len(junk_shell.RIGHT)) == []
 
 
 @pytest.mark.slow(reason="5,000 commands: 4 CPU minutes")
@@ -215,7 +213,7 @@ UNBOUNDED = {
     "edges": lambda: reachability.sample(2, 3, 16, 10**6),
     "nodes": lambda: reachability.sample(64, 3, 2000, 4000),
     "a data set": lambda: TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}], dataset_episodes=10**10),
-    "rounds compared": lambda: replace(compare.QUICK, rounds=10**6),
+    "rounds compared": lambda: replace(circuits.compare.QUICK, rounds=10**6),
     "rounds verified": lambda: circuits.verify("wma-handwired", [(2,)], n_rounds=10**7),
     "rounds reported": lambda: write("wma-handwired", "out", n_rounds=10**5),
     "a map": lambda: causal_tables.patch(
@@ -228,7 +226,7 @@ UNBOUNDED = {
 
 
 def run_command(*arguments):
-    done = CliRunner().invoke(app, arguments)
+    done = invoked(*arguments)
     assert done.exit_code == 2 and not isinstance(done.exception, MemoryError), done.exception
     raise InputError(done.output)
 

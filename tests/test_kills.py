@@ -10,9 +10,11 @@ import time
 import pandas as pd
 import pytest
 
-from tests.test_full_disk import COMMANDS, invoked, small_table  # noqa: F401, a fixture
+from tests.shell import invoked
+from tests.test_full_disk import COMMANDS, small_table  # noqa: F401, a fixture
 
 RESUMING = {
+    "train": COMMANDS["train"],
     "sweep": ["probe", "wma-handwired", "--sweep", "--episodes", "10", "--rounds", "8"],
     "compare": COMMANDS["compare"],
     "benchmark": COMMANDS["benchmark"],
@@ -32,7 +34,7 @@ def started(arguments):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
         os.dup2(sink, 2)
-        os._exit(invoked(arguments).exit_code)
+        os._exit(invoked(*arguments).exit_code)
     return child
 
 
@@ -48,6 +50,8 @@ def contents(folder):
 def without_clocks(path):
     if path.suffix == ".csv":
         return pd.read_csv(path).drop(columns="cpu_s", errors="ignore").to_csv()
+    if path.name == "model.safetensors":
+        return path.read_bytes()
     return _OF_CLOCKS.sub("", path.read_text()) if path.suffix in (".json", ".jsonl") else ""
 
 

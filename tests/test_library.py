@@ -6,7 +6,6 @@ import sys
 import pytest
 
 import interp
-from interp import tasks
 from tests.refusals import refused
 
 
@@ -24,7 +23,7 @@ test_an_unknown_model_is_refused_with_the_nearest = refused(
 
 def test_models_are_listed_task_by_task():
     listed = [record.task for record in interp.models()]
-    assert listed == sorted(listed, key=[task.key for task in tasks.every()].index)
+    assert listed == sorted(listed, key=[task.key for task in interp.tasks.every()].index)
     names = {record.name for record in interp.models()}
     assert {"wma-handwired", "wma-learned", "wma-learned-wide", "qlearning-handwired", "qlearning-learned"} <= names
 

@@ -1,7 +1,5 @@
 """What people look at first, at a prompt and in a notebook: a few lines, no walls of numbers, and figures that show."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

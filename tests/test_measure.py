@@ -1,7 +1,5 @@
 """One rule gives every word: which side the interval lies on, whether it is clear of every control, and why not."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, replace
 from math import nan
@@ -34,6 +32,7 @@ from interp.measure import (
     to_frame,
 )
 from interp.statistics import Interval
+from tests.cases import cases
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,14 +49,7 @@ RARE = replace(HELD, number=Interval(0.02, 0.01, 0.04), threshold=0.1, side="bel
 
 
 @pytest.mark.parametrize(
-    ("number", "above", "below"),
-    [
-        ((0.9, 0.8, 0.95), "yes", "no"),
-        ((0.2, 0.1, 0.3), "no", "yes"),
-        ((0.6, 0.4, 0.8), "undecided", "undecided"),
-        ((0.6, 0.5, 0.8), "yes", "undecided"),
-        ((0.4, 0.3, 0.5), "undecided", "yes"),
-    ],
+    ("number", "above", "below"), cases(__file__, "test_the_whole_interval_lies_on_one_side_of_the_threshold")
 )
 def test_the_whole_interval_lies_on_one_side_of_the_threshold(
     number: tuple[float, ...], above: str, below: str

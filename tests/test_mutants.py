@@ -1,7 +1,5 @@
 """The mutation runner kills what tests notice and reports what they do not, and the judge's tests notice."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

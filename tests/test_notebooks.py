@@ -1,7 +1,5 @@
 """The notebooks are the tutorials: the same code, no outputs, none missing or out of date; pictures are drawn."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

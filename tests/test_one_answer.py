@@ -3,31 +3,25 @@
 Larger sizes decide what smaller ones leave undecided; none says "yes" where another says "no".
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import interp
 import interp.tasks
 import probes
 from circuits.compare import Effort
 from interp.audit import Scope
-from interp.cli import app
 from interp.measure import WORDS
+from tests.cases import cases
 from tests.census import PACKAGES, sources
+from tests.reports.conftest import fewer
+from tests.shell import invoked
 
-COMMANDS = {
-    "interp probe": ["probe", "--episodes", "16", "--rounds", "20"],
-    "interp compare": ["compare", "--quick"],
-    "interp audit": ["audit", "--quick"],
-    "the quick page": ["report", "--quick"],
-}
+COMMANDS = cases(__file__, "one_answer COMMANDS")
 
 
 @pytest.fixture
@@ -37,6 +31,7 @@ def less_than_quick(few_steps: None, no_rules: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("circuits.compare.QUICK", small)
     scope = Scope(episodes=16, rounds=6, writes=2, away=1, held=12, jacobians=1, along=1, copies=1)
     monkeypatch.setattr("interp.audit.trial.QUICK", scope)
+    fewer(monkeypatch)
 
 
 def answers(
@@ -51,7 +46,7 @@ def answers(
     for surface, (command, *options) in COMMANDS.items():
         options += ["--experts", str(n_experts)] if n_experts else []
         options += ["--targets", *keys] if command == "probe" and keys else []
-        done = CliRunner().invoke(app, [command, name, *options, "--json", "--out", str(folder / command)])
+        done = invoked(command, name, *options, "--json", "--out", folder / command)
         assert done.exit_code in (0, 1), done.output
         for one in json.loads(done.stdout)["measures"]:
             found[" ".join(filter(None, [one["claim"], one["about"] if command == "audit" else ""]))][surface] = (

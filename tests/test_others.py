@@ -9,6 +9,7 @@ from interp.errors import InputError
 from interp.tasks import experts, reachability
 from interp.training.runs import learning_curves
 from interp.workers import each
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -31,31 +32,26 @@ def test_a_hook_gives_what_fits(case, given):
 
 
 def test_rounds_that_are_none_are_refused_without_a_filter_too(case):
-    with pytest.raises(InputError, match="round 99 is out of range"):
-        interp.rollout(*case, rounds=99)
+    refuses("round 99 is out of range", interp.rollout, *case, rounds=99)
 
 
 @pytest.mark.parametrize("given", [{"rotation": -1}, {"seed": -1}, {"n_lines": 0}])
 def test_seeds_of_coordinates_are_seeds(given):
-    with pytest.raises(InputError, match="must be an integer >= "):
-        interp.load("wma-handwired", n_experts=3, **given)
+    refuses("must be an integer >= ", interp.load, "wma-handwired", n_experts=3, **given)
 
 
 def test_depths_differ():
-    with pytest.raises(InputError, match="depths must differ"):
-        reachability.sample(4, 3, 12, 18, depths=[1, 1])
+    refuses("depths must differ", reachability.sample, 4, 3, 12, 18, depths=[1, 1])
 
 
 def test_a_run_is_given_once(tmp_path):
-    with pytest.raises(InputError, match="was given twice"):
-        learning_curves([tmp_path, tmp_path / "x" / ".."])
+    refuses("was given twice", learning_curves, [tmp_path, tmp_path / "x" / ".."])
 
 
 @pytest.mark.parametrize("address", ["tcp://node1:8786", "10.0.0.7:8786", "tcp://[::2]:1", "tls://evil.example:1"])
 def test_a_scheduler_elsewhere_is_named_first(address, monkeypatch):
     """What it answers is unpickled."""
-    with pytest.raises(InputError, match="is on another machine, and what it sends runs code here"):
-        list(each(pow, 2, [1], scheduler=address))
+    refuses("is on another machine, and what it sends runs code here", list, each(pow, 2, [1], scheduler=address))
     monkeypatch.setattr(workers, "TRUSTED", set())
     monkeypatch.setattr(workers, "_SECONDS", 0.1)
     workers._require_trusted("tcp://127.0.0.1:1")

@@ -1,7 +1,5 @@
 """The package as others get it: what is in the wheel, and that it works where there is no checkout."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

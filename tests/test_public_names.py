@@ -1,7 +1,5 @@
 """Every public name says what it is, and every function of the packages' own lists is shown at work."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

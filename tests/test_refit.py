@@ -1,15 +1,13 @@
 """Intervals of refitted scores: napkin cases, what must not change them, and coverage where the truth is known."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
 import pytest
 
 from interp import refit
-from interp.errors import InputError
 from lab.designs import DESIGNS, coverage, draw
+from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
 LOSSES, CONTROL, TOTALS = RNG.uniform(1, 2, 12), RNG.uniform(2, 4, 12), RNG.uniform(5, 9, 12)
@@ -91,8 +89,7 @@ def test_totals_have_no_bias_where_episodes_differ():
 
 
 def test_an_unknown_design_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match="random_walk"):
-        draw("random", 3, RNG)
+    refuses("random_walk", draw, "random", 3, RNG)
 
 
 def test_an_interval_takes_less_than_a_millisecond():

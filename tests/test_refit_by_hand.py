@@ -4,8 +4,6 @@ The equations are written out once more here, with nothing left out for speed an
 has tame and wild data, whose half widths on the log scale lie below and above 1.
 """
 
-from __future__ import annotations
-
 from math import exp, inf, isnan, nan, sqrt
 
 import numpy as np
@@ -14,7 +12,7 @@ from scipy import stats
 
 from interp import refit
 from interp.errors import InputError
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 from tests.test_refit import accuracy, accuracy_difference, bounds, ratio
 
 TAME = np.array([[9.0, 10, 11, 10, 8], [14, 17, 15, 16, 15], [20, 22, 18, 20, 19], [19, 18, 21, 22, 23]])
@@ -64,8 +62,7 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     assert refit.effective([[1.0, 1], [2, 0], [0, 2]]) == pytest.approx(3)  # outputs are summed
     wide = refit._inflation(9, 3, 0.5, n_effective=3.0)
     assert wide == pytest.approx(stats.t.ppf(0.75, 2) * sqrt(2.5) * 3 / 2)
-    with pytest.raises(InputError, match=r"more than 1 effective episode, got 1\.0"):
-        refit._inflation(9, 3, n_effective=1.0)
+    refuses(r"more than 1 effective episode, got 1\.0", refit._inflation, 9, 3, n_effective=1.0)
     # One episode of four holds all that varies: h is that of two.
     losses, references = np.array([1.0, 0, 0, 1]), np.array([4.0, 0, 0, 0])
     h = 12.7062047 * sqrt(3) * 2 * np.std([2 - 4, 0, 0, 2], ddof=1) / 2
@@ -208,18 +205,14 @@ def test_no_miss_is_half_a_miss_in_one_episode_for_its_bound():
 @pytest.mark.parametrize("bad", [[-1, 2], [nan, 2], [inf, 2]])
 def test_sums_are_finite_and_not_negative_and_zero_is_allowed(bad):
     for values in ((bad, [4, 4]), ([4, 4], bad)):
-        with pytest.raises(InputError, match="must be finite and not negative"):
-            ratio(*values, 2)
+        refuses("must be finite and not negative", ratio, *values, 2)
     assert ratio([0, 0.5], [4, 4], 2).estimate == 0.5 / 8
 
 
 def test_sums_are_per_episode_of_the_same_episodes():
-    with pytest.raises(InputError, match="got one number"):
-        ratio(2.0, [4, 4], 2)
-    with pytest.raises(InputError, match="losses are of 2 episodes and references of 3"):
-        ratio([1, 2], [4, 4, 4], 2)
-    with pytest.raises(InputError, match="more misses than steps"):
-        refit.interval([1, 5], [4, 4], 2, "accuracy")
+    refuses("got one number", ratio, 2.0, [4, 4], 2)
+    refuses("losses are of 2 episodes and references of 3", ratio, [1, 2], [4, 4, 4], 2)
+    refuses("more misses than steps", refit.interval, [1, 5], [4, 4], 2, "accuracy")
     with pytest.raises(InputError, match="a fit and its control share their episodes"):
         refit.difference([1, 2], [1, 2, 3], [4, 4], 2, control_references=[4, 4, 4])
     outputs = np.arange(1.0, 9).reshape(2, 2, 2)

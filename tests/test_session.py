@@ -1,7 +1,5 @@
 """A session computes once what is asked for twice, and never gives what an edited model would not give."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import interp
-from interp.errors import InputError
 from interp.tasks import experts
 
 
@@ -25,7 +24,7 @@ def soak(n_loads, rounds_each):
         model = interp.load(names[i % 3])
         episodes = interp.tasks.of(model).sample_for(model, 1, rounds_each, i)
         n_rounds += interp.rollout(model, episodes).n_rounds
-        with pytest.raises(InputError):
+        with pytest.raises(interp.InputError):
             interp.load("nothing")
         if (i + 1) % max(n_loads // 10, 1) == 0:
             seen.append(resident())

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from interp.errors import InputError
 from interp.statistics import (
     Interval,
     bootstrap_mean,
@@ -15,7 +14,7 @@ from interp.statistics import (
     ratio_interval,
     resample_weights,
 )
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 
 def test_a_ratio_without_steps_is_nan_and_without_resampled_steps_has_no_bounds():
@@ -61,8 +60,7 @@ def test_the_middle_of_the_samples_lies_between_the_bounds():
     assert [float(bound) for bound in percentile_bounds(samples, 0.5)] == [25.0, 75.0]
     rows = np.array([[0.0, 10.0], [4.0, 4.0], [1.0, np.inf]])
     assert [bound.tolist() for bound in percentile_bounds(rows, 1.0, axis=1)] == [[0, 4, 1], [10, 4, 1]]
-    with pytest.raises(InputError, match=r"samples must be \[resample\], got shape \(2, 2\)"):
-        Interval.of_samples(np.zeros((2, 2)), 0.0)
+    refuses(r"samples must be \[resample\], got shape \(2, 2\)", Interval.of_samples, np.zeros((2, 2)), 0.0)
 
 
 def test_a_resample_draws_as_many_episodes_as_there_are_and_depends_on_the_seed_alone():

@@ -1,7 +1,5 @@
 """Real numbers as outcomes, on the tracker of ``examples/tracker.py``: a filter whose every answer is known."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import replace
 from functools import partial
@@ -23,8 +21,6 @@ from interp.interventions.alignment import align
 from interp.interventions.interchange import interchange
 from interp.interventions.pairs import exits, find_metric
 from interp.interventions.patching import round_map, sweep
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.task import exchanged
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.batches import RoundsLoss, encode, watched
@@ -33,6 +29,7 @@ from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
 from reports.comparison import write
 from reports.explore import Explorer, View
+from tests import machines
 
 
 @pytest.fixture
@@ -64,10 +61,8 @@ def only_means(tracker: Any) -> Algorithm:
     return replace(filter_, distribution=lambda v: v["mean"][..., None])
 
 
-def transformer(layout: Any, **options: Any) -> HookedLatentTransformer:
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 16, "init_std": 0.5}
-    return HookedLatentTransformer(LatentTransformerConfig(layout, **sizes, **options)).double().eval()
+def transformer(layout: Any, **options: Any) -> Any:
+    return machines.transformer(layout, init_std=0.5, **options).double()
 
 
 def exchange(episodes: Any, t: int) -> Any:

@@ -1,7 +1,5 @@
 """The pages of docs/: their Python runs, their commands exist, their links lead somewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

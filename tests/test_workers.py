@@ -1,7 +1,5 @@
 """Independent work on a dask cluster: a worker that dies, and errors. Threads of one process."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -13,12 +11,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import interp
 import probes
-from interp.errors import InputError
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.tasks import experts
 from interp.workers import _LOCAL, each, one_thread, share
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 
 def dies_once(folder: Path, item: int) -> int:
@@ -32,7 +29,7 @@ def dies_once(folder: Path, item: int) -> int:
 
 
 def refuse(shared: None, item: int) -> int:
-    raise InputError(f"no {item}")
+    raise interp.InputError(f"no {item}")
 
 
 @pytest.mark.slow
@@ -62,8 +59,7 @@ def test_shares_are_all_of_the_work_and_no_part_twice() -> None:
 
 @pytest.mark.parametrize("shard", ["0/4", "5/4", "1", "/", "-1/4", "1/0", "1/4/2", "²/4", "a/b"])
 def test_a_share_that_is_none_is_refused(shard: str) -> None:
-    with pytest.raises(InputError, match="such as 2/64"):
-        share([1, 2], shard)
+    refuses("such as 2/64", share, [1, 2], shard)
 
 
 def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
@@ -83,8 +79,7 @@ def test_jobs_of_an_array_make_the_sweep_of_one_command(tmp_path: Path) -> None:
 
 def test_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interp.workers._SECONDS", 0.3)
-    with pytest.raises(InputError, match="no dask scheduler answers at"):
-        list(each(refuse, None, [1], scheduler="tcp://127.0.0.1:1"))
+    refuses("no dask scheduler answers at", list, each(refuse, None, [1], scheduler="tcp://127.0.0.1:1"))
 
 
 test_errors_come_through_and_no_workers_are_refused = refused(
@@ -124,7 +119,7 @@ def test_a_machine_of_small_matrices_runs_on_one_thread_and_the_users_setting_is
         watching = (point, lambda value, hook: seen.append(torch.get_num_threads()))
         interp.rollout(machine, episodes, fwd_hooks=[watching])
         assert set(seen) == {n} and torch.get_num_threads() == 2
-        with pytest.raises((ZeroDivisionError, InputError), match="division"):
+        with pytest.raises((ZeroDivisionError, interp.InputError), match="division"):
             interp.rollout(machine, episodes, fwd_hooks=[(point, lambda value, hook: 1 / 0)])
         assert torch.get_num_threads() == 2
     finally:

@@ -3,12 +3,12 @@
 ``python -m tests.audit.planted [KEY ...]`` prints the table: what is right, and what was said.
 """
 
-from __future__ import annotations
-
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,10 @@ def _searching(key: str) -> Any:
     return _graph(known.gallery("reachability")[key].make().module.algorithm)
 
 
+ELAPSED = Variable("elapsed", "t", "rounds before", "rounds", "state")
+FOLLOWING = Variable("next_elapsed", "t", "rounds", "rounds", parents=("elapsed",), equation=lambda v: v["elapsed"] + 1)
+
+
 def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
     """Search that carries its set and answers by a heuristic: always, or in the first ``rounds`` rounds."""
     base, rule = breadth_first(), heuristic(of).variable("prediction")
@@ -53,10 +57,6 @@ def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
     if rounds is None:
         return base.varied(key, key, {}, {"prediction": (rule.parents, rule.equation)})
     search = base.variable("prediction")
-    elapsed = Variable("elapsed", "t", "rounds before", "rounds", "state")
-    following = Variable(
-        "next_elapsed", "t", "rounds", "rounds", parents=("elapsed",), equation=lambda v: v["elapsed"] + 1
-    )
 
     def said(v: Any) -> Any:
         late = (v["elapsed"] >= rounds)[..., None]
@@ -64,7 +64,7 @@ def _answering(key: str, of: str, rounds: int | None = None) -> Algorithm:
 
     at = [v.key for v in base.variables].index("prediction")
     parents = tuple(dict.fromkeys(("elapsed", *search.parents, *rule.parents)))
-    variables = (elapsed, *base.variables[: at + 1], following, *base.variables[at + 1 :])
+    variables = (ELAPSED, *base.variables[: at + 1], FOLLOWING, *base.variables[at + 1 :])
     made = base.varied(key, key, {}, {"prediction": (parents, said)}, variables=variables)
     return _starting(made, base, elapsed=lambda e: np.zeros(len(e), np.int64))
 
@@ -79,10 +79,6 @@ def _pausing() -> Any:
     """It counts rounds; in the first three it says nothing, and then what the majority of the round says."""
     base = majority_vote()
     rule = base.variable("prediction")
-    elapsed = Variable("elapsed", "t", "rounds before", "rounds", "state")
-    following = Variable(
-        "next_elapsed", "t", "rounds", "rounds", parents=("elapsed",), equation=lambda v: v["elapsed"] + 1
-    )
 
     def said(v: Any) -> Any:
         return np.where(v["elapsed"] >= 3, rule.equation(v), 0.5)  # type: ignore[misc]
@@ -92,7 +88,7 @@ def _pausing() -> Any:
         "a pause, then a vote",
         {},
         {"prediction": (("elapsed", *rule.parents), said)},
-        variables=(elapsed, *base.variables, following),
+        variables=(ELAPSED, *base.variables, FOLLOWING),
         memory="elapsed",
         written="",
     )
@@ -209,112 +205,37 @@ def cached(reads: str = "cache", sees_from: int = 99) -> Any:
 
 TURN = [[-0.5, -(3**0.5) / 2], [3**0.5 / 2, -0.5]]
 _wired = partial(interp.load, "wma-handwired", n_experts=4)
-PLANTED: dict[str, Planted] = {
-    # Seen: thresholds were chosen with these.
-    "Weighted Majority": Planted(
-        _wired,
-        {
-            "used": "yes",
-            "content": "yes",
-            "lasts": "yes",
-            "in time": "yes",
-            "decoded": "yes",
-            "moves": "drifts",
-            "side": "yes",
-        },
-        False,
+_MAKERS: dict[str, Callable[[], Any]] = {
+    "Weighted Majority": _wired,
+    "search": lambda: interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False),
+    "idle weights": _idle_majority,
+    "in-degree beside an idle set": lambda: _graph(_answering("indegree", "fewer_parents")),
+    "contraction": lambda: moving([[0.5, 0.0], [0.0, 0.25]]),
+    "3-cycle": lambda: moving(TURN),
+    "set in the last rounds only": lambda: _graph(_answering("lastonly", "fewer_parents", 5)),
+    "state made anew": lambda: by_algorithm.machine(
+        follow_previous_winners(), EXPERTS.layout(n_experts=4), name="winners"
     ),
-    "search": Planted(
-        lambda: interp.load("reachability-handwired", n_nodes=12, n_edges=18, marks=False),
-        {
-            "used": "yes",
-            "content": "yes",
-            "lasts": "yes",
-            "in time": "yes",
-            "stays": "yes",
-            "moves": "settles",
-            "side": "yes",
-            "longer": "yes",
-        },
-        False,
-    ),
-    "idle weights": Planted(
-        _idle_majority,
-        {"used": "no", "content": "no", "decoded": "yes", "side": "no", "moves": "drifts"},
-        False,
-    ),
-    "in-degree beside an idle set": Planted(
-        lambda: _graph(_answering("indegree", "fewer_parents")),
-        {"used": "no", "content": "no", "decoded": "yes", "side": "no", "in time": "no"},
-        False,
-    ),
-    "contraction": Planted(
-        lambda: moving([[0.5, 0.0], [0.0, 0.25]]),
-        {"used": "no", "moves": "settles", "decoded": "no"},
-        False,
-    ),
-    "3-cycle": Planted(lambda: moving(TURN), {"used": "no", "moves": "cycles"}, False),
-    # Held out: judged once thresholds stood.
-    "set in the last rounds only": Planted(
-        lambda: _graph(_answering("lastonly", "fewer_parents", 5)),
-        {"used": "yes", "content": "yes", "side": "yes", "decoded": "yes"},
-        True,
-    ),
-    "state made anew": Planted(
-        lambda: by_algorithm.machine(follow_previous_winners(), EXPERTS.layout(n_experts=4), name="winners"),
-        {"used": "yes", "content": "yes", "lasts": "no"},
-        True,
-    ),
-    "pause": Planted(_pausing, {"used": "yes", "content": "no", "side": "no"}, True),
-    "undirected search": Planted(
-        partial(_searching, "undirected"),
-        {"used": "yes", "content": "yes", "lasts": "yes", "side": "no"},
-        True,
-    ),
-    "one round late": Planted(
-        partial(_searching, "one round late, by algorithm"),
-        {"used": "yes", "in time": "no", "lasts": "yes"},
-        True,
-    ),
-    "search from both ends": Planted(
-        partial(_searching, "bidirectional"),
-        {"used": "yes", "in time": "yes", "early": "yes", "lasts": "yes"},
-        True,
-    ),
-    "reads its cache": Planted(
-        cached, {"used cache": "yes", "used thought": "no", "content": "yes", "lasts": "yes"}, True
-    ),
-    "reads its thought": Planted(partial(cached, "thought"), {"used cache": "no", "used thought": "yes"}, True),
-    "two fixed points": Planted(
-        lambda: moving([[1.0]], inputs=0.2, bend=3.0), {"used": "no", "moves": "settles"}, True
-    ),
-    "drift only": Planted(
-        lambda: moving([[1.0, 0.0], [0.0, 1.0]], [0.3, -0.1], inputs=0.0), {"used": "no", "moves": "drifts"}, True
-    ),
-    "expanding map": Planted(lambda: moving([[1.5]]), {"used": "no", "moves": "expands"}, True),
-    # Held out, and planted after the rule of the question "side" was changed once (docs/results/audit.md).
-    "sees the truth late": Planted(lambda: cached(sees_from=29), {"used": "yes", "unseen": "no"}, True),
-    "majority vote": Planted(
-        lambda: by_algorithm.machine(majority_vote(), EXPERTS.layout(n_experts=4)),
-        {"used": "no", "side": "no", "in time": "no"},
-        True,
-    ),
-    "more ancestors": Planted(lambda: _graph(heuristic("more_ancestors")), {"used": "no", "side": "no"}, True),
-    "undirected distance": Planted(
-        lambda: _graph(_from_the_root()),
-        {"used": "yes", "content": "yes", "lasts": "no", "side": "no", "in time": "yes", "early": "yes"},
-        True,
-    ),
-    "depth-first": Planted(
-        partial(_searching, "depth-first"),
-        {"used": "yes", "in time": "no", "lasts": "yes"},
-        True,
-    ),
-    "Q-learning": Planted(
-        lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3),
-        {"used": "yes", "content": "yes", "lasts": "yes", "decoded": "yes"},
-        True,
-    ),
+    "pause": _pausing,
+    "undirected search": partial(_searching, "undirected"),
+    "one round late": partial(_searching, "one round late, by algorithm"),
+    "search from both ends": partial(_searching, "bidirectional"),
+    "reads its cache": cached,
+    "reads its thought": partial(cached, "thought"),
+    "two fixed points": lambda: moving([[1.0]], inputs=0.2, bend=3.0),
+    "drift only": lambda: moving([[1.0, 0.0], [0.0, 1.0]], [0.3, -0.1], inputs=0.0),
+    "expanding map": lambda: moving([[1.5]]),
+    "sees the truth late": lambda: cached(sees_from=29),
+    "majority vote": lambda: by_algorithm.machine(majority_vote(), EXPERTS.layout(n_experts=4)),
+    "more ancestors": lambda: _graph(heuristic("more_ancestors")),
+    "undirected distance": lambda: _graph(_from_the_root()),
+    "depth-first": partial(_searching, "depth-first"),
+    "Q-learning": lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3),
+}
+_RIGHT = tomllib.loads(Path(__file__).with_name("planted.toml").read_text("utf-8"))
+PLANTED = {
+    key: Planted(make, _RIGHT["seen"].get(key) or _RIGHT["held out"][key], key in _RIGHT["held out"])
+    for key, make in _MAKERS.items()
 }
 
 

@@ -5,8 +5,6 @@ those of the same machine and size; without names all that have no row yet are r
 on.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,20 +1,17 @@
 """The shell's one JSON object and the page hold every measure of an audit, with number, control and threshold."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from html import unescape
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from interp import audit as room
 from interp.audit import Scope
-from interp.cli import app
-from interp.errors import InputError
 from tests.audit import shipped
+from tests.refusals import refuses
+from tests.shell import invoked
 
 TINY = Scope(episodes=12, rounds=5, writes=2, away=1, held=12, jacobians=1, along=1, copies=1)
 
@@ -24,7 +21,7 @@ def told(monkeypatch, tmp_path):
     """What the command says of a small model, at little effort."""
     monkeypatch.setattr("interp.audit.trial.QUICK", TINY)
     words = ["audit", "wma-handwired", "--experts", "2", "--quick", "--report", "--json", "--out", str(tmp_path)]
-    result = CliRunner().invoke(app, words)
+    result = invoked(*words)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout), tmp_path / "wma-handwired"
 
@@ -53,10 +50,8 @@ def test_the_command_tells_every_claim_and_writes_tables_and_a_page(told):
 
 def test_bad_efforts_are_refused_before_any_work():
     for name, value in (("episodes", 3), ("rounds", 1), ("held", 2), ("episodes", "many")):
-        with pytest.raises(InputError, match=name):
-            replace(TINY, **{name: value})
-    with pytest.raises(InputError, match="wma-lerned"):
-        room.audit("wma-lerned")
+        refuses(name, replace, TINY, **{name: value})
+    refuses("wma-lerned", room.audit, "wma-lerned")
 
 
 def test_the_curves_over_a_training_say_what_the_page_says():

@@ -4,8 +4,6 @@ Thresholds were chosen with those that are seen; no word about one that was held
 wrong word, and no right one: how many must be right is the count that was measured when they were first run.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from interp.audit import audit

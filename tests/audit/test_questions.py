@@ -1,7 +1,5 @@
 """The numbers behind the words: napkin maps with known spectra, cycles and fixed points; swaps; heuristics and ties."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +8,15 @@ import torch
 from torch import nn
 
 import interp
-from interp import machines
 from interp.audit import THRESHOLDS, Scope, content, dynamics, fixed_points, shortcuts, timing, used
 from interp.audit.trial import ALL, Trial
 from interp.audit.used import Change, alike, donors, limited
-from interp.errors import InputError
 from interp.refit import PLATEAU
 from interp.session import session
 from interp.statistics import Interval
 from interp.tasks import experts
 from tests.audit.planted import SMALL, TURN, cached, moving
+from tests.refusals import refuses
 
 TINY = Scope(episodes=12, rounds=6, writes=3, away=1, held=30, jacobians=2, along=8, copies=2)
 
@@ -193,7 +190,7 @@ def looping(shares):
         return torch.stack([1 - one, one], -1).clamp_min(1e-9).log()
 
     given = {"cycles": len(shares), "shape": (4,), "hear": hear, "read": read, "inject": inject}
-    return machines.loop(Looped(), "experts", sizes={"n_experts": 4}, **given)
+    return interp.machines.loop(Looped(), "experts", sizes={"n_experts": 4}, **given)
 
 
 def test_the_prediction_is_read_out_after_each_inner_cycle():
@@ -317,5 +314,4 @@ def test_fixed_points_of_known_maps():
     assert ring.plot().axes
     drifting = fixed_points(moving([[1.0]], drift=[0.5], inputs=0.0), episodes, starts=4)
     assert drifting.to_frame().empty and "no fixed or slow point" in drifting.sentence
-    with pytest.raises(InputError, match=r"no fixed points: its channel 'cache' grows"):
-        fixed_points(cached(), episodes)
+    refuses(r"no fixed points: its channel 'cache' grows", fixed_points, cached(), episodes)

@@ -1,7 +1,5 @@
 """Which numbers decide which claim, and beside which controls: on made numbers, and with copies in the place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,6 +14,7 @@ from interp.audit.trial import ALL, Trial
 from interp.measure import UNTRAINED, Control
 from interp.statistics import Interval
 from tests.audit.planted import SMALL, cached
+from tests.cases import cases
 
 N = 40
 SPREAD = np.linspace(-1, 1, N)
@@ -57,13 +56,7 @@ def losing(**by):
 
 @pytest.mark.parametrize(
     ("own", "without", "share", "chance"),
-    [
-        ((0.2, 0.5), (0.5, 0.5), 0.6, 0.0),
-        ((0.2, 0.3), (0.5, 0.5), 0.2, 0.4),  # by any truth the other state costs answers
-        ((0.5, 0.5), (0.5, 0.5), 0.0, 0.0),
-        ((0.5, 0.4), (0.4, 0.4), -0.25, 0.0),
-        ((0.0, 0.0), (0.0, 0.0), 0.0, 0.0),
-    ],
+    cases(__file__, "test_a_worth_is_the_share_of_the_loss_beyond_that_by_other_truths"),
 )
 def test_a_worth_is_the_share_of_the_loss_beyond_that_by_other_truths(own, without, share, chance):
     trial = losing(own=own, without=without)
@@ -121,16 +114,7 @@ def test_in_time(monkeypatch, model, algorithm, word, number):
     assert timing.in_time(own).word == "not applicable"
 
 
-@pytest.mark.parametrize(
-    ("losses", "word", "number"),
-    [
-        ((2.0, 1.0, 0.2, 0.2), "yes", 1.0),
-        ((2.0, 1.0, 0.2, 0.6), "no", 0.5),
-        ((2.0, 1.0, 0.2, 0.26), "yes", 0.925),
-        ((2.0, 1.0, 0.97, 2.0), "not applicable", np.nan),
-        ((2.0, 1.0, 0.2), "not applicable", np.nan),
-    ],
-)
+@pytest.mark.parametrize(("losses", "word", "number"), cases(__file__, "test_kept_over_more_rounds"))
 def test_kept_over_more_rounds(losses, word, number):
     def running(curve):
         data = SimpleNamespace(first_asked=1)
@@ -178,14 +162,7 @@ def test_stays_at_rest(monkeypatch, frames, word, regime):
 
 
 @pytest.mark.parametrize(
-    ("sides", "is_used", "word"),
-    [
-        ({"a": 1.0, "b": 1.0}, True, "yes"),
-        ({"a": 1.0, "b": 0.0}, True, "no"),
-        ({"a": 1.0, "b": 0.5}, True, "undecided"),
-        ({"a": 1.0, "b": 1.0}, False, "yes"),
-        ({}, True, "not applicable"),
-    ],
+    ("sides", "is_used", "word"), cases(__file__, "test_the_side_that_is_taken_is_by_the_worst_heuristic")
 )
 def test_the_side_that_is_taken_is_by_the_worst_heuristic(monkeypatch, sides, is_used, word):
     def adversarial(key, side):

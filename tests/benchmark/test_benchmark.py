@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from circuits import benchmark
 from circuits.benchmark import Answer, Material, Method, Workload, build
 from circuits.benchmark.methods import METHODS, register, select
 from circuits.benchmark.question import QUESTIONS, ranking
-from interp.cli import app
 from interp.errors import InputError
 from interp.interventions.interchange import interchange
 from interp.statistics import mean_interval
+from tests.cases import cases
 from tests.refusals import refused
+from tests.shell import invoked
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "which-method.md"
 SMALL = Workload(episodes=4, rounds=5, round=4, early=2)
@@ -79,13 +79,7 @@ def test_only_the_raw_latents_show_clean_up(material):
 
 
 @pytest.mark.parametrize(
-    ("machine", "form", "variant"),
-    [
-        ("wma-handwired", "P", "rotated"),
-        ("reachability-handwired", "sum", "distractors"),
-        ("wma-handwired", "R, softmax", "superposed"),
-        ("wma-handwired", "P", "simplex"),
-    ],
+    ("machine", "form", "variant"), cases(__file__, "test_places_hold_their_variables_in_every_variant")
 )
 def test_places_hold_their_variables_in_every_variant(machine, form, variant):
     """Exchanged, they have the whole effect that the algorithm asks for; true edges are among the candidates."""
@@ -157,7 +151,7 @@ def test_the_command_writes_tables_and_a_page(tmp_path):
     subject = "wma-handwired R, plain"
     words = ["benchmark", "--quick", "--subject", subject, "--method", "composition", "--report", "--out", tmp_path]
     words += ["--question", "nodes"]
-    told = CliRunner().invoke(app, [str(word) for word in words])
+    told = invoked(*words)
     assert told.exit_code == 0, told.output
     assert {"benchmark.json", "scores.csv", "nodes.csv", "benchmark.html"} <= {path.name for path in tmp_path.iterdir()}
     assert "strongest edge by composition" in (tmp_path / "benchmark.html").read_text()

@@ -1,7 +1,5 @@
 """Edges of which no cut changes anything are a kind of their own, measured, and count for no method."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The benchmark of a machine that is no transformer and whose insides are known: a GRU that was written by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from circuits import benchmark

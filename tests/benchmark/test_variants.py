@@ -1,24 +1,16 @@
 """Variants: the same predictions where they must be the same, and noise of the size asked for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 import interp
 from circuits.benchmark.known_machine import rotated, with_distractors, without
-from interp import tasks
-from interp.errors import InputError
-from interp.model.rollout import replay
 from interp.model.transformer import untrained
 from lab.variants import noisy, rescaled, widened
+from tests.cases import cases
+from tests.refusals import refuses
 
-MODELS = [
-    ("wma-handwired", {"n_experts": 3}, 1e-9),
-    ("qlearning-handwired", {"n_states": 3, "n_actions": 2}, 1e-9),
-    ("wma-learned", {}, 1e-4),
-    ("qlearning-learned", {}, 1e-4),
-]
+MODELS = cases(__file__, "variants MODELS")
 
 
 @pytest.mark.parametrize(("name", "arguments", "tolerance"), MODELS)
@@ -26,7 +18,7 @@ MODELS = [
 def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant):
     """In another basis, or beside heads and neurons that nobody reads; a handwired one reads out the same state."""
     model = interp.load(name, **arguments)
-    other, episodes = variant(model, seed=1), tasks.of(model).sample_for(model, 4, 6, 0)
+    other, episodes = variant(model, seed=1), interp.tasks.of(model).sample_for(model, 4, 6, 0)
     here, there = interp.rollout(model, episodes), interp.rollout(other, episodes)
     assert (here.predictions - there.predictions).abs().max() < tolerance
     assert other.digest() != model.digest()
@@ -37,7 +29,7 @@ def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant)
 @pytest.mark.parametrize(("name", "arguments", "tolerance"), MODELS[:2])
 def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_state(name, arguments, tolerance):
     model = interp.load(name, **arguments)
-    episodes, first = tasks.of(model).sample_for(model, 4, 6, 0), model.config.d_model
+    episodes, first = interp.tasks.of(model).sample_for(model, 4, 6, 0), model.config.d_model
     here, wider, scaled = (interp.rollout(m, episodes) for m in (model, widened(model, 2), rescaled(model, -4.0)))
     assert wider.latents.shape[-1] == first + 2 and not wider.latents[..., first:].any()
     for other, run in ((widened(model, 2), wider), (rescaled(model, -4.0), scaled)):
@@ -49,14 +41,10 @@ def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_st
 
 def test_what_cannot_be_rescaled_or_widened_is_refused():
     learned, wired = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=2)
-    with pytest.raises(InputError, match="'wma-learned' is a learned model"):
-        rescaled(learned, 2.0)
-    with pytest.raises(InputError, match="'wma-learned' has LayerNorm"):
-        widened(learned, 1)
-    with pytest.raises(InputError, match="other than 0"):
-        rescaled(wired, 0.0)
-    with pytest.raises(InputError, match="n must be an integer >= 1, got 0"):
-        widened(wired, 0)
+    refuses("'wma-learned' is a learned model", rescaled, learned, 2.0)
+    refuses("'wma-learned' has LayerNorm", widened, learned, 1)
+    refuses("other than 0", rescaled, wired, 0.0)
+    refuses("n must be an integer >= 1, got 0", widened, wired, 0)
 
 
 def test_a_rotation_changes_every_coordinate_and_cannot_be_rebuilt_by_name():
@@ -66,14 +54,13 @@ def test_a_rotation_changes_every_coordinate_and_cannot_be_rebuilt_by_name():
     other = rotated(model, seed=3)
     assert (model.W_E - other.W_E).abs().max() > 0.1
     assert torch.allclose(model.W_E.norm(dim=1), other.W_E.norm(dim=1))
-    with pytest.raises(InputError, match="rotated, seed 3"):
-        from_origin(other.config.origin)
+    refuses("rotated, seed 3", from_origin, other.config.origin)
 
 
 def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_is_lost():
     """Three log-weights in two dimensions, at angles of 120 degrees; what it does read cannot be taken out."""
     model = interp.load("wma-handwired", n_experts=3)
-    episodes = tasks.of(model).sample_for(model, 4, 6, 0)
+    episodes = interp.tasks.of(model).sample_for(model, 4, 6, 0)
     other = without(model, model.state_map.sum(0, keepdim=True))
     here, there = interp.rollout(model, episodes), interp.rollout(other, episodes)
     assert (here.predictions - there.predictions).abs().max() < 1e-9
@@ -84,40 +71,37 @@ def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_i
     assert torch.allclose(angles @ angles.T, 1.5 * torch.eye(3).to(angles) - 0.5)
     less = interp.rollout(without(model, model.state_map[:1]), episodes).predictions
     assert (here.predictions - less).abs().max() > 0.01
-    with pytest.raises(InputError, match="LayerNorm"):
-        without(interp.load("wma-learned"), torch.zeros(1, 64))
+    refuses("LayerNorm", without, interp.load("wma-learned"), torch.zeros(1, 64))
 
 
 def test_distractors_compute_something_that_the_latents_hold():
     model = interp.load("wma-handwired", n_experts=2)
     other = with_distractors(model, 3, seed=0)
     assert other.config.n_heads == model.config.n_heads + 3 and other.config.head_names[0][-1] == "distractor 3"
-    run = interp.rollout(other, tasks.of(model).sample_for(model, 4, 6, 0))
+    run = interp.rollout(other, interp.tasks.of(model).sample_for(model, 4, 6, 0))
     assert (run.latents[:, 1:, :, model.config.d_model :].std((0, 1)) > 1e-3).all()
-    with pytest.raises(InputError, match="n must be"):
-        with_distractors(model, 0)
+    refuses("n must be", with_distractors, model, 0)
 
 
 def test_noise_has_the_size_asked_for_is_repeated_and_is_not_added_by_replay():
     model = interp.load("wma-handwired", n_experts=3)
-    episodes = tasks.of(model).sample_for(model, 64, 12, 0)
+    episodes = interp.tasks.of(model).sample_for(model, 64, 12, 0)
     plain, other = interp.rollout(model, episodes), noisy(model, 0.1, seed=0)
     run = interp.rollout(other, episodes)
     assert torch.equal(run.latents, interp.rollout(other, episodes).latents)
-    assert (replay(other, run)[0] - run.predictions).abs().max() < 1e-12
-    known = interp.rollout(model, tasks.of(model).sample_for(model, 32, 30, 0)).latents[:, 1:]
+    assert (interp.replay(other, run)[0] - run.predictions).abs().max() < 1e-12
+    known = interp.rollout(model, interp.tasks.of(model).sample_for(model, 32, 30, 0)).latents[:, 1:]
     spread = model.read_state(known).flatten(0, 1).std(0)
     first = (model.read_state(run.latents) - model.read_state(plain.latents))[:, 1].std(0)
     assert torch.allclose(first, 0.1 * spread, rtol=0.4)
     assert torch.equal(interp.rollout(noisy(model, 0.0), episodes).predictions, plain.predictions)
-    with pytest.raises(InputError, match="sd must be"):
-        noisy(model, -1.0)
+    refuses("sd must be", noisy, model, -1.0)
 
 
 def test_noise_is_the_same_where_an_activation_is_edited():
     """So that the effect of a swap is the swap's, and not that of other noise."""
     model = noisy(interp.load("wma-handwired", n_experts=2), 0.5, seed=1)
-    run = interp.rollout(model, tasks.of(model).sample_for(model, 3, 4, 0))
+    run = interp.rollout(model, interp.tasks.of(model).sample_for(model, 3, 4, 0))
     edit = [("blocks.0.attn.hook_z", lambda z, hook: z)]
-    assert torch.equal(replay(model, run, fwd_hooks=edit)[1], replay(model, run)[1])
+    assert torch.equal(interp.replay(model, run, fwd_hooks=edit)[1], interp.replay(model, run)[1])
     assert untrained(model, 0).config.name.endswith("noisy-untrained")

@@ -13,8 +13,6 @@ trains on where it stopped. In order of value:
 Without an accelerator the same code runs at small sizes, which says that it works and nothing about speed.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

@@ -4,8 +4,6 @@ The goal for small models is .3 s from an edit to its page on a quiet machine, w
 compute beside. An edit's page holds the run, the algorithm, four random changes of equal size and the figure.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

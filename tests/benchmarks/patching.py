@@ -7,8 +7,6 @@ that of launching them. Run with ``python -m tests.benchmarks patching``, elsewh
 ``python -m tests.benchmarks patching cuda``.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -8,8 +8,6 @@ bound; ``cpu_efficiency``, the CPU seconds of a step in one process over those i
 do. Run with ``python -m tests.benchmarks processes``.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

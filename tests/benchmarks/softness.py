@@ -6,8 +6,6 @@ the largest of A values by at most (A - 1) / (e h). Every round bootstraps from 
 gamma / (1 - gamma) times as much. ``beta`` softens head 3.1 alone: the policy is Boltzmann's, the table stays exact.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,11 +4,10 @@ Threads that share a loaded core wait for each other, and waiting takes CPU time
 ``python -m tests.benchmarks threads``; the machine must be quiet when it begins.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -29,7 +28,13 @@ from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.trainer import _Run
 from interp.workers import one_thread
-from tests.benchmarks.training import timed
+
+
+def timed(call: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of a call: on the wall, of CPU."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def calls(folder: Path) -> dict[str, Callable[[], object]]:

@@ -5,10 +5,8 @@ commit, ``python -m tests.benchmarks waits ROW...`` the rows named, whether held
 own on one thread, and is written when it ends, so that what was stopped goes on. CPU seconds are those of the whole
 process, imports included; ``value`` is what the row is about (seconds of one step, a ratio, MiB), ``goal`` the most
 that it should be (of ratios to other libraries: the least). For the figures of an older commit, copy this file into
-its checkout: it takes no more of this room than ``decisions``, ``patching`` and ``training``.
+its checkout: it takes no more of this room than ``patching``.
 """
-
-from __future__ import annotations
 
 import csv
 import json
@@ -49,12 +47,25 @@ def cpu_of(call: Callable[[], object], repeats: int = 3) -> float:
 
 
 def decisions() -> tuple[float, dict[str, Any]]:
-    """Milliseconds of one decision at round 500, and at 10 and 100, and each of 64."""
-    from tests.benchmarks.decisions import measure
+    """Milliseconds of one decision at round 500, and at 10 and 100, and each of 64: a round reads no history."""
+    import torch
 
-    frame = measure().set_index("round")
-    more = {f"round {t}": round(float(ms), 3) for t, ms in frame["decision_ms"].items()}
-    return more["round 500"], {**more, "each of 64": round(float(frame["per_decision_of_64_ms"].iloc[0]), 3)}
+    from interp.model.config import LatentTransformerConfig
+    from interp.model.rollout import rollout
+    from interp.model.transformer import HookedLatentTransformer
+    from interp.tasks import experts
+
+    torch.manual_seed(0)
+    layout = experts.TASK.layout(n_experts=4)
+    config = LatentTransformerConfig(layout, d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
+    model = HookedLatentTransformer(config).eval()
+    one, many = (rollout(model, experts.sample(n, n_rounds, 4, seed=0)) for n, n_rounds in ((1, 501), (64, 11)))
+    more = {}
+    with torch.no_grad():
+        for name, run, t, n in (*((f"round {t}", one, t, 1) for t in (10, 100, 500)), ("each of 64", many, 10, 64)):
+            tokens, latents = run.tokens[:, t], run.latents[:, t]
+            more[name] = round(1e3 * cpu_of(lambda t=tokens, z=latents: model.predict(t, z), 50) / n, 3)
+    return more["round 500"], more
 
 
 def patching() -> tuple[float, dict[str, Any]]:
@@ -67,12 +78,15 @@ def patching() -> tuple[float, dict[str, Any]]:
 
 def training_step() -> tuple[float, dict[str, Any]]:
     """Seconds of a step of the experts' ``laptop`` preset, 32 episodes of 25 rounds."""
+    from dataclasses import replace
+
     from accelerate import Accelerator
 
+    from interp.training.config import Stage
+    from interp.training.goal import preset
     from interp.training.trainer import _Run
-    from tests.benchmarks.training import settings
 
-    config = next(iter(settings().values()))
+    config = replace(preset("experts", "laptop"), stages=(Stage(25, 1),), batch_size=32)
     with tempfile.TemporaryDirectory() as folder:
         run = _Run(config, Path(folder), "benchmark", Accelerator(cpu=True))
         return cpu_of(run.step, 8), {}

@@ -1,7 +1,5 @@
 """Single faults of a handwired machine, by name: one thing changed in its circuit, in the algorithm or in the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,13 +1,11 @@
 """The labelled basis: names instead of indices, and no mixing of spaces."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from circuits.basis import Basis, PositionCode
 from interp.errors import InputError
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 LABELS = ("w", "z", "e_1", "p_1", "p?", "y", "w?")
 
@@ -39,8 +37,7 @@ def test_directions_of_two_bases_refuse_each_other() -> None:
 
 
 def test_block_names_must_differ() -> None:
-    with pytest.raises(InputError, match="block names must differ"):
-        Basis.of(("id", "id"), ("w",), PositionCode(LABELS))
+    refuses("block names must differ", Basis.of, ("id", "id"), ("w",), PositionCode(LABELS))
 
 
 @pytest.mark.parametrize("rotation", [None, 5])
@@ -58,5 +55,4 @@ def test_sinusoidal_codes_have_unit_norm_and_the_stated_margin() -> None:
     gram = np.array([[b.code(i).dot(b.code(j)) for j in range(7)] for i in range(7)])
     assert np.allclose(np.diag(gram), 1.0)
     assert np.max(gram - 2 * np.eye(7)) == pytest.approx(1 - code.margin)
-    with pytest.raises(InputError, match=r"n_lines must lie in 1 \.\.\. 7"):
-        PositionCode.sinusoidal(LABELS, 8, seed=1)
+    refuses(r"n_lines must lie in 1 \.\.\. 7", PositionCode.sinusoidal, LABELS, 8, seed=1)

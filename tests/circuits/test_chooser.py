@@ -1,13 +1,11 @@
 """Lemma C.1: the corrected chooser keeps its promise at the inverse temperature that the table asks for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from circuits.basis import Basis, PositionCode
 from circuits.heads import Head, _measured_attention, _required_eta, chooser_table, fixed_offset, shift_terms
-from interp.errors import InputError
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("eps", [1e-2, 1e-8])
@@ -25,8 +23,7 @@ def test_the_requirement_is_not_slack_by_orders_of_magnitude() -> None:
 
 
 def test_eps_outside_its_range_is_refused() -> None:
-    with pytest.raises(InputError, match=r"eps must lie in \(0, 1\), got 0"):
-        _required_eta(1.0, 34, 0)
+    refuses(r"eps must lie in \(0, 1\), got 0", _required_eta, 1.0, 34, 0)
 
 
 LABELS = tuple(f"t_{i}" for i in range(34))

@@ -1,7 +1,5 @@
 """Where variables live: locations have names, hold what the algorithm computes, and refuse what does not exist."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +7,11 @@ import numpy as np
 import pytest
 
 import circuits
-from circuits.circuit import Circuit
 from circuits.compiler import places
 from interp.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes
+from tests.refusals import refuses
 
 MACHINES = {
     "wma R": ("wma-handwired", {"n_experts": 3}),
@@ -26,7 +24,7 @@ MACHINES = {
 }
 
 
-def built(case: str) -> tuple[Circuit, Any]:
+def built(case: str) -> tuple[circuits.Circuit, Any]:
     """A circuit, and episodes of its size."""
     name, arguments = MACHINES[case]
     if name == "wma-handwired":
@@ -82,20 +80,14 @@ def test_a_location_is_asked_for_by_name() -> None:
     assert [str(place.site) for place in places(circuit, circuit.location("match", "score 3.2"))] == ["scores[2.1]@w?"]
     with pytest.raises(InputError, match=r"unknown location of 'log_weights' 'latents'; did you mean 'latent'"):
         circuit.location("log_weights", "latents")
-    with pytest.raises(InputError, match=r"unknown variable with a location in 'wma-handwired' 'weights'"):
-        circuit.locations("weights")
-    with pytest.raises(InputError, match=r"unknown variable of 'weighted_majority' 'log_weight'"):
-        circuit.algorithm.variable("log_weight")
+    refuses(r"unknown variable with a location in 'wma-handwired' 'weights'", circuit.locations, "weights")
+    refuses(r"unknown variable of 'weighted_majority' 'log_weight'", circuit.algorithm.variable, "log_weight")
 
 
 def test_locations_that_cannot_be_told_apart_are_refused() -> None:
     circuit = circuits.build("wma-handwired", n_experts=2)
     latent = circuit.location("log_weights", "latent")
-    with pytest.raises(InputError, match="must differ in name"):
-        replace(circuit, sites={"log_weights": (latent, latent)})
-    with pytest.raises(InputError, match="must hold equally many elements"):
-        replace(circuit, sites={"votes": (*circuit.locations("votes"), latent)})
-    with pytest.raises(InputError, match="unknown variable of 'weighted_majority' 'counts'"):
-        replace(circuit, sites={"counts": (latent,)})
-    with pytest.raises(InputError, match="needs one direction or key per label, got 2 for 1"):
-        replace(latent, labels=("<z>",))
+    refuses("must differ in name", replace, circuit, sites={"log_weights": (latent, latent)})
+    refuses("must hold equally many elements", replace, circuit, sites={"votes": (*circuit.locations("votes"), latent)})
+    refuses("unknown variable of 'weighted_majority' 'counts'", replace, circuit, sites={"counts": (latent,)})
+    refuses("needs one direction or key per label, got 2 for 1", replace, latent, labels=("<z>",))

@@ -1,19 +1,17 @@
 """``interp verify``: its options are the sizes of the tasks, and a machine takes those of its own task only."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest
-from typer.testing import CliRunner
 
 import interp.tasks
-from interp import cli
 from interp.cli.verify import _verify
+from tests.cases import cases
+from tests.shell import invoked
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(cli.app, ["verify", *map(str, arguments)])
+    result = invoked("verify", *arguments)
     return result.exit_code, result.output
 
 
@@ -30,13 +28,7 @@ def test_sizes_are_combined_and_a_missing_one_is_the_tasks_default() -> None:
     assert {"(2, 3)", "(3, 3)"} == {line.split("│")[1].strip() for line in output.splitlines() if line.startswith("│")}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("wma-handwired", "--states", 3), "'wma-handwired' has no size --states; its sizes are --experts"),
-        (("qlearning-handwired", "--experts", 2, 4), "has no size --experts; its sizes are --states, --actions"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), cases(__file__, "test_sizes_of_another_task_are_refused"))
 def test_sizes_of_another_task_are_refused(arguments: tuple[object, ...], message: str) -> None:
     code, output = invoke(*arguments)
     assert (code, message in output) == (2, True)

@@ -1,7 +1,5 @@
 """The stated edges of every circuit are those that are measured in running models: no more, no fewer, of that kind."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ import pytest
 import circuits
 from circuits.circuit import EMBEDDINGS, EXITS, Edge, table
 from circuits.heads import stated
-from interp.errors import InputError
 from tests.circuits.wires import wires
+from tests.refusals import refuses
 
 W, Q, R = "wma-handwired", "qlearning-handwired", "reachability-handwired"
 SINUSOIDAL = {"positions": "sinusoidal"}
@@ -89,8 +87,7 @@ def test_a_table_is_checked_as_it_is_read() -> None:
         ("positions", "VOTE", "unknown position 'VOTE'"),
         ("target", "1.2", "unknown part of the circuit '1.2'"),
     ):
-        with pytest.raises(InputError, match=message):
-            table([row | {column: value}], ["1.1 bind"], groups)
+        refuses(message, table, [row | {column: value}], ["1.1 bind"], groups)
 
 
 def test_rows_of_a_form_are_those_all_of_whose_words_it_has(tmp_path: Path) -> None:

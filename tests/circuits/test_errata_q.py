@@ -6,8 +6,6 @@ means that the defect is real but does not reach the table. Labels Q1, Q2, ... n
 (one symbol for a rank-one map and for a set of axes, rows of Q called columns), which no number can show.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from typing import Any

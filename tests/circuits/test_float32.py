@@ -1,7 +1,5 @@
 """Which softmax-only circuits work in float32: those without pairs of heads do, the others are refused, and rightly."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +9,9 @@ import torch
 
 import circuits
 import interp
-from interp.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts import predictors as algorithms
+from tests.refusals import refuses
 
 PAIRS = [("qlearning-handwired", "mlp"), ("qlearning-handwired", "lin"), ("wma-handwired", "P")]
 SMALLEST: dict[str, list[Any]] = {"qlearning-handwired": [(2, 2)], "wma-handwired": [2]}
@@ -38,12 +36,9 @@ def state_error(name: str, variant: str, dtype: torch.dtype, rounds: int = 300, 
 @pytest.mark.parametrize(("name", "variant"), PAIRS)
 def test_pairs_of_softmax_heads_are_refused_in_float32_with_the_remedy(name: str, variant: str) -> None:
     message = rf"dtype 'float32' is too coarse: .* variant '{variant}' .* dtype='float64', or take '(softmlp|R)'"
-    with pytest.raises(InputError, match=message):
-        interp.load(name, variant=variant, eta=40.0, dtype="float32")
-    with pytest.raises(InputError, match=message):
-        circuits.verify(name, SMALLEST[name], variant=variant, eta=40.0, n_rounds=10**6)
-    with pytest.raises(InputError, match=message):
-        circuits.compile_circuit(circuits.build(name, variant=variant, eta=40.0), torch.float32)
+    refuses(message, interp.load, name, variant=variant, eta=40.0, dtype="float32")
+    refuses(message, circuits.verify, name, SMALLEST[name], variant=variant, eta=40.0, n_rounds=10**6)
+    refuses(message, circuits.compile_circuit, circuits.build(name, variant=variant, eta=40.0), torch.float32)
     assert interp.load(name, variant=variant, eta=40.0).W_E.dtype == torch.float64
     assert interp.load(name, variant=variant, dtype="float32").W_E.dtype == torch.float32
 
@@ -75,10 +70,9 @@ def test_lin_in_float32_refuses_rewards_that_it_was_not_built_for():
     larger = mdp.MDPEpisodes.from_transitions(None, *steps, n_states=3, n_actions=2)
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2, variant="lin", dtype="float32")
     assert interp.rollout(model, episodes).n_rounds == 6
-    with pytest.raises(
-        InputError, match=r"are outside \[0, 1\], which this model is proven for; load it with rewards="
-    ):
-        interp.rollout(model, larger)
+    refuses(
+        r"are outside \[0, 1\], which this model is proven for; load it with rewards=", interp.rollout, model, larger
+    )
     highest = float(larger.rewards.max())
     for own in ({"dtype": "float64"}, {"dtype": "float32", "rewards": (0.0, highest)}):
         exact = interp.load("qlearning-handwired", n_states=3, n_actions=2, variant="lin", **own)
@@ -91,11 +85,9 @@ def test_a_rotated_heavy_sink_is_refused_where_it_amplifies_rounding(given, refu
     episodes = experts.sample(8, 20, 3, seed=0)
     build = {"n_experts": 3, "eta": 80.0, "rotation": 1, **given}
     if refused:
-        with pytest.raises(InputError, match=r"in a rotated basis the heavy sink e\^.*give heavy=20 or less"):
-            interp.load("wma-handwired", **build)
+        refuses(r"in a rotated basis the heavy sink e\^.*give heavy=20 or less", interp.load, "wma-handwired", **build)
         return
     model = interp.load("wma-handwired", **build)
     wanted = interp.tasks.of(model).explains(model).run(episodes)["prediction"]
     assert abs(interp.rollout(model, episodes).predictions.numpy() - wanted).max() < 2e-6
-    with pytest.raises(InputError, match="amplifies the rounding of float32"):
-        interp.load("wma-handwired", dtype="float32", **build)
+    refuses("amplifies the rounding of float32", interp.load, "wma-handwired", dtype="float32", **build)

@@ -1,7 +1,5 @@
 """One set of weights serves every horizon: the check passes for what is exact, and sees what is lost in every round."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -9,7 +7,6 @@ import pytest
 import torch
 
 import circuits
-from circuits.compiler import compile_circuit
 from circuits.exactness import check_horizon
 from circuits.registry import handwired, with_defaults
 
@@ -47,7 +44,7 @@ def test_what_every_round_loses_is_seen_where_a_tolerance_for_one_horizon_does_n
 
 def test_weights_that_change_between_two_horizons_fail() -> None:
     circuit, plan = circuits.build(W, n_experts=2), handwired(W).plan
-    model = compile_circuit(circuit)
+    model = circuits.compile_circuit(circuit)
     read = model.read_state
 
     def drifting(latents: torch.Tensor) -> torch.Tensor:

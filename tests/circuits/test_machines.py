@@ -1,15 +1,12 @@
 """Verification of machines that are no circuits: what they predict and carry, against the algorithm that they are."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 import circuits
 import interp
-from interp import cli, library
+from interp import library
 from interp.errors import InputError
 from interp.interventions.interchange import Claim
 from interp.model import checkpoints
@@ -18,6 +15,8 @@ from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning
 from tests import handmade
+from tests.refusals import refuses
+from tests.shell import invoked
 
 
 @pytest.mark.parametrize(("decay", "rounds"), [(0.8, 200), (handmade.KEPT, 50)])
@@ -66,12 +65,9 @@ def test_what_cannot_be_verified_is_refused():
     machine = handmade.majority()
     with pytest.raises(InputError, match=r"'handmade-untrained' is learned.*adapt it with read=|Adapt it with read="):
         circuits.verify_machine(machine.fresh())
-    with pytest.raises(InputError, match="runs on qlearning episodes"):
-        circuits.verify_machine(machine, q_learning())
-    with pytest.raises(InputError, match="n_rounds must be an integer >= 1, got 0"):
-        circuits.verify_machine(machine, n_rounds=0)
-    with pytest.raises(InputError, match="tolerance must be a number >= 0, got -1"):
-        circuits.verify_machine(machine, tolerance=-1.0)
+    refuses("runs on qlearning episodes", circuits.verify_machine, machine, q_learning())
+    refuses("n_rounds must be an integer >= 1, got 0", circuits.verify_machine, machine, n_rounds=0)
+    refuses("tolerance must be a number >= 0, got -1", circuits.verify_machine, machine, tolerance=-1.0)
     machine.reader = lambda carried: carried["h"]
     assert machine.fresh().algorithm is None
     with pytest.raises(InputError, match=r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)"):
@@ -92,24 +88,20 @@ def registered(monkeypatch):
     interp.register_machine("another", another, description="not what it says", task="experts")
 
 
-def invoked(*arguments: object) -> object:
-    return CliRunner().invoke(cli.app, ["verify", *map(str, arguments)])
-
-
 def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
     """By the name that its builder is registered under; exit 0 where it is exact, 1 where it is not, 2 if refused."""
     small = ["--rounds", 20, "--episodes", 3]
-    exact = invoked("my-majority", *small, "--experts", 3, "--set", "decay=0.9", "--out", tmp_path)
+    exact = invoked("verify", "my-majority", *small, "--experts", 3, "--set", "decay=0.9", "--out", tmp_path)
     assert exact.exit_code == 0 and "exactly: all" in exact.output, exact.output
     assert "carried_state" in (tmp_path / "verification.csv").read_text()
-    failed = invoked("another", *small, "--json")
+    failed = invoked("verify", "another", *small, "--json")
     told = json.loads(failed.output)
     assert failed.exit_code == 1 and told["exact"] is False and told["failures"] == 2
     assert told["settings"]["arguments"] == {"algorithm": "fading_majority", "gain": 0.5, "decay": 0.8}
     assert {check["variable"] for check in told["checks"]} == {"distribution", "carried_state"}
-    refused = invoked("my-majority", *small, "--experts", 2, 3)
+    refused = invoked("verify", "my-majority", *small, "--experts", 2, 3)
     assert refused.exit_code == 2 and "give --experts one number" in refused.output
-    refused = invoked("my-majority", *small, "--dtype", "float32")
+    refused = invoked("verify", "my-majority", *small, "--dtype", "float32")
     assert refused.exit_code == 2 and "leave --dtype out" in refused.output
 
 

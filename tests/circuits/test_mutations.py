@@ -7,8 +7,6 @@ is measured, on a larger machine and other episodes, that it changes neither a p
 that verification compares with.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 
 import circuits
-from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit
 from circuits.exactness import check
 from circuits.registry import handwired
@@ -43,7 +40,7 @@ def listed(machine: str) -> set[str]:
 
 
 @cache
-def built(machine: str, larger: bool = False) -> Circuit:
+def built(machine: str, larger: bool = False) -> circuits.Circuit:
     name = MACHINES[machine]
     size = (LARGER if larger else SMALL)[name]
     return circuits.build(name, variant=machine, **_size_arguments(handwired(name), size))

@@ -1,7 +1,5 @@
 """Epsilon-greedy in the circuit: the draw of a round is an input, the choice follows it, and the update does not."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from typing import Any
@@ -14,12 +12,11 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
-from interp import tasks
-from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from lab import interchanges
+from tests.refusals import refuses
 
 Q = "qlearning-handwired"
 VARIANTS = ("mlp", "softmlp", "lin")
@@ -145,18 +142,15 @@ def recorded() -> MDPEpisodes:
 
 def test_draws_that_are_missing_or_wrong_are_refused_with_a_sentence() -> None:
     told, plain = (circuits.load(Q, noise=noise) for noise in (True, False))
-    with pytest.raises(InputError, match=r"no noise, the draw of every round that this model reads at 'n'"):
-        interp.rollout(told, recorded())
-    with pytest.raises(InputError, match=r"no noise, which q_learning\(noise=True\) is given"):
+    refuses(r"no noise, the draw of every round that this model reads at 'n'", interp.rollout, told, recorded())
+    with pytest.raises(interp.InputError, match=r"no noise, which q_learning\(noise=True\) is given"):
         algorithms.q_learning(noise=True).run(recorded())
-    with pytest.raises(InputError, match=r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]"):
+    with pytest.raises(interp.InputError, match=r"noise must be whole numbers from 0 to 3, got 4 at \[0, 0\]"):
         replace(recorded(), noise=np.full((3, 5), 4))
-    with pytest.raises(InputError, match=r"noise must be \[episode, round\] = \(3, 5\)"):
-        replace(recorded(), noise=np.zeros((3, 4), int))
+    refuses(r"noise must be \[episode, round\] = \(3, 5\)", replace, recorded(), noise=np.zeros((3, 4), int))
     # A machine without the position has no place and no variable for a draw; episodes that have one, it reads without.
-    with pytest.raises(InputError, match="unknown variable"):
-        tasks.of(plain).explains(plain).variable("noise")
-    with pytest.raises(InputError, match="'n'"):
-        plain.layout.position("n")
+    with pytest.raises(interp.InputError, match="unknown variable"):
+        interp.tasks.of(plain).explains(plain).variable("noise")
+    refuses("'n'", plain.layout.position, "n")
     episodes = mdp.sample(3, 5, 4, 3, seed=5)
     assert torch.equal(interp.rollout(plain, episodes).predictions, interp.rollout(plain, recorded()).predictions)

@@ -1,7 +1,5 @@
 """Tabular Q-learning wired by hand: equal to the table, causal, symmetric, with the promised options and refusals."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -12,11 +10,10 @@ import pytest
 import circuits
 import interp
 from circuits.q_learning import value_bound
-from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import tabular
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 VARIANTS = ("mlp", "softmlp", "lin")
 
@@ -183,10 +180,8 @@ test_bad_arguments_are_refused_with_a_sentence = refused(
 def test_episodes_with_rewards_outside_the_proven_range_are_refused() -> None:
     episodes = shifted(mdp.sample(3, 10, 4, 3, seed=12))
     load = partial(circuits.load, "qlearning-handwired", n_states=4, n_actions=3)
-    with pytest.raises(InputError, match=r"outside \[0, 1\].*use variant='lin'"):
-        interp.rollout(load(), episodes)
-    with pytest.raises(InputError, match=r"outside \[-0.01, 1\]"):
-        interp.rollout(load(signed=True, rewards=(-0.01, 1.0)), episodes)
+    refuses(r"outside \[0, 1\].*use variant='lin'", interp.rollout, load(), episodes)
+    refuses(r"outside \[-0.01, 1\]", interp.rollout, load(signed=True, rewards=(-0.01, 1.0)), episodes)
     assert interp.rollout(load(variant="lin"), episodes).n_rounds == 10
 
 

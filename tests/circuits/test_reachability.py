@@ -1,7 +1,5 @@
 """Breadth-first search wired by hand: every variable exact at its place, in every form, and causal."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -15,9 +13,9 @@ from circuits.compiler import compile_circuit
 from circuits.exactness import check
 from circuits.reachability import reachability
 from circuits.reachability.construction import PLAN
-from interp.errors import InputError
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
 from interp.tasks.reachability.episodes import joined
+from tests.refusals import refuses
 
 SMALL = (6, 9)
 
@@ -79,10 +77,8 @@ def test_sinusoidal_positions_make_heads_narrow() -> None:
         compile_circuit(reachability(28, 54, positions=positions)).config for positions in ("sinusoidal", "one-hot")
     )
     assert narrow.d_head == 33 and wide.d_head == wide.layout.n_positions == 169
-    with pytest.raises(InputError, match="give marks=True"):
-        reachability(*SMALL, marks=False, positions="sinusoidal")
-    with pytest.raises(InputError, match=r"cannot tell|do not tell"):
-        reachability(28, 54, positions="sinusoidal", n_lines=2)
+    refuses("give marks=True", reachability, *SMALL, marks=False, positions="sinusoidal")
+    refuses(r"cannot tell|do not tell", reachability, 28, 54, positions="sinusoidal", n_lines=2)
 
 
 @pytest.mark.slow(reason="6,000 graphs of three sizes, several minutes")
@@ -154,7 +150,6 @@ def test_without_the_clip_errors_of_one_round_reach_the_next() -> None:
 @pytest.mark.parametrize("make", [reachability, partial(interp.load, "reachability-handwired")])
 def test_the_circuit_and_the_model_by_name_take_the_same_sizes(make: Any) -> None:
     for sizes, message in (((3, 4), "n_nodes must be an integer >= 4, got 3"), ((4, 2), "n_edges must be .* >= 3")):
-        with pytest.raises(InputError, match=message):
-            make(n_nodes=sizes[0], n_edges=sizes[1])
+        refuses(message, make, n_nodes=sizes[0], n_edges=sizes[1])
     make(n_nodes=4, n_edges=3)
     assert "at least 4" in str(reachability.__doc__) and "at least 3" in str(reachability.__doc__)

@@ -1,7 +1,5 @@
 """The handwired models by name: no two share one, each belongs to a task, and sizes are those of that task."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

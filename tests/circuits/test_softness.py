@@ -1,7 +1,5 @@
 """The page's table of errors by inverse temperature: within the bound, and a soft choice alone costs no value."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Weighted Majority wired by hand: equal to the algorithm, causal, and symmetric where the algorithm is."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

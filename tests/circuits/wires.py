@@ -5,8 +5,6 @@ directions that every later part reads, position by position. What a value reads
 An edge says that something is read; it need not change anything.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product

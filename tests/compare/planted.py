@@ -1,7 +1,5 @@
 """Machines that are an algorithm in other coordinates, or one that is nearly the reference's, for tests of verdicts."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Which algorithm explains predictions: known machines are named, mixtures and noise are not, and fits are exact."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,6 +28,7 @@ from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
+from tests.refusals import refuses
 
 LAYOUTS = {
     "bandit": BanditRound(3),
@@ -261,22 +260,18 @@ def test_a_task_without_families_is_asked_for_its_algorithms():
 def test_a_family_must_extend_one_that_is_there():
     families = (Family("a", "A", experts.majority_vote, extends="nothing"),)
     orphan = replace(TASK, algorithms=Algorithms(families=lambda: families))
-    with pytest.raises(InputError, match="family that 'a' extends 'nothing'"):
-        orphan.rivals()
+    refuses("family that 'a' extends 'nothing'", orphan.rivals)
 
 
 def test_a_grid_ascends():
-    with pytest.raises(InputError, match=r"the grid of 'gain' must be ascending numbers, got \(1\.0, 0\.5\)"):
-        Searched("gain", (1.0, 0.5))
+    refuses(r"the grid of 'gain' must be ascending numbers, got \(1\.0, 0\.5\)", Searched, "gain", (1.0, 0.5))
 
 
 def test_bad_input_is_refused_before_work(sets):
     with pytest.raises(InputError, match="these episodes are of 'experts', not of 'qlearning'"):
         explain(experts.bayes(), tasks.get("qlearning"), sets, seed=0)
-    with pytest.raises(InputError, match="no set of episodes"):
-        explain(experts.bayes(), TASK, {}, seed=0)
-    with pytest.raises(InputError, match="a model, an Algorithm or a function of episodes, got int"):
-        explain(3, TASK, sets, seed=0)
+    refuses("no set of episodes", explain, experts.bayes(), TASK, {}, seed=0)
+    refuses("a model, an Algorithm or a function of episodes, got int", explain, 3, TASK, sets, seed=0)
     with pytest.raises(InputError, match="must be probabilities that sum to 1, got one of 1 and a sum of 2"):
         explain(lambda e: np.ones((len(e), e.n_rounds, 2)), TASK, sets, seed=0)
     with pytest.raises(InputError, match=r"must be \[episode, round, outcome\]"):

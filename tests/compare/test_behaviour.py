@@ -1,7 +1,5 @@
 """Behaviour of whole comparisons with a read-out that is fitted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which algorithm explains choices: players whose algorithm is known, on few instances."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +35,7 @@ from interp.statistics import Interval
 from interp.tasks.experts import sample
 from interp.tasks.experts.players import player_families
 from lab.players import SEEN, UNSEEN, Player, choices, is_right, judged
+from tests.cases import cases
 
 EPISODES = sample(10, 60, 4, regime="flat", seed=7)
 NONE = Interval(float("nan"), float("nan"), float("nan"))
@@ -51,37 +50,36 @@ def within(most: float) -> tuple[Interval, Interval, Interval]:
 NEAR, SOME, FAR = within(_OTHERWISE)
 LIKE, UNSURE, UNLIKE = within(_UNLIKE)
 SELDOM, AT_TIMES, MOSTLY = within(_LAPSE)
-SURELY = Interval(_UNLIKE - 0.01, _SURELY_UNLIKE + 0.01, _UNLIKE)
+NAMED = {
+    "near": NEAR,
+    "some": SOME,
+    "far": FAR,
+    "like": LIKE,
+    "unsure": UNSURE,
+    "unlike": UNLIKE,
+    "none": NONE,
+    "seldom": SELDOM,
+    "at times": AT_TIMES,
+    "mostly": MOSTLY,
+    "more": MORE,
+    "less": LESS,
+    "perhaps": PERHAPS,
+    "to 0": Interval(-0.1, -0.2, 0.0),
+    "from 0": Interval(0.1, 0.0, 0.2),
+    "little": Interval(0.0, -0.01, _LEFT),
+    "from the threshold": Interval(0.1, _LEFT, 0.2),
+    "across the threshold": Interval(0.1, -0.1, _LEFT + 0.01),
+    "surely": Interval(_UNLIKE - 0.01, _SURELY_UNLIKE + 0.01, _UNLIKE),
+    "much": Interval(0.1, _LEFT + 0.01, 0.2),
+}
+"""The intervals of the tables of cases."""
 
 
-@pytest.mark.parametrize(
-    ("alone", "own", "lead", "floor", "word"),
-    [
-        (True, (NEAR, LIKE, SELDOM), MORE, MORE, "yes"),
-        (False, (NEAR, LIKE, SELDOM), MORE, MORE, "undecided"),
-        (False, (NEAR, LIKE, SELDOM), MORE, LESS, "no"),
-        (True, (SOME, LIKE, SELDOM), MORE, MORE, "undecided"),
-        (True, (FAR, LIKE, SELDOM), MORE, MORE, "no"),
-        (True, (NONE, LIKE, SELDOM), MORE, MORE, "undecided"),
-        (True, (NEAR, UNSURE, SELDOM), MORE, MORE, "undecided"),
-        (True, (NEAR, SURELY, SELDOM), MORE, MORE, "undecided"),
-        (True, (NEAR, UNLIKE, SELDOM), MORE, MORE, "no"),
-        (True, (NEAR, LIKE, AT_TIMES), MORE, MORE, "undecided"),
-        (True, (NEAR, LIKE, MOSTLY), MORE, MORE, "no"),
-        (True, (NEAR, LIKE, SELDOM), PERHAPS, MORE, "undecided"),
-        (True, (NEAR, LIKE, SELDOM), LESS, MORE, "no"),
-        (True, (NEAR, LIKE, SELDOM), MORE, PERHAPS, "undecided"),
-        (True, (NEAR, LIKE, SELDOM), MORE, LESS, "no"),
-        (True, (NEAR, LIKE, SELDOM), MORE, Interval(-0.1, -0.2, 0.0), "no"),
-        (True, (NEAR, LIKE, SELDOM), Interval(-0.1, -0.2, 0.0), MORE, "no"),
-        (True, (NEAR, LIKE, SELDOM), Interval(0.1, 0.0, 0.2), MORE, "undecided"),
-        (True, (NEAR, LIKE, SELDOM), MORE, Interval(0.1, 0.0, 0.2), "undecided"),
-    ],
-)
+@pytest.mark.parametrize(("alone", "own", "lead", "floor", "word"), cases(__file__, "test_what_explains_choices"))
 def test_what_explains_choices(alone: bool, own: Any, lead: Any, floor: Any, word: str) -> None:
     scores = {key: SimpleNamespace(name=key.title(), memoryless=False) for key in ("one", "other")}
-    otherwise, unlike, lapse = own
-    given = {"own": _Own(NEAR, otherwise, unlike, "Other", lapse), "lead": lead, "over_floor": floor}
+    otherwise, unlike, lapse = (NAMED[name] for name in own)
+    given = {"own": _Own(NEAR, otherwise, unlike, "Other", lapse), "lead": NAMED[lead], "over_floor": NAMED[floor]}
     rest = dict.fromkeys(("parameters", "intervals", "nats", "floor", "floor_nats", "agreement", "telling"))
     found = ChoicePart(closest="one", alone=alone, runner_up="other", scores=scores, **given, **rest)
     assert (found.measure.word, found.family) == (word, "one" if word == "yes" else None)
@@ -145,30 +143,12 @@ def test_a_larger_family_is_not_meant_where_the_best_alone_is_surely_better_than
     assert not _simplest([largest, between, small], less, never, MEMORY)[1]
 
 
-LITTLE, MUCH = Interval(0.0, -0.01, _LEFT), Interval(0.1, _LEFT + 0.01, 0.2)
-
-
-@pytest.mark.parametrize(
-    ("otherwise", "floor", "untrained", "left", "word"),
-    [
-        (NEAR, MORE, MORE, LITTLE, "yes"),
-        (SOME, MORE, MORE, LITTLE, "undecided"),
-        (FAR, MORE, MORE, LITTLE, "no"),
-        (NEAR, PERHAPS, MORE, LITTLE, "undecided"),
-        (NEAR, LESS, MORE, LITTLE, "no"),
-        (NEAR, MORE, PERHAPS, LITTLE, "undecided"),
-        (NEAR, MORE, LESS, LITTLE, "no"),
-        (NEAR, MORE, NONE, LITTLE, "undecided"),
-        (NEAR, MORE, MORE, MUCH, "no"),
-        (NEAR, MORE, MORE, Interval(0.1, _LEFT, 0.2), "undecided"),
-        (NEAR, MORE, MORE, Interval(0.1, -0.1, _LEFT + 0.01), "undecided"),
-    ],
-)
-def test_whether_a_player_chooses_as_a_machine(
-    otherwise: Any, floor: Any, untrained: Any, left: Any, word: str
-) -> None:
+@pytest.mark.parametrize("case", cases(__file__, "test_whether_a_player_chooses_as_a_machine"))
+def test_whether_a_player_chooses_as_a_machine(case: tuple[str, ...]) -> None:
+    otherwise, floor, untrained, left = (NAMED[name] for name in case[:4])
     found = _Beside(NEAR, floor, untrained, left, _Own(NEAR, otherwise, LIKE, "Other", SELDOM)).measure
-    assert found.word == word and found.reason.startswith("a control was not run: give" if untrained is NONE else "")
+    word, reason = case[4], "a control was not run: give" if untrained is NONE else ""
+    assert found.word == word and found.reason.startswith(reason)
 
 
 def test_a_player_is_held_against_a_machine() -> None:

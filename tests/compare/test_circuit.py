@@ -1,7 +1,5 @@
 """Circuits compared: the right answer where it is known, the controls, and the look-alike heads of wma-learned."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +19,6 @@ from circuits.compare.circuit import _profile as profile
 from circuits.compare.circuit import _Role as Role
 from circuits.compare.circuit import _rounds as rounds
 from circuits.compare.question import Compared, Effort, Participant, Samples
-from interp.errors import InputError
 from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, mediate, paths
 from interp.interventions.sites import Site
@@ -30,6 +27,7 @@ from interp.session import session
 from interp.statistics import NO_NUMBER, Interval
 from interp.tasks import experts
 from lab.variants import noisy
+from tests.refusals import refuses
 
 SMALL = Effort(known=16, test=12, rounds=14, starts=4, horizon=2, battery=12, untrained=2)
 
@@ -303,8 +301,7 @@ def test_profiles_of_other_rounds_are_refused(hand_profile):
     episodes = Samples.draw(handwired(), SMALL, {"n_experts": 3})
     two = Samples(*(experts.sample(len(e), SMALL.rounds, 2, seed=1) for e in vars(episodes).values()))
     other = profile(Participant(interp.load("wma-handwired", n_experts=2), two), None, SMALL)
-    with pytest.raises(InputError, match="same episodes"):
-        match(hand_profile, other)
+    refuses("same episodes", match, hand_profile, other)
 
 
 def _part(composed=Interval(0.7, 0.6, 0.8)):  # noqa: B008

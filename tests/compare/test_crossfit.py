@@ -1,7 +1,5 @@
 """Cross-fitted scores by hand: the interval, the folds, and that no episode meets a map that has seen it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How families are fitted: the divergence, what counts as a distribution, where a search looks, and what it keeps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +24,8 @@ from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.experts.families import sigmoid_vote
 from interp.tasks.reachability.layout import ReachabilityRound
+from tests.cases import cases
+from tests.refusals import refuses
 
 CERTAIN, EVEN = [1.0, 0.0], [0.5, 0.5]
 APART = 0.21576155433883565
@@ -91,8 +91,7 @@ def test_only_asked_rounds_are_kept():
     values = np.arange(16.0).reshape(4, 2, 2)
     assert np.array_equal(asked_rounds(values, batch), values[:, 1:])
     (batch, _), *_ = task.sets_for(ReachabilityRound(16, 24), 4, 1, seed=0).values()
-    with pytest.raises(InputError, match="no prediction before round 2, and these episodes have 1"):
-        asked_rounds(values[:, :1], batch)
+    refuses("no prediction before round 2, and these episodes have 1", asked_rounds, values[:, :1], batch)
 
 
 def test_what_predicts_is_an_algorithm_or_a_function(episodes):
@@ -104,8 +103,7 @@ def test_what_predicts_is_an_algorithm_or_a_function(episodes):
 def test_sets_are_of_one_task(episodes):
     other = mdp.sample(2, 3, 2, 2, seed=0)
     assert task_of({"a": (episodes, episodes), "b": (episodes, episodes)}) == "experts"
-    with pytest.raises(InputError, match="of one task, got experts, qlearning"):
-        task_of({"a": (episodes, episodes), "b": (episodes, other)})
+    refuses("of one task, got experts, qlearning", task_of, {"a": (episodes, episodes), "b": (episodes, other)})
 
 
 # What is computed again.
@@ -235,11 +233,7 @@ def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
 
 @pytest.mark.parametrize(
     ("goal", "starts"),
-    [
-        ((1.0, 0.0), [(1.0, 0.0), (1.5, 0.0), (1.0, 5.0)]),
-        ((4.0, 10.0), [(4.0, 10.0), (3.0, 10.0), (4.0, 5.0)]),
-        ((2.0, 10.0), [(2.0, 10.0), (3.0, 10.0), (2.0, 5.0)]),
-    ],
+    cases(__file__, "test_a_simplex_starts_half_a_step_wide_towards_the_inside_and_again_a_quarter_wide"),
 )
 def test_a_simplex_starts_half_a_step_wide_towards_the_inside_and_again_a_quarter_wide(goal, starts):
     """In units of grid steps, from the best grid point; the second one where the first one ended."""
@@ -248,7 +242,7 @@ def test_a_simplex_starts_half_a_step_wide_towards_the_inside_and_again_a_quarte
         return 1.0 + abs(p["x"] - goal[0]) + abs(p["y"] - goal[1]) / 10
 
     least, best, tried = searched((X, Y), loss)
-    assert tried[8:11] == starts and (least, best) == (1.0, {"x": goal[0], "y": goal[1]})
+    assert tried[8:11] == [*starts] and (least, best) == (1.0, {"x": goal[0], "y": goal[1]})
     smaller = [tuple((g + s) / 2 for g, s in zip(goal, start, strict=True)) for start in starts]
     smaller[1] = (np.interp(QUARTER[goal], range(4), X.grid), goal[1])
     assert any(np.allclose(tried[i : i + 3], smaller) for i in range(11, len(tried) - 2))

@@ -1,7 +1,5 @@
 """Comparisons of machines that are no transformers: known answers for a GRU that was written by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +19,6 @@ from interp.measure import UNTRAINED
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority
 from tests import handmade, machines
-from tests.conftest import early
 
 SMALL = Effort(known=40, test=16, rounds=20, starts=3, horizon=4, battery=8, untrained=1)
 TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
@@ -142,13 +139,9 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
     assert both == "itself has no attention heads; lstm has no attention heads"
 
 
-@pytest.fixture(scope="module")
-def found():
-    with early():
-        return compare.run(handmade.majority(), WIRED, effort=SMALL)
-
-
-def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare(found):
+@pytest.mark.usefixtures("few_steps", "no_rules")
+def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
+    found = compare.run(handmade.majority(), WIRED, effort=SMALL)
     assert found.algorithm.family == "weighted_majority"
     assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
     words = {one.key: one.word for one in found}
@@ -162,7 +155,7 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
     assert (read["measures"][-1]["word"], read["measures"][-1]["number"]) == ("not applicable", None)
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_steps", "no_rules")
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
     other = interp.load(WIRED, n_experts=4, log_gamma=1.5)

@@ -1,7 +1,5 @@
 """State, update and effects of a comparison: what each says of machines that are known, and what it may not say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -12,9 +10,9 @@ from circuits.compare.effects import effects
 from circuits.compare.question import Compared, Effort, Participant, Samples, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
-from interp.errors import InputError
 from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
+from tests.refusals import refuses
 
 SMALL = Effort(known=32, test=16, rounds=16, starts=2, horizon=4, battery=4, untrained=1)
 
@@ -115,12 +113,9 @@ def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
 
 
 def test_bad_efforts_and_pairs_are_refused():
-    with pytest.raises(InputError, match="at least 8 of them"):
-        Effort(known=4)
-    with pytest.raises(InputError, match="too few for 8 starts"):
-        Effort(rounds=10)
+    refuses("at least 8 of them", Effort, known=4)
+    refuses("too few for 8 starts", Effort, rounds=10)
     models = interp.load("wma-learned"), interp.load("qlearning-handwired", n_states=2, n_actions=2)
-    with pytest.raises(InputError, match="compare models of one task"):
-        shared_sizes(models)
-    with pytest.raises(InputError, match=r"load the handwired model with n_experts=\.\.\."):
+    refuses("compare models of one task", shared_sizes, models)
+    with pytest.raises(interp.InputError, match=r"load the handwired model with n_experts=\.\.\."):
         shared_sizes([models[0], interp.load("wma-handwired", n_experts=3)])

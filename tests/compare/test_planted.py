@@ -1,7 +1,5 @@
 """What state and update say of machines whose truth is planted: other coordinates, and updates that nearly agree."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -13,7 +11,6 @@ from circuits.compare.question import Compared, Effort, Participant, Samples
 from circuits.compare.response import ResponsePart, _through_state
 from circuits.compare.state import STATE, _is_hard, stitch
 from circuits.compare.update import _rules, judge, updates
-from interp import tasks
 from interp.lapses import stopped
 from interp.measure import NOTHING
 from interp.session import session
@@ -92,7 +89,7 @@ def test_an_update_that_waits_after_mistakes_is_another_one(wired):
 
 def test_a_trace_of_eligibility_is_named_by_the_update_that_fits(monkeypatch):
     """Q(.3): nearly the reference's steps, and all of them once a trace is fitted."""
-    reference, task = known.reference("qlearning"), tasks.get("qlearning")
+    reference, task = known.reference("qlearning"), interp.tasks.get("qlearning")
     asked = {key: family for key, family in task.update_families().items() if "soft" not in key}
     monkeypatch.setattr(type(task), "update_families", lambda self: asked)
     traced = acting(asked["trace_q"].make(0.1, 0.9, 0.3), shared_ties=False, after=False)

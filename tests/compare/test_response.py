@@ -1,7 +1,5 @@
 """Responses to single inputs, on predictors whose answer is known: late, deaf to one input, louder, stopped."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -20,6 +18,7 @@ from interp.tasks.reachability import TASK as REACHABILITY
 from interp.tasks.reachability.algorithms import breadth_first
 from lab import known
 from lab.known import makers
+from tests.cases import cases
 
 T = 12
 
@@ -216,14 +215,9 @@ def _from_the_set_before():
 
 @pytest.mark.parametrize(
     ("key", "low", "high"),
-    [
-        ("by algorithm", 1, 1),
-        ("answers the opposite", 1, 1),
-        ("answer spread", 0.5, 0.9),
-        ("two hops", 0, 0),
-        ("bidirectional", 0, 0.1),
-        ("from the set before", 0, 0),
-    ],
+    cases(
+        __file__, "test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_changes_its_answer_alike"
+    ),
 )
 def test_a_search_answers_from_the_state_that_it_updates_where_the_next_state_changes_its_answer_alike(key, low, high):
     """A correlation, whatever the read-out; in the worst rounds: two hops are a search in the first of them."""

@@ -1,9 +1,9 @@
-"""A whole comparison: the paper's question answered for wma-learned, as verdicts, tables, JSON and a page."""
-
-from __future__ import annotations
+"""A whole comparison, that of the README: what it says of wma-learned, in words, tables, JSON and a page."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -26,25 +26,36 @@ SMALL = compare.Effort(known=24, test=12, rounds=14, starts=2, horizon=4, batter
 
 
 @pytest.fixture(scope="module")
-def found():
-    with early():
-        return compare.run(interp.load("wma-learned"), "wma-handwired", effort=SMALL)
+def readme():
+    """What the README's Python makes, as it stands."""
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    blocks, scope = re.findall(r"```python\n(.*?)```", text, re.DOTALL), {}
+    assert len(blocks) >= 2
+    with early(rules=False):
+        for block in blocks:
+            exec(compile(block, "README.md", "exec"), scope)
+    return scope
+
+
+@pytest.fixture(scope="module")
+def found(readme):
+    return readme["found"]
 
 
 def test_the_learned_machine_has_the_handwired_state_and_update_another_output_and_another_circuit(found):
-    """The README's sentence on wma-learned, at a small size: Bayes by Weighted Majority's state plus the round."""
+    """The README's sentence on wma-learned, by its own code: Bayes by Weighted Majority's state plus the round."""
     assert found.algorithm.closest == "bayes"
     words = {one.key: one.word for one in found}
     assert words["behaviour"] == "no" and words["update"] == "yes" and words["circuit"] == "no"
-    assert words["state"] in ("yes", "undecided")  # memories of 14 rounds are worth little
+    assert words["state"] in ("yes", "undecided")  # memories of 20 rounds are worth little
     assert found.failures[0].nats >= found.failures[-1].nats > 0.1
 
 
-def test_a_failure_can_be_replayed(found):
+def test_a_failure_can_be_replayed(found, readme):
     """The set, the episode and the round that it names give the prediction that it quotes."""
-    worst = found.failures[0]
+    worst, small = found.failures[0], readme["small"]
     sets = experts.TASK.sets_for(
-        interp.load("wma-handwired", n_experts=4).layout, SMALL.battery, SMALL.rounds, 0, SMALL.scored
+        interp.load("wma-handwired", n_experts=4).layout, small.battery, small.rounds, 0, small.scored
     )
     run = interp.rollout(interp.load("wma-learned"), sets[worst.set][1])
     assert float(run.predictions[worst.episode, worst.round]) == pytest.approx(worst.model[1], abs=1e-5)

@@ -1,7 +1,5 @@
 """The update part: what is compared with what, beside which controls, and how states are moved off the manifold."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +13,6 @@ from circuits.compare.update import UpdatePart, _bent, _decoded, _extended, _mad
 from circuits.compare.update import _missed_steps as missed_steps
 from circuits.compare.update import _Rule as Rule
 from circuits.compare.update import _Update as Update
-from interp import tasks
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer, transition
 from interp.model.transformer import untrained
@@ -86,7 +83,7 @@ def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, 
 
 
 def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(part, subjects):
-    families = tasks.get("experts").update_families()
+    families = interp.tasks.get("experts").update_families()
     carrying = {key for key, family in families.items() if "log_weights" in _made(family, {}).state}
     assert {rule.key for rule in part.rules} == carrying and len(part.rules) == len(carrying) > 1
     assert all(rule.state == ("log_weights",) and rule.name == families[rule.key].name for rule in part.rules)
@@ -104,7 +101,7 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
     writer, test = model.writer(half), model.samples.test
     part = updates(model, {"wm": half}, [], SMALL)
     held = transition(model.model, test, writer, starts=SMALL.at).under(half).missed.sum()
-    families = tasks.get("experts").update_families()
+    families = interp.tasks.get("experts").update_families()
     for rule in (one for one in part.rules if families[one.key].extends != half.key):
         made = _made(families[rule.key], rule.parameters)
         missed = transition(model.model, test, writer, starts=SMALL.at).under(made).missed.sum()
@@ -112,7 +109,7 @@ def test_what_a_rule_leaves_is_a_share_of_what_the_algorithm_leaves(subjects):
 
 
 def test_parameters_that_are_not_given_are_the_first_of_their_grids():
-    family = tasks.get("qlearning").update_families()["q_learning"]
+    family = interp.tasks.get("qlearning").update_families()["q_learning"]
     first = {p.name: p.grid[0] for p in family.searched}
     assert _made(family, {}).parameters == family.make(**first).parameters
     assert _made(family, {"gamma": 0.5}).parameters == family.make(**{**first, "gamma": 0.5}).parameters
@@ -184,7 +181,7 @@ def test_a_non_linear_decoder_is_as_good_as_its_worst_variable(monkeypatch):
 
 def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
     """Of the points of its grid, by what each leaves of the steps."""
-    family = tasks.get("qlearning").update_families()["trace_q"]
+    family = interp.tasks.get("qlearning").update_families()["trace_q"]
     grid = next(s.grid for s in family.searched if s.name == "trace")
     under = SimpleNamespace(missed=np.ones((4, 1)), varied=np.ones((4, 1)), r2=lambda seed: Interval(0.5, 0.4, 0.6))
 
@@ -195,7 +192,7 @@ def test_an_extension_is_taken_where_it_leaves_least(monkeypatch):
     monkeypatch.setattr(update, "transition", steps)
     samples = SimpleNamespace(other=None, test=None)
     subject = SimpleNamespace(model=None, samples=samples, writer=lambda made, keys: None)
-    base = tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
+    base = interp.tasks.get("qlearning").update_families()["q_learning"].make(alpha=0.1, gamma=0.9)
     left, rule = _extended(subject, family, base, ("q",), under, SMALL)
     assert (left, rule.parameters["trace"]) == (0, grid[1])
 

@@ -4,8 +4,6 @@ Each part has two or more rows, so that the best cannot stand for the worst, nor
 out here: a change of one must be made here, too.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import zip_longest
 from types import SimpleNamespace
@@ -33,12 +31,22 @@ from interp.measure import AS_WELL, NOT_RUN, NOTHING, SPANS, UNTRAINED
 from interp.statistics import NO_NUMBER, Interval
 from interp.tasks.reachability import TASK as REACHABILITY
 from interp.tasks.reachability.layout import ReachabilityRound
+from tests.cases import cases
 
 SURE, ACROSS, BELOW = Interval(0.99, 0.98, 0.995), Interval(0.95, 0.9, 0.97), Interval(0.5, 0.4, 0.6)
 
 
 def between(low: float, high: float) -> Interval:
     return Interval((low + high) / 2, low, high)
+
+
+NAMED = {"sure": SURE, "across": ACROSS, "below": BELOW, "none": NO_NUMBER}
+NAMED |= {"alike": Interval(0.9, 0.8, 0.95), "handed": Interval(0.92, 0.85, 0.99)}
+
+
+def one(case):
+    """The interval of a table of cases: a name, or its bounds."""
+    return NAMED[case] if isinstance(case, str) else between(*case)
 
 
 # Behaviour.
@@ -60,13 +68,7 @@ def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
 
 @pytest.mark.parametrize(
     ("bounds", "word"),
-    [
-        ((0.98, 0.99), "yes"),
-        ((0.95, 0.97), "yes"),
-        ((0.949, 0.99), "undecided"),
-        ((0.5, 0.95), "undecided"),
-        ((0.5, 0.949), "no"),
-    ],
+    cases(__file__, "test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across"),
 )
 def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
     measure = _behaviour(_agreement(between(*bounds)))
@@ -86,14 +88,7 @@ def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_pl
 
 
 @pytest.mark.parametrize(
-    ("cells", "word", "decided_by"),
-    [
-        (((0.9, 0.95), (0.95, 0.99)), "yes", "predictions alike"),
-        (((0.89, 0.95), (0.95, 0.99)), "undecided", "response to input 0, one round later"),
-        (((0.95, 0.99), (0.89, 0.95)), "undecided", "response to input 1, one round later"),
-        (((0.2, 0.9), (0.5, 0.89)), "no", "response to input 1, one round later"),
-        ((), "yes", "predictions alike"),
-    ],
+    ("cells", "word", "decided_by"), cases(__file__, "test_behaviour_is_decided_by_the_response_that_is_least_alike")
 )
 def test_behaviour_is_decided_by_the_response_that_is_least_alike(cells, word, decided_by):
     measure = _behaviour(_agreement(cells=cells))
@@ -190,16 +185,7 @@ def test_a_simpler_family_stands_for_its_own_extension_and_for_no_other():
 
 @pytest.mark.parametrize(
     ("simple", "extended", "fitted", "closest"),
-    [
-        ((1.0,), (0.5,), 0.5, "extension"),
-        ((1.0,), (0.51,), 0.5, "simple"),
-        ((1.0,), (0.3, 0.68), 0.5, "simple"),  # .49 by the estimate, but not by the whole interval
-        ((1.0,), (0.1,), 1.5, "simple"),  # it fits no better
-        ((1.2,), (0.9,), 0.5, "extension"),  # it explains where the simpler one does not
-        ((1.2,), (1.1,), 0.5, "simple"),  # neither does
-        ((0.021,), (0.001,), 0.5, "extension"),
-        ((0.02,), (0.001,), 0.5, "simple"),  # it leaves a thousandth, which needs no extension
-    ],
+    cases(__file__, "test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_where_it_alone_explains"),
 )
 def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_where_it_alone_explains(
     simple, extended, fitted, closest
@@ -257,18 +243,10 @@ def _state(there, back, helped=None, helped_there=None, copies=((0.3, 0.9), (0.0
 
 
 @pytest.mark.parametrize(
-    ("there", "back", "word", "decided_by"),
-    [
-        (SURE, SURE, "yes", "stitched a -> b"),
-        (SURE, BELOW, "no", "stitched b -> a"),
-        (BELOW, SURE, "no", "stitched a -> b"),
-        (SURE, ACROSS, "undecided", "stitched b -> a"),
-        (ACROSS, BELOW, "no", "stitched b -> a"),
-        (between(0.96, 0.999), between(0.97, 0.98), "yes", "stitched a -> b"),  # the worse one by its lower bound
-        (between(0.97, 0.98), between(0.95, 0.999), "yes", "stitched b -> a"),
-    ],
+    ("there", "back", "word", "decided_by"), cases(__file__, "test_state_is_decided_by_the_worse_direction")
 )
 def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
+    there, back = one(there), one(back)
     measure = _state(there, back)
     assert (measure.word, measure.condition, measure.note) == (word, "", "") and measure.about.startswith(decided_by)
     assert measure.number == (there if decided_by.endswith("b") else back) and measure.threshold == 0.95
@@ -299,15 +277,7 @@ def test_state_names_what_a_model_needs_beside_the_others_latents():
 
 
 @pytest.mark.parametrize(
-    ("copies", "word", "control"),
-    [
-        (((0.3, 0.99), (0.99, 0.4)), "yes", 0.4),  # one direction of a copy says nothing, its worse one does
-        (((0.9, 0.89), (0.2, 0.1)), "undecided", 0.89),  # a third of the odds of .96 is 8, of .89 just more
-        (((0.2, 0.1), (0.885, 0.99)), "yes", 0.885),
-        (((math.nan, 0.3),), "yes", 0.3),
-        (((math.nan, math.nan), (0.2, 0.1)), "yes", 0.1),
-        ((), "undecided", math.nan),
-    ],
+    ("copies", "word", "control"), cases(__file__, "test_state_is_held_against_the_best_copy_by_its_worse_direction")
 )
 def test_state_is_held_against_the_best_copy_by_its_worse_direction(copies, word, control):
     measure = _state(between(0.96, 0.98), SURE, copies=copies)
@@ -367,18 +337,11 @@ def test_update_needs_every_response_to_go_through_the_state(step, cells, word, 
 
 @pytest.mark.parametrize(
     ("one_round", "several", "left", "word"),
-    [
-        (SURE, SURE, (0.1, 0.2), "undecided"),  # another update says what is left
-        (SURE, SURE, (0.1, 0.25), "undecided"),
-        (SURE, SURE, (0.1, 0.251), "yes"),  # that it does is not sure
-        (between(0.9989, 0.9999), SURE, (0.1, 0.2), "yes"),  # nothing is left but rounding
-        (between(0.998, 1.0), SURE, (0.1, 0.2), "yes"),
-        (between(0.9988, 0.9991), between(0.9991, 0.9999), (0.1, 0.2), "undecided"),
-        (BELOW, SURE, (0.1, 0.2), "no"),
-    ],
+    cases(__file__, "test_update_is_not_the_same_where_another_update_says_what_it_does_not"),
 )
 def test_update_is_not_the_same_where_another_update_says_what_it_does_not(one_round, several, left, word):
     """By the steps of one round on the manifold, and by the update that fits them best."""
+    one_round, several = one(one_round), one(several)
     rules = [
         Rule(key, f"rule {key}", ("log_weights",), {"keep": 0.98}, SURE, between(*bounds))
         for key, bounds in (("best", left), ("next", (0.0, 0.01)))
@@ -392,23 +355,10 @@ def test_update_is_not_the_same_where_another_update_says_what_it_does_not(one_r
 
 @pytest.mark.parametrize(
     ("on", "off", "word", "decided_by"),
-    [
-        (SURE, SURE, "yes", "one round on, from states that occur"),
-        (
-            SURE,
-            BELOW,
-            "undecided",
-            "5 rounds on, from states that no episode reaches",
-        ),
-        (ACROSS, BELOW, "no", "5 rounds on, from states that no episode reaches"),
-        (BELOW, SURE, "no", "one round on, from states that occur"),
-        (SURE, ACROSS, "undecided", "5 rounds on, from states that no episode reaches"),
-        (between(0.95, 0.99), between(0.96, 0.97), "yes", "one round on, from states that occur"),
-        (between(0.9, 0.99), between(0.91, 0.949), "undecided", "one round on, from states that occur"),
-        (between(0.9, 0.949), between(0.91, 0.99), "no", "one round on, from states that occur"),
-    ],
+    cases(__file__, "test_update_is_decided_by_the_worst_step_of_the_reference_algorithm"),
 )
 def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off, word, decided_by):
+    on, off = one(on), one(off)
     measure = _update([_step(on), _step(off, manifold="off", horizon=5)])
     alone = f"{SPANS}: only states that no episode reaches are updated otherwise"
     assert measure.word == word and (measure.reason == alone) == ((on, off) == (SURE, BELOW))
@@ -447,21 +397,10 @@ def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained)
 
 
 @pytest.mark.parametrize(
-    ("scores", "word", "decided_by"),
-    [
-        ((SURE, between(0.9, 0.95)), "yes", "log_weights"),
-        ((SURE, between(0.89, 0.99)), "undecided", "reward"),
-        ((between(0.8, 0.9), SURE), "undecided", "label"),
-        ((between(0.8, 0.89), SURE), "no", "label"),
-        ((SURE, between(0.8, 0.89)), "no", "reward"),
-        ((between(0.7, 0.99), between(0.75, 0.8)), "undecided", "label"),  # the weakest by its lower bound
-        ((between(0.75, 0.8), between(0.7, 0.99)), "undecided", "reward"),
-        ((NO_NUMBER, SURE), "yes", "log_weights"),
-        ((NO_NUMBER, BELOW), "no", "reward"),
-    ],
+    ("scores", "word", "decided_by"), cases(__file__, "test_update_needs_every_input_in_what_a_round_writes")
 )
 def test_update_needs_every_input_in_what_a_round_writes(scores, word, decided_by):
-    label, reward = scores
+    label, reward = map(one, scores)
     effects = [_effect(label, untrained=0.3), _effect(reward, "reward", untrained=0.4)]
     measure = _update([_step(SURE), _step(SURE)], effects)
     assert measure.word == word and measure.about.startswith(decided_by)
@@ -480,14 +419,10 @@ def test_update_is_not_decided_by_other_effects(other):
 
 @pytest.mark.parametrize(
     ("step", "score", "word", "decided_by"),
-    [
-        (BELOW, BELOW, "no", "log_weights"),
-        (BELOW, ACROSS, "no", "log_weights"),
-        (ACROSS, SURE, "undecided", "log_weights"),
-        (ACROSS, BELOW, "no", "label"),
-    ],
+    cases(__file__, "test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do"),
 )
 def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(step, score, word, decided_by):
+    step, score = one(step), one(score)
     measure = _update([_step(step)], [_effect(score)])
     assert measure.word == word and measure.about.startswith(decided_by)
 
@@ -535,7 +470,7 @@ def test_an_update_is_not_the_same_where_a_lapse_of_it_explains_the_predictions(
 # Circuit.
 
 ONE, HALF = between(0.98, 1.0), between(0.45, 0.55)
-ALIKE, HANDED = Interval(0.9, 0.8, 0.95), Interval(0.92, 0.85, 0.99)
+ALIKE, HANDED = NAMED["alike"], NAMED["handed"]
 LOADED, IDLE = (Role("0.0", "1.0", *weights, 1.0) for weights in ((0.5, 0.4), (0.0, 0.4)))
 
 
@@ -556,20 +491,10 @@ def _circuit(
 
 @pytest.mark.parametrize(
     ("alike", "handed", "word", "decided_by"),
-    [
-        (ALIKE, HANDED, "yes", "attention"),
-        (HANDED, ALIKE, "yes", "wiring"),
-        (ALIKE, NO_NUMBER, "yes", "attention"),
-        (between(0.5, 0.6), HANDED, "yes", "attention"),
-        (between(0.499, 0.6), HANDED, "undecided", "attention"),
-        (ALIKE, between(0.499, 0.6), "undecided", "wiring"),
-        (between(0.4, 0.499), HANDED, "no", "attention"),
-        (ALIKE, between(0.4, 0.499), "no", "wiring"),
-        (between(0.4, 0.6), between(0.41, 0.45), "no", "wiring"),  # the one that is surely less
-        (between(0.4, 0.45), NO_NUMBER, "no", "attention"),
-    ],
+    cases(__file__, "test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on"),
 )
 def test_roles_are_decided_by_the_less_alike_of_what_heads_read_and_hand_on(alike, handed, word, decided_by):
+    alike, handed = one(alike), one(handed)
     measure = _circuit(alike=alike, handed=handed)
     assert (measure.word, measure.threshold, measure.about) == (word, 0.5, f"{decided_by} similarity")
     assert measure.number == (alike if decided_by == "attention" else handed)

@@ -7,12 +7,9 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import interp
 from interp import library
-from interp.cli import app
-from interp.errors import InputError
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
@@ -25,6 +22,8 @@ from interp.model import checkpoints
 from interp.tasks import experts, reachability
 from reports.evaluation import draw
 from tests.machines import N_EXPERTS, cached, gru, lstm, read_round
+from tests.refusals import refuses
+from tests.shell import invoked
 
 
 class Weighed(nn.Module):
@@ -149,8 +148,7 @@ def test_what_needs_heads_is_refused_where_it_is_asked_for_itself():
     """A table of attention of a GRU is nobody's question: the error names what the machine has instead."""
     machine, episodes = gru(), experts.sample(4, 12, N_EXPERTS, seed=0)
     for ask in (round_attention, attention_to_experts):
-        with pytest.raises(InputError, match="gru has no attention heads; its points are latent, reset, update"):
-            ask(machine, episodes)
+        refuses("gru has no attention heads; its points are latent, reset, update", ask, machine, episodes)
     assert patterns(interp.load("wma-handwired", n_experts=4))[1] == "blocks.1.attn.hook_pattern"
 
 
@@ -165,7 +163,7 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
         nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS)), "experts", sizes={"n_experts": N_EXPERTS}, step=step,
         name="slots", channels=[interp.Channel("h", (N_EXPERTS,))], points={"pattern": "0"},
     )  # fmt: skip
-    with pytest.raises(InputError, match="the attention of slots is not between the positions of a round"):
+    with pytest.raises(interp.InputError, match="the attention of slots is not between the positions of a round"):
         round_attention(machine, experts.sample(4, 12, N_EXPERTS, seed=0))
 
 
@@ -173,7 +171,7 @@ def test_the_command_evaluates_a_machine_and_says_what_does_not_apply(small, mon
     monkeypatch.setattr(library, "_BUILT", {})
     monkeypatch.setattr(checkpoints, "BUILDERS", {})
     interp.register_machine("own-leader", leader, description="follows its leaders", task="experts")
-    ran = CliRunner().invoke(app, ["evaluate", "own-leader", "--episodes", "30", "--out", str(tmp_path)])
+    ran = invoked("evaluate", "own-leader", "--episodes", "30", "--out", tmp_path)
     assert ran.exit_code == 0, ran.output
     assert "attention: not applicable: own-leader has no attention heads" in " ".join(ran.output.split())
     assert (tmp_path / "own-leader" / "regret-uniform.svg").exists()
@@ -189,8 +187,7 @@ def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatc
     frame = suite.headline(machine, n_episodes=16).set_index("what")
     assert frame["beside"]["uniform: episodes of 1,000 rounds"] == said
     assert frame["estimate"].drop("uniform: episodes of 1,000 rounds").notna().all()
-    with pytest.raises(InputError, match="no round fits after 6"):
-        suite.evaluate(cached(n_rounds=6), n_episodes=30)
+    refuses("no round fits after 6", suite.evaluate, cached(n_rounds=6), n_episodes=30)
 
 
 # Q-learning.
@@ -237,8 +234,7 @@ def test_a_machine_with_an_exact_readout_is_evaluated_by_fitted_maps_where_nothi
     read, _ = reading(machine, 0, n_episodes=80)
     episodes = reachability.sample(10, 4, **SIZES, seed=3, depths=(1, 2))
     assert (exact_sets(machine, episodes, read)["estimate"] == 1).all()
-    with pytest.raises(InputError, match="'search' by a fitted map; give episodes to fit it on"):
-        codec(machine)
+    refuses("'search' by a fitted map; give episodes to fit it on", codec, machine)
 
 
 def test_every_table_of_a_search_that_is_no_transformer():

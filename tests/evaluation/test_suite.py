@@ -6,13 +6,9 @@ from functools import partial
 
 import pandas as pd
 import pytest
-import torch
-from typer.testing import CliRunner
 
 import interp
 from interp import catalog, tasks
-from interp.cli import app
-from interp.errors import InputError
 from interp.evaluation import suite
 from interp.evaluation.experts import by_regime as experts
 from interp.evaluation.experts import plan as evaluation
@@ -20,18 +16,17 @@ from interp.evaluation.plan import EvaluationPlan, row
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import returns
 from interp.model.checkpoints import save_checkpoint
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 from interp.tasks.qlearning.layout import QLearningRound
 from reports.evaluation import draw
+from tests.machines import transformer
+from tests.refusals import refuses
+from tests.shell import invoked
 
 
 @pytest.fixture(scope="module")
 def learner():
-    torch.manual_seed(0)
-    config = LatentTransformerConfig(QLearningRound(4, 2), d_model=16, n_layers=1, n_heads=2, d_head=8, name="tiny")
-    return HookedLatentTransformer(config).eval()
+    return transformer(QLearningRound(4, 2), n_layers=1, d_mlp=0, name="tiny")
 
 
 def with_evaluation(monkeypatch, key, evaluation):
@@ -65,7 +60,7 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatc
     monkeypatch.setattr(returns, "PLAYED", ("grid",))
     monkeypatch.setattr(returns, "evaluate", partial(returns.evaluate, horizons=(10,)))
     folder = save_checkpoint(learner, tmp_path / "tiny")
-    ran = CliRunner().invoke(app, ["evaluate", str(folder), "--episodes", "30", "--out", str(tmp_path / "out")])
+    ran = invoked("evaluate", folder, "--episodes", "30", "--out", tmp_path / "out")
     assert ran.exit_code == 0, ran.output
     assert "grid" in ran.output and str(tmp_path / "out" / "tiny") in ran.output
     written = {path.stem for path in (tmp_path / "out" / "tiny").glob("*.csv")}
@@ -79,17 +74,14 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatc
 
 
 def test_too_few_episodes_and_a_theory_that_is_not_there_are_refused_before_any_work(learner):
-    with pytest.raises(InputError, match="at least 30, got 3"):
-        suite.evaluate(learner, n_episodes=3)
-    with pytest.raises(InputError, match="the evaluation of 'qlearning' has no theory to check"):
-        suite.evaluate(learner, with_theory=True)
+    refuses("at least 30, got 3", suite.evaluate, learner, n_episodes=3)
+    refuses("the evaluation of 'qlearning' has no theory to check", suite.evaluate, learner, with_theory=True)
 
 
 def test_a_model_s_excess_is_its_divergence_from_bayes():
     """The paper's corollary on a model's own predictions: an untrained model pays its summed KL, in expectation."""
-    torch.manual_seed(0)
     layout = interp.load("wma-handwired", n_experts=4).layout
-    model = HookedLatentTransformer(LatentTransformerConfig(layout, d_model=8, n_layers=1, n_heads=1, d_head=8)).eval()
+    model = transformer(layout, d_model=8, n_layers=1, n_heads=1, d_mlp=0)
     identity, corollary = evaluation._excess_is_divergence(model, n_episodes=50)
     assert identity.holds and corollary.holds and identity.left > 10
     assert (corollary.left, corollary.right) == (identity.right, identity.left)
@@ -119,8 +111,6 @@ def test_a_task_may_plan_its_own_evaluation(learner, monkeypatch):
     assert set(result.tables) == {"summary", "theory"} and result.to_frame()["n_episodes"].tolist() == [2]
     assert suite.headline(learner)["beside"].tolist() == ["chance 0.5"]
     with_evaluation(monkeypatch, "qlearning", lambda: replace(plan, headline=None))
-    with pytest.raises(InputError, match="names no headline"):
-        suite.headline(learner)
+    refuses("names no headline", suite.headline, learner)
     with_evaluation(monkeypatch, "qlearning", None)
-    with pytest.raises(InputError, match="models of 'qlearning' cannot be evaluated: give the task's record"):
-        suite.evaluate(learner)
+    refuses("models of 'qlearning' cannot be evaluated: give the task's record", suite.evaluate, learner)

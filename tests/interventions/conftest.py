@@ -1,7 +1,5 @@
 """Models and episodes that the intervention tests share: an untrained learned-shape model, and a napkin model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -13,25 +11,18 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.machines import transformer
 
 
 @pytest.fixture(scope="session")
 def untrained() -> HookedLatentTransformer:
     """The learned models' architecture, small, in float64."""
-    torch.manual_seed(0)
-    config = LatentTransformerConfig(
-        ExpertRound(3), d_model=16, n_layers=2, n_heads=2, d_head=8, d_mlp=32, init_std=0.5
-    )
-    return HookedLatentTransformer(config).double().eval()
+    return transformer(ExpertRound(3), d_mlp=32, init_std=0.5).double()
 
 
 @pytest.fixture(scope="session")
 def untrained_q() -> HookedLatentTransformer:
-    torch.manual_seed(1)
-    config = LatentTransformerConfig(
-        QLearningRound(3, 2), d_model=16, n_layers=2, n_heads=2, d_head=8, d_mlp=32, init_std=0.5
-    )
-    return HookedLatentTransformer(config).double().eval()
+    return transformer(QLearningRound(3, 2), seed=1, d_mlp=32, init_std=0.5).double()
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,12 @@
 The full table, at 64 episodes and several seeds, is a slow test; the same claims run here on less.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 import circuits
 import interp
-from interp import tasks
-from interp.errors import InputError
 from interp.interventions.alignment import AlignmentError, Search, align
 from interp.interventions.alignment.subspace import identified_rank, make_pairs
 from interp.interventions.interchange import interchange
@@ -20,6 +16,8 @@ from interp.interventions.sites import Place
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning
+from tests.cases import cases
+from tests.refusals import refuses
 
 CONDITIONS = ["learned", "arbitrary labels", "untrained model", "norm-matched random", "nothing"]
 
@@ -135,32 +133,14 @@ def test_hard_attention_needs_a_smooth_stand_in():
 )
 def test_what_cannot_be_learned_is_refused_with_the_reason(wma, pair, options, message):
     given = {"variable": "log_weights", "site": "resid_post[1]@p?", "rounds": slice(3, 12), **options}
-    with pytest.raises(InputError, match=message):
-        align(wma[1], *pair, weighted_majority(0.5), **given)
+    refuses(message, align, wma[1], *pair, weighted_majority(0.5), **given)
 
 
 def test_a_search_is_checked():
-    with pytest.raises(InputError, match="steps must be an integer >= 1, got 0"):
-        Search(steps=0)
+    refuses("steps must be an integer >= 1, got 0", Search, steps=0)
 
 
-MACHINES = [
-    # model, its arguments, variable, true sites, wrong sites
-    (
-        "wma-handwired",
-        {"n_experts": 3},
-        "log_weights",
-        ("embed@<z>", "resid_post[1]@p?"),
-        ("embed@<w>", "resid_post[1]@p_3", "resid_post[0]@p?"),
-    ),
-    (
-        "qlearning-handwired",
-        {"n_states": 3, "n_actions": 2},
-        "choice",
-        ("resid_post[2]@Select",),
-        ("resid_post[1]@r", "resid_post[1]@Select"),
-    ),
-]
+MACHINES = cases(__file__, "alignment MACHINES")
 
 
 @pytest.mark.slow
@@ -169,7 +149,7 @@ MACHINES = [
 def test_both_machines_at_full_size(name, arguments, variable, true, wrong, seed):
     """Slow: 48 episodes, up to three starts each. Found at every true site, and nowhere else."""
     model = interp.load(name, **arguments)
-    task, smooth = tasks.of(model), circuits.differentiable(model)
+    task, smooth = interp.tasks.of(model), circuits.differentiable(model)
     episodes = [task.sample_for(model, 48, 16, 2 * seed + i) for i in (0, 1)]
     options = {"rounds": slice(1, 16), "search": Search(smooth=smooth, seed=seed)}
     for site in (*true, *wrong):

@@ -1,7 +1,5 @@
 """Claims about which places carry which variables: exact where the circuit says, beside controls that move as much."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

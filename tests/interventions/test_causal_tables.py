@@ -1,7 +1,5 @@
 """Every causal table of a model, handwired or learned in shape, with its controls in it."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import pandas as pd
@@ -11,7 +9,6 @@ import torch
 import circuits
 import interp
 from interp import catalog, tasks
-from interp.errors import InputError
 from interp.interventions import causal_tables
 from interp.interventions.ablation import CircuitScorer, _random_circuits, smallest
 from interp.interventions.edge_graph import attribute
@@ -21,6 +18,7 @@ from interp.interventions.steering import Doses, fitted_direction, state_directi
 from interp.session import session
 from interp.tasks import Analysis, experts
 from interp.tasks.experts.algorithms import weighted_majority
+from tests.refusals import refuses
 
 NAMES = {"patching", "interchange", "alignment", "steering", "edges", "faithfulness", "circuit", "ablation"}
 
@@ -78,9 +76,8 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
 def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
     circuit, _ = wma
     model = circuits.compile_circuit(replace(circuit, edits=("cut 2.1",)))
-    with pytest.raises(InputError, match="softmax-only variant cannot be built"):
-        circuits.differentiable(model)
-    with pytest.raises(InputError, match="has hard attention, which has no gradient; give"):
+    refuses("softmax-only variant cannot be built", circuits.differentiable, model)
+    with pytest.raises(interp.InputError, match="has hard attention, which has no gradient; give"):
         causal_tables.circuit_tables(model, tasks.of(model).sample_for(model, 4, 6, 0), 4, 0)
 
 
@@ -110,8 +107,7 @@ def test_a_task_without_a_field_is_told_which(wma, monkeypatch, field, call):
     bare = replace(experts.TASK, analysis=replace(experts.TASK.analysis, **{field: empty}))
     monkeypatch.setattr(catalog, "of", lambda subject: bare)
     episodes = experts.sample(4, 6, 3, seed=0)
-    with pytest.raises(InputError, match=rf"give its record .*{field}=\.\.\."):
-        call(circuits.differentiable(wma[1]), episodes)
+    refuses(rf"give its record .*{field}=\.\.\.", call, circuits.differentiable(wma[1]), episodes)
 
 
 def test_shared_rollouts_change_no_number(wma, untrained):
@@ -132,8 +128,7 @@ def test_shared_rollouts_change_no_number(wma, untrained):
 
 
 def test_round_0_has_no_history(untrained):
-    with pytest.raises(InputError, match="needs a history"):
-        causal_tables.tables(untrained, 0)
+    refuses("needs a history", causal_tables.tables, untrained, 0)
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Edges: cutting, attribution, pruning and the measures of a circuit, on a napkin and on the handwired circuit."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -9,13 +7,13 @@ import pytest
 import torch
 
 import circuits
-from interp.errors import InputError
 from interp.interventions import ablation, edge_graph
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Metric, prepare
 from interp.tasks import experts
 from interp.tasks.experts import analysis as corruptions
+from tests.refusals import refuses
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 
@@ -244,8 +242,7 @@ def scored(pair, change, **options):
     ],
 )
 def test_bad_input(sums, call, message):
-    with pytest.raises(InputError, match=message):
-        call(sums)
+    refuses(message, call, sums)
 
 
 def test_hook_flags_are_put_back(sums):

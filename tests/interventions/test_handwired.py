@@ -1,7 +1,5 @@
 """Patching the handwired circuits lights up the sites of the circuit's table, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from interp.interventions import patching

@@ -1,7 +1,5 @@
 """Interchange interventions: exact at the circuit's own places, chance elsewhere, and sums on a napkin."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -9,32 +7,16 @@ import pytest
 import torch
 
 import interp
-from interp.errors import InputError
 from interp.interventions.interchange import interchange
 from interp.interventions.sites import Place, Site
 from interp.tasks import mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes
 from interp.tasks.qlearning.algorithms import q_learning
+from tests.cases import cases
 from tests.handmade import intervened
 
-WMA = [
-    # variable, name of its location in the circuit, outcome
-    ("log_weights", "latent", "prediction"),
-    ("log_weights", "latent", "state"),
-    ("log_weights", "p?", "prediction"),
-    ("log_weights", "w?", "state"),
-    ("votes", "embed", "prediction"),
-    ("votes", "embed", "state"),
-    ("votes", "resid_post[0]", "prediction"),
-    ("votes", "resid_post[0]", "state"),
-    ("votes", "resid_post[1]", "prediction"),
-    ("votes", "resid_post[1]", "state"),
-    ("label", "w?", "state"),
-    ("match", "score 3.2", "state"),
-    ("prediction", "p?", "prediction"),
-    ("next_log_weights", "w?", "state"),
-]
+WMA = cases(__file__, "interchange WMA")
 
 
 def is_exact(result):
@@ -79,23 +61,7 @@ def test_wma_binding_is_a_constant_that_flips_nothing(wma, places_of, pair):
     assert (moved.predictions - base.predictions)[:, 8].abs().max() > 0.1
 
 
-Q = [
-    # variable, the variable whose location in the circuit holds it, names of these, outcome
-    ("table", "table", ("latent",), "prediction"),
-    ("table", "table", ("latent",), "state"),
-    ("table", "table", ("candidates",), "prediction"),
-    ("column", "column", ("a",), "state"),
-    ("state", "state", ("a", "r"), "state"),
-    ("next_state", "next_state", ("a_1", "a_2"), "prediction"),
-    ("next_state", "next_state", ("a_1", "a_2"), "state"),
-    ("current_value", "current_value", ("a",), "state"),
-    ("next_values", "next_values", ("candidates",), "prediction"),
-    ("next_values", "next_values", ("candidates",), "state"),
-    ("maximum", "maximum", ("Select",), "state"),
-    ("choice", "policy", ("Select",), "prediction"),
-    ("reward", "reward", ("r",), "state"),
-    ("next_column", "next_column", ("Update",), "state"),
-]
+Q = cases(__file__, "interchange Q")
 
 
 @pytest.fixture(scope="module")
@@ -187,23 +153,7 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, places_o
 
 
 @pytest.mark.parametrize(
-    ("variable", "where", "outcome"),
-    [
-        ("next_values", "embed@<BOS>", "prediction"),
-        ("next_values", "resid_post[0]@s", "prediction"),
-        ("next_values", "resid_post[1]@r", "prediction"),
-        ("next_values", "z[3.0]@Select", "prediction"),
-        ("choice", "resid_post[2]@Update", "prediction"),
-        ("next_state", "resid_post[0]@a", "prediction"),
-        ("table", "embed@s", "prediction"),
-        ("current_value", "resid_post[1]@Select", "state"),
-        ("maximum", "resid_post[1]@a", "state"),
-        ("td_error", "embed@a*", "state"),
-        ("reward", "resid_post[2]@Select", "state"),
-        ("column", "resid_post[0]@r", "state"),
-        ("state", "embed@Qcurr", "state"),
-        ("action", "embed@s", "state"),
-    ],
+    ("variable", "where", "outcome"), cases(__file__, "test_q_learning_places_without_the_variable_are_at_chance")
 )
 def test_q_learning_places_without_the_variable_are_at_chance(qlearning, q_pair, variable, where, outcome):
     _, model = qlearning
@@ -223,20 +173,7 @@ def test_wma_one_experts_log_weight(wma, pair, expert):
 
 
 @pytest.mark.parametrize(
-    ("variable", "where", "outcome"),
-    [
-        ("log_weights", "embed@<w>", "prediction"),
-        ("log_weights", "resid_post[0]@e_1", "prediction"),
-        ("log_weights", "resid_post[1]@y", "prediction"),
-        ("log_weights", "z[0.0]@p?", "prediction"),
-        ("log_weights", "resid_pre[1]@w?", "prediction"),
-        ("votes", "embed@p?", "prediction"),
-        ("votes", "embed@e_1", "state"),
-        ("label", "resid_post[1]@p?", "state"),
-        ("match", "resid_post[1]@y", "state"),
-        ("prediction", "resid_post[2]@w?", "prediction"),
-        ("next_log_weights", "resid_post[2]@p?", "state"),
-    ],
+    ("variable", "where", "outcome"), cases(__file__, "test_wma_places_without_the_variable_are_at_chance")
 )
 def test_wma_places_without_the_variable_are_at_chance(wma, pair, variable, where, outcome):
     """No informative pair comes out right at a place that does not hold the variable."""
@@ -257,7 +194,7 @@ def test_wma_driving_only_one_outcome(wma, places_of, pair):
 
 def test_an_algorithm_that_does_not_say_what_a_round_writes_has_no_state_outcome(wma, pair):
     silent = replace(weighted_majority(0.5), written="")
-    with pytest.raises(InputError, match=r"give the algorithm written=\.\.\."):
+    with pytest.raises(interp.InputError, match=r"give the algorithm written=\.\.\."):
         interchange(wma[1], *pair, silent, "label", "embed@y", outcome="state")
     assert interchange(wma[1], *pair, silent, "votes[0]", "embed@p_1").iia_informative == 1
 
@@ -274,7 +211,7 @@ def test_an_algorithm_that_does_not_say_what_a_round_writes_has_no_state_outcome
 def test_bad_input(wma, pair, options, message):
     _, model = wma
     given = {"algorithm": weighted_majority(0.5), "variable": "log_weights", "sites": "embed@<z>", **options}
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(interp.InputError, match=message):
         interchange(model, *pair, **given)
 
 

@@ -1,7 +1,5 @@
 """Interventions on machines that are no transformers: known answers of patches, interchange, moves and steering."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +7,6 @@ import torch
 from torch import nn
 
 import interp
-from interp.errors import InputError
 from interp.interventions import causal_tables
 from interp.interventions.experiment import run_on
 from interp.interventions.interchange import Claim, carriers, interchange, placebos
@@ -23,6 +20,7 @@ from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.families import fading_majority
 from tests.handmade import intervened
 from tests.machines import N_EXPERTS, gru, loop, lstm
+from tests.refusals import refuses
 
 MACHINES = [gru, lstm, loop]
 GAIN, DECAY, AT = 0.5, 0.8, 4
@@ -136,8 +134,7 @@ def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
     torch.testing.assert_close(ran.predictions[0, :, 0], source.predictions[:, AT : AT + 3])
     torch.testing.assert_close(ran.carried[0, :, 0, 0], source.latents[:, AT + 3])
     assert float((base.predictions - source.predictions)[:, AT:].abs().max()) > 1e-3
-    with pytest.raises(InputError, match=r"latents must be \[episode, start, row, width\]"):
-        run_on(machine, base, [AT], 1, source.latents[:, AT])
+    refuses(r"latents must be \[episode, start, row, width\]", run_on, machine, base, [AT], 1, source.latents[:, AT])
 
 
 def test_a_known_machine_carries_what_it_carries(others):
@@ -179,8 +176,7 @@ def test_a_known_machine_moves_by_a_known_amount(others):
     for clock in ("latent@clock", resolve("latent@clock", machine, run.layout)):
         assert decodable(run, *read, site=clock) == ("elapsed",)
     assert decodable(run, *read, site="latent@clock+h") == ("elapsed", "counts")
-    with pytest.raises(InputError, match="unknown latent position 'c'"):
-        decodable(run, *read, site="latent@c")
+    refuses("unknown latent position 'c'", decodable, run, *read, site="latent@c")
 
 
 def test_a_known_machine_steers_as_its_algorithm(others):
@@ -191,13 +187,12 @@ def test_a_known_machine_steers_as_its_algorithm(others):
     assert known.max_error < 1e-9 and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
     fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], site="latent@h")
     assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx([1, 0, 0, 0], abs=1e-2)
-    with pytest.raises(InputError, match="says how its state is read, and not how it is written"):
+    with pytest.raises(interp.InputError, match="says how its state is read, and not how it is written"):
         steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0]), round=5)
-    with pytest.raises(InputError, match="not how it is written"):
+    with pytest.raises(interp.InputError, match="not how it is written"):
         write_state(machine, interp.rollout(machine, episodes).latents, torch.zeros(N_EXPERTS))
-    with pytest.raises(InputError, match="pass a probe's direction"):
-        steer(gru(), episodes, algorithm, Doses([1.0, 0, 0, 0]), round=5)
-    with pytest.raises(InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):
+    refuses("pass a probe's direction", steer, gru(), episodes, algorithm, Doses([1.0, 0, 0, 0]), round=5)
+    with pytest.raises(interp.InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):
         steer(machine, episodes, algorithm, Doses([1.0, 0, 0, 0], direction=torch.zeros(4)), round=5)
 
 
@@ -281,7 +276,7 @@ def test_every_table_stands_in_its_place(tmp_path):
     assert tables["alignment"].site.dropna().unique().tolist() == ["latent"]
     for name in ("edges", "faithfulness", "circuit", "ablation"):
         assert tables[name].note.str.startswith("not applicable: lstm has no attention heads, and").all()
-    with pytest.raises(InputError, match="lstm has no attention heads, and circuits of edges are of heads; use"):
+    with pytest.raises(interp.InputError, match="lstm has no attention heads, and circuits of edges are of heads; use"):
         causal_tables.circuit_tables(machine, experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
 
 
@@ -301,8 +296,7 @@ def test_channels_are_named_in_sites():
         ("resid_pre[0]", "lstm has no residual stream; its points are latent, forget, output"),
         ("forget@h", "no position"),
     ):
-        with pytest.raises(InputError, match=match):
-            resolve(text, machine, machine.layout)
+        refuses(match, resolve, text, machine, machine.layout)
     kind = interp.machine.Component(
         "latent", "hook_latents", "latent", "", labels=("h", "cache_1", "cache_2", "cache_length")
     )

@@ -1,7 +1,5 @@
 """Mediation: shares worked out on a napkin, the handwired circuit's own routes, and mediators that cannot be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +13,8 @@ from interp.interventions.experiment import Outcome, Rows, passed
 from interp.interventions.mediation import Split, _overlap, _Routes, mediate, paths
 from interp.interventions.sites import Place, Site, sites
 from interp.tasks import experts
+from tests.cases import cases
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -185,32 +185,14 @@ def test_without_an_effect_there_is_no_share(wma, pair):
     assert set(frame.reason) == {"there is no effect to mediate: the total effect of the cause is 0"}
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"cause": "embed@y"}, r"'z\[0.0\]@p\?' is not downstream of the cause 'embed@y', which acts on later"),
-        ({"cause": "resid_post[1]@p_1"}, r"is not downstream of the cause 'resid_post\[1\]@p_1'"),
-        ({"through": "z[0.0]@w?"}, r"'z\[0.0\]@w\?' cannot act on the prediction, which is read at 'p\?' after the"),
-        ({"through": "z[1.0]@p_1"}, r"cannot act on the prediction"),
-        ({"cause": ["latent", "z[0]"]}, r"'z\[0.0\]@p\?' is a cause \(latent \+ z\[0\]\) and cannot mediate its"),
-        ({"through": []}, r"no mediators were given; mediation.paths"),
-        ({"through": "z[0.0]@p?#3"}, "is not a site; write component"),
-        ({"through": "z[0.7]@p?"}, r"has heads 0 to 1"),
-        ({"through": "paths[0.0]"}, r"unknown component 'paths'"),
-        ({"outcome": "predictions"}, r"unknown outcome 'predictions'; did you mean 'prediction'\?"),
-        ({"outcome": "state"}, r"no exact readout; give outcome=.* or ask for outcome='latents'"),
-        ({"rounds": 9}, r"round 9 is out of range"),
-    ],
-)
+@pytest.mark.parametrize(("options", "told"), cases(__file__, "test_errors_teach"))
 def test_errors_teach(untrained, pair, options, told):
     given = {"cause": "latent@<z>", "through": "z[0.0]@p?", **options}
-    with pytest.raises(InputError, match=told):
-        mediate(untrained, *pair, **given)
+    refuses(told, mediate, untrained, *pair, **given)
 
 
 def test_a_split_is_checked():
-    with pytest.raises(InputError, match="n_random must be an integer >= 0, got -1"):
-        Split(n_random=-1)
+    refuses("n_random must be an integer >= 0, got -1", Split, n_random=-1)
 
 
 def test_results_name_their_mediators(untrained, pair, through_patterns):

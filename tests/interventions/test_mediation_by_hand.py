@@ -1,7 +1,5 @@
 """Shares of mediation from sums that are given: intervals, controls, and where there is nothing to share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isnan, sqrt
 

@@ -1,7 +1,5 @@
 """Metrics by hand: on the clean run, the corrupted run, and a run in between."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,27 +1,24 @@
 """Every metric on numbers that are given: two cells, two episodes, two rounds and three outcomes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from interp.errors import InputError
 from interp.interventions.pairs import Pair, Readout, find_metric, prepare, state_difference
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.machines import transformer
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
     """A real pair, read in the second of two rounds, whose readouts are replaced; the second episode's are equal."""
-    config = LatentTransformerConfig(QLearningRound(2, 3), d_model=8, n_layers=1, n_heads=1, d_head=8, d_mlp=8)
+    model = transformer(QLearningRound(2, 3), d_model=8, n_layers=1, n_heads=1).double()
     clean = mdp.sample(n_episodes=2, n_rounds=5, n_states=2, n_actions=3, seed=0)
-    real = prepare(HookedLatentTransformer(config).double().eval(), clean, clean, 3, 4)
+    real = prepare(model, clean, clean, 3, 4)
     before, latents = [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], torch.ones(2, 3, 8, dtype=torch.float64)
     moved = latents.clone()
     moved[0, 0, 0] += 3
@@ -77,5 +74,4 @@ def test_a_loss_is_summed_over_the_rounds(pair, cells):
 def test_a_metric_of_ones_own_is_taken_as_it_is_and_others_go_by_their_keys():
     own = state_difference(lambda latents: latents)
     assert find_metric(own) is own and find_metric("state").key == "state"
-    with pytest.raises(InputError, match="did you mean 'regret'"):
-        find_metric("regrets")
+    refuses("did you mean 'regret'", find_metric, "regrets")

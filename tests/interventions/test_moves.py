@@ -1,18 +1,16 @@
 """Graded effects: decoded variables are moved alone, scores tell algorithms apart, states follow their steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 import interp
-from interp.errors import InputError
 from interp.interventions.interchange import InterchangeResult, score_difference
 from interp.interventions.moves import Writer, decodable, move, transition
 from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, weighted_majority
+from tests.refusals import refuses
 
 
 def _result(effect: float, wanted: float) -> InterchangeResult:
@@ -35,8 +33,7 @@ def test_a_rival_that_wants_nothing_misses_the_whole_effect():
     """score_difference: against another size 1 - .75, against silence 1 - (1 - 1)."""
     assert score_difference(_result(2.0, 2.0), _result(2.0, 4.0)).estimate == pytest.approx(1 - 0.75)
     assert score_difference(_result(2.0, 2.0), _result(2.0, 0.0)).estimate == pytest.approx(1.0)
-    with pytest.raises(InputError, match="changes no outcome of the algorithm"):
-        score_difference(_result(2.0, 0.0), _result(2.0, 2.0))
+    refuses("changes no outcome of the algorithm", score_difference, _result(2.0, 0.0), _result(2.0, 2.0))
 
 
 @pytest.fixture(scope="module")
@@ -106,16 +103,12 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     circuit, model = wma
     episodes = experts.sample(8, 6, 3, seed=0)
     run, values = interp.rollout(model, episodes), circuit.algorithm.run(episodes)
-    with pytest.raises(InputError, match="inside a head"):
-        Writer.fit(model, run, values, ("log_weights",), "z[1.0]@p?")
+    refuses("inside a head", Writer.fit, model, run, values, ("log_weights",), "z[1.0]@p?")
     writer = Writer.fit(model, run, values, ("log_weights",))
-    with pytest.raises(InputError, match="one variable is moved at a time; by= holds none"):
-        move(model, episodes, circuit.algorithm, writer, {})
-    with pytest.raises(InputError, match="the variable has shape"):
-        move(model, episodes, circuit.algorithm, writer, {"log_weights": np.zeros(5)})
-    with pytest.raises(InputError, match="unknown variable of this writer 'counts'"):
+    refuses("one variable is moved at a time; by= holds none", move, model, episodes, circuit.algorithm, writer, {})
+    refuses("the variable has shape", move, model, episodes, circuit.algorithm, writer, {"log_weights": np.zeros(5)})
+    with pytest.raises(interp.InputError, match="unknown variable of this writer 'counts'"):
         move(model, episodes, circuit.algorithm, writer, {"counts": 1.0})
-    with pytest.raises(InputError, match="the last start is 5"):
+    with pytest.raises(interp.InputError, match="the last start is 5"):
         transition(model, episodes, writer, starts=[6]).under(circuit.algorithm)
-    with pytest.raises(InputError, match="a change of shape"):
-        writer.decoder.move(torch.zeros(1, model.config.d_model), torch.zeros(2))
+    refuses("a change of shape", writer.decoder.move, torch.zeros(1, model.config.d_model), torch.zeros(2))

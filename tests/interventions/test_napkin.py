@@ -3,8 +3,6 @@
 Round 0 has z = 1, v = 3 (clean) or 2 (corrupted): P = 6 (18 + 3) - 9 = 117 and 6 (8 + 3) - 4 = 62.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A task that the package does not know is patched, interchanged and steered by what its record says."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 
@@ -17,9 +15,8 @@ from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import Claim, interchange
 from interp.interventions.pairs import prepare
 from interp.interventions.steering import Doses, fitted_direction, steer
-from interp.model.config import LatentTransformerConfig
 from interp.model.rollout import rollout
-from interp.model.transformer import HookedLatentTransformer
+from tests.machines import transformer
 
 
 @pytest.fixture
@@ -36,10 +33,8 @@ def pulls(monkeypatch):
 
 
 @pytest.fixture
-def model(pulls) -> HookedLatentTransformer:
-    torch.manual_seed(0)
-    config = LatentTransformerConfig(pulls.PullRound(), d_model=16, n_layers=2, n_heads=2, d_head=8, init_std=0.5)
-    return HookedLatentTransformer(config).double().eval()
+def model(pulls):
+    return transformer(pulls.PullRound(), d_mlp=0, init_std=0.5).double()
 
 
 def test_it_is_patched_by_its_own_corruption(model):

@@ -1,14 +1,11 @@
 """A pair is run up to the round that is read, and that changes no number."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 import torch
 
 import interp
-from interp.errors import InputError
 from interp.interventions import patching
 from interp.interventions.pairs import prepare
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
@@ -47,7 +44,7 @@ def test_the_first_rounds_do_not_depend_on_how_many_are_run(untrained_q, mdp_epi
 
 @pytest.mark.parametrize("n_rounds", [0, 9])
 def test_a_rollout_refuses_rounds_that_the_episodes_lack(untrained, expert_episodes, n_rounds):
-    with pytest.raises(InputError, match=rf"the episodes have 8 rounds; n_rounds is 1 to that, got {n_rounds}"):
+    with pytest.raises(interp.InputError, match=rf"the episodes have 8 rounds; n_rounds is 1 to that, got {n_rounds}"):
         interp.rollout(untrained, expert_episodes, n_rounds=n_rounds)
 
 

@@ -1,16 +1,14 @@
 """What the patch command writes, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd
 import pytest
 
 from interp import tasks
-from interp.errors import InputError
 from interp.interventions import causal_tables
 from interp.interventions.causal_tables import Sample
+from tests.refusals import refuses
 
 
 def test_patch_writes_tables_and_figures(wma, tmp_path):
@@ -71,5 +69,4 @@ def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
 )
 def test_bad_input(wma, options, message):
     _, model = wma
-    with pytest.raises(InputError, match=message):
-        causal_tables.patch(model, **{"round": 3, **options})
+    refuses(message, causal_tables.patch, model, **{"round": 3, **options})

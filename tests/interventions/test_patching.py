@@ -1,19 +1,18 @@
 """Patching with a round axis: equal to one-at-a-time hooks, to TransformerLens, and to sums on a napkin."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformer_lens import patching as tl_patching
 
 import interp
-from interp.errors import InputError
 from interp.interventions import pairs, patching, round_patcher
 from interp.interventions.round_patcher import RoundPatcher
 from interp.interventions.sites import Site, sites
 from interp.model.bound import bind
 from interp.tasks.experts import analysis as corruptions
 from interp.tasks.qlearning.analysis import exchange_history as exchange_transitions
+from tests.cases import cases
+from tests.refusals import refuses
 
 EVERY = ("embed", "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
@@ -119,26 +118,15 @@ def test_result_carries_intervals_and_choices(untrained, expert_episodes):
     assert (frame.effect_low <= frame.effect).all() and (frame.effect <= frame.effect_high).all()
     assert set(frame.direction) == {"denoising"} and set(frame["round"]) == {3}
     same = patching.sweep(untrained, clean, clean, 3, sites=["resid_pre[0]@p?", "resid_pre[1]@p?"])
-    with pytest.raises(InputError, match="do not differ in logit_diff at round 3"):
-        same.fractions()
+    refuses("do not differ in logit_diff at round 3", same.fractions)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sites": "rezid_pre"}, "did you mean 'resid_pre'"),
-        ({"sites": "resid_pre[0]@p"}, "unknown position label 'p'"),
-        ({"metric": "logit"}, "did you mean 'logit_diff'"),
-        ({"direction": "noise"}, "did you mean 'noising'"),
-        ({"round": 8}, "round 8 is out of range"),
-        ({"read": 2}, "read must not come before round"),
-        ({"sites": ["z[2.0]@p?"]}, "has layers 0 to 1"),
-    ],
+    ("options", "message"), cases(__file__, "test_bad_input_is_one_sentence_with_the_valid_values")
 )
 def test_bad_input_is_one_sentence_with_the_valid_values(untrained, expert_episodes, options, message):
     clean, corrupted = corruptions.flip_vote(expert_episodes, round=3)
-    with pytest.raises(InputError, match=message):
-        patching.sweep(untrained, clean, corrupted, **{"round": 3, **options})
+    refuses(message, patching.sweep, untrained, clean, corrupted, **{"round": 3, **options})
 
 
 def test_hooks_never_leak(untrained, expert_episodes):

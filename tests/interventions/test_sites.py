@@ -1,11 +1,10 @@
 """Sites: text and back, enumeration, and errors that list what exists."""
 
-from __future__ import annotations
-
 import pytest
 
-from interp.errors import InputError
 from interp.interventions.sites import COMPONENTS, Site, sites
+from tests.cases import cases
+from tests.refusals import refuses
 
 
 def test_every_site_round_trips_through_text(untrained, untrained_q):
@@ -40,35 +39,15 @@ def test_enumeration_counts(untrained):
     assert len(sites(untrained, components="mlp_out", positions="p?", layers=[1])) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("z[0.0", "is not a site; write component"),
-        ("z[0.0]@p?#3", "is not a site; write component"),
-        ("zz[0.0]", "unknown component 'zz'"),
-        ("z@p?", "needs a layer"),
-        ("latent[0]", "takes no layer"),
-        ("resid_pre[0.1]", "takes no head"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), cases(__file__, "test_bad_texts"))
 def test_bad_texts(text, message):
-    with pytest.raises(InputError, match=message):
-        Site.parse(text)
+    refuses(message, Site.parse, text)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"components": "resid"}, "did you mean 'resid_"),
-        ({"positions": ["p_9"]}, "unknown position label 'p_9'"),
-        ({"layers": [2]}, "has layers 0 to 1"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), cases(__file__, "test_sites_that_do_not_exist"))
 def test_sites_that_do_not_exist(untrained, options, message):
-    with pytest.raises(InputError, match=message):
-        sites(untrained, **options)
+    refuses(message, sites, untrained, **options)
 
 
 def test_models_without_mlp_say_so(napkin):
-    with pytest.raises(InputError, match="has no MLP"):
-        sites(napkin, components="mlp_out")
+    refuses("has no MLP", sites, napkin, components="mlp_out")

@@ -1,14 +1,11 @@
 """Steering: a handwired latent set to a state behaves as the algorithm from that state."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 import circuits
 import interp
-from interp.errors import InputError
 from interp.interventions.steering import Doses, steer, write_state
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
@@ -74,5 +71,5 @@ def test_napkin_direction(napkin, napkin_pair):
 
 
 def test_an_algorithm_without_a_memory_cannot_be_steered(wma):
-    with pytest.raises(InputError, match=r"give the algorithm memory=\.\.\."):
+    with pytest.raises(interp.InputError, match=r"give the algorithm memory=\.\.\."):
         steer(wma[1], experts.sample(2, 5, 3, seed=0), majority_vote(), Doses([1.0, 0.0, 0.0]), round=3)

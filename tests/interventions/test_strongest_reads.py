@@ -1,14 +1,11 @@
 """The reads that matter: of a wired circuit, those that are wired; their effect is what cutting them does."""
 
-from __future__ import annotations
-
 import pytest
 
 import interp
-from interp.errors import InputError
 from interp.interventions.edge_graph import strongest_reads
-from interp.model.rollout import replay
 from interp.tasks import experts
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +33,8 @@ def test_an_effect_is_what_the_cut_does(reads) -> None:
         pattern[:, told["head"], at[1], at[0]] = 0
         return pattern
 
-    _, plain, _ = replay(model, run, rounds=[10])
-    _, after, _ = replay(model, run, rounds=[10], fwd_hooks=[(f"blocks.{told['layer']}.attn.hook_pattern", cut)])
+    _, plain, _ = interp.replay(model, run, rounds=[10])
+    _, after, _ = interp.replay(model, run, rounds=[10], fwd_hooks=[(f"blocks.{told['layer']}.attn.hook_pattern", cut)])
     apart = (plain - plain.mean(0)).flatten(1).norm(dim=-1).mean()
     assert told["effect"] == pytest.approx(float((after - plain).flatten(1).norm(dim=-1).mean() / apart))
 
@@ -45,7 +42,5 @@ def test_an_effect_is_what_the_cut_does(reads) -> None:
 def test_rounds_and_numbers_are_checked(reads) -> None:
     """A round beyond the run, and no read at all."""
     model, run, _ = reads
-    with pytest.raises(InputError, match="round 12 is out of range"):
-        strongest_reads(model, run, 12)
-    with pytest.raises(InputError, match="k must be"):
-        strongest_reads(model, run, 3, k=0)
+    refuses("round 12 is out of range", strongest_reads, model, run, 12)
+    refuses("k must be", strongest_reads, model, run, 3, k=0)

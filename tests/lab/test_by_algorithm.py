@@ -1,13 +1,10 @@
 """An algorithm as a machine keeps the contract, computes the algorithm, and has an untrained copy that does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 import interp
-from interp import tasks
 from interp.lapses import lapsed, window
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts.layout import ExpertRound
@@ -36,7 +33,7 @@ def test_a_machine_is_its_algorithm(algorithm, layout, n_carried):
     """Of every task, and every kind of state: the contract, the predictions and what is carried."""
     machine = by_algorithm.machine(algorithm, layout)
     interp.check_machine(machine)
-    task = tasks.of(machine)
+    task = interp.tasks.of(machine)
     episodes = task.sample_for(machine, 6, task.at_most(8), seed=3)
     run, values = interp.rollout(machine, episodes, commit="target"), algorithm.run(episodes)
     told = machine.layout.distribution(run.predictions).numpy()
@@ -51,7 +48,7 @@ def test_the_untrained_copy_remembers_and_does_not_compute():
     """The control of verdicts: it carries a record of every round, and is another one for every seed."""
     machine = by_algorithm.machine(experts.weighted_majority(0.5), EXPERTS)
     one, other = machine.fresh(0), machine.fresh(1)
-    episodes = tasks.of(machine).sample_for(machine, 64, 20, seed=0)
+    episodes = interp.tasks.of(machine).sample_for(machine, 64, 20, seed=0)
     runs = [interp.rollout(each, episodes) for each in (machine, one, other)]
     gaps = [(run.predictions - runs[0].predictions).abs().mean() for run in runs[1:]]
     assert min(gaps) > 0.05 and not torch.equal(runs[1].predictions, runs[2].predictions)

@@ -1,13 +1,10 @@
 """Edited circuits do what their edit says, by the numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 import interp
-from interp import tasks
 from lab.known import edits
 
 GAIN = 0.5
@@ -20,7 +17,7 @@ def wired():
 
 @pytest.fixture(scope="module")
 def episodes(wired):
-    return tasks.of(wired).sample_for(wired, 8, 12, seed=1)
+    return interp.tasks.of(wired).sample_for(wired, 8, 12, seed=1)
 
 
 def state(model, episodes):
@@ -55,7 +52,7 @@ def test_a_second_copy_is_carried_and_not_read(wired, episodes):
 
 def test_noise_has_its_size_stays_and_is_each_episodes_own(wired):
     """Two seeds of it differ by what an episode went through; one run is as another."""
-    episodes = tasks.of(wired).sample_for(wired, 200, 10, seed=2)
+    episodes = interp.tasks.of(wired).sample_for(wired, 200, 10, seed=2)
     model = edits.noisy(wired, 0.3)
     off = state(model, episodes) - state(wired, episodes)
     steps = np.diff(off, axis=1)
@@ -78,7 +75,7 @@ def test_an_untrained_copy_has_no_edit_and_a_learned_model_takes_none(wired):
     model = edits.leaky(wired, 0.5)
     fresh = model.fresh(0)
     assert not fresh.is_handwired and model.is_handwired and model.name == "leaky 0.5"
-    episodes = tasks.of(wired).sample_for(wired, 4, 4, seed=0)
+    episodes = interp.tasks.of(wired).sample_for(wired, 4, 4, seed=0)
     assert interp.rollout(fresh, episodes).latents[:, 2].any()
     with pytest.raises(interp.InputError, match="'wma-learned' is a learned model; edit a handwired one"):
         edits.leaky(interp.load("wma-learned"), 0.9)

@@ -1,24 +1,18 @@
 """The table says of every known machine what is right and why; machines are what its sentences say of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
 import pytest
 
 import interp
-from interp import tasks
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.reachability.algorithms import breadth_first
 from lab import known
 from lab.known import makers
+from tests.cases import cases
 
-FEW = {
-    "experts": ("itself", "handmade GRU", "one round late, by algorithm", "last 5 rounds", "label stuck"),
-    "qlearning": ("two copies", "by algorithm", "one round late", "counts of visits"),
-    "reachability": ("by algorithm", "holds only what is new", "bidirectional"),
-}
+FEW = cases(__file__, "gallery FEW")
 """Machines of each task that the default tests run."""
 EVERY = {f"{task}: {key}": (task, key) for task in known.TASKS for key in known.gallery(task)}
 SOME = [f"{task}: {key}" for task, keys in FEW.items() for key in keys]
@@ -33,7 +27,7 @@ def test_every_specimen_says_what_is_right_and_why(task):
     assert len(machines) == len(makers.MAKERS[task]), "no key comes twice"
     for one in machines.values():
         assert {*one.right.values()} <= {"yes", "no", "either"} and len(one.why) > 10 and "{" not in one.why
-    assert {one.algorithm for one in machines.values()} <= {None, "", *tasks.get(task).rivals()}
+    assert {one.algorithm for one in machines.values()} <= {None, "", *interp.tasks.get(task).rivals()}
     assert 0.35 <= np.mean([one.held_out for one in machines.values()]) <= 0.6
     for question in known.QUESTIONS:
         words = Counter(one.right.get(question) for one in machines.values())
@@ -76,7 +70,7 @@ def apart(task, key, batches):
 @pytest.mark.parametrize("name", SOME)
 def test_a_few_behave_as_they_should(name):
     task, key = EVERY[name]
-    episodes = tasks.get(task).sample_for(known.reference(task), 12, tasks.get(task).at_most(14), seed=3)
+    episodes = interp.tasks.get(task).sample_for(known.reference(task), 12, interp.tasks.get(task).at_most(14), seed=3)
     exact = 1e-4 if key == "handmade GRU" else 1e-6
     assert (apart(task, key, [episodes]) < exact) == (known.gallery(task)[key].right["behaviour"] == "yes")
 
@@ -86,7 +80,7 @@ def test_a_few_behave_as_they_should(name):
 def test_all_behave_as_they_should(name):
     """On the episodes that tell algorithms apart; another read-out of the same answer is fitted by comparisons."""
     task, key = EVERY[name]
-    record, right = tasks.get(task), known.gallery(task)[key].right["behaviour"]
+    record, right = interp.tasks.get(task), known.gallery(task)[key].right["behaviour"]
     sets = record.sets_for(known.reference(task).layout, 8, record.at_most(20), seed=5).values()
     fitted = right == "either" or key in ("ties shared", "answer spread")
     exact = 1e-4 if key == "handmade GRU" else 1e-6
@@ -97,7 +91,7 @@ def test_all_behave_as_they_should(name):
 def test_a_rare_lapse_is_rare_and_happens(key, behaves):
     """By the rounds in which it says, or holds, another thing than the reference while both were alike before."""
     reference, machine = known.reference("experts"), known.gallery("experts")[key].make()
-    episodes = tasks.of(reference).sample_for(reference, 400, 24, seed=7)
+    episodes = interp.tasks.of(reference).sample_for(reference, 400, 24, seed=7)
     plain, lapsed = (interp.rollout(model, episodes) for model in (reference, machine))
     if behaves:
         differs = (plain.predictions - lapsed.predictions).abs().numpy() > 0.01
@@ -118,7 +112,7 @@ def held(task, key, episodes):
 
 def test_edits_of_a_table_are_what_they_say():
     reference = known.reference("qlearning")
-    episodes = tasks.of(reference).sample_for(reference, 12, 14, seed=3)
+    episodes = interp.tasks.of(reference).sample_for(reference, 12, 14, seed=3)
     values = q_learning().run(episodes)
     truth = np.concatenate([values["table"], values["next_table"][:, -1:]], 1)
     assert held("qlearning", "two copies", episodes) == pytest.approx(truth, abs=1e-12)
@@ -131,14 +125,14 @@ def test_edits_of_a_table_are_what_they_say():
 def test_a_late_table_goes_on_from_any_state():
     """A map from another model's state gives it transitions that are none: the nearest ones stand for them."""
     machine = known.gallery("qlearning")["one round late"].make()
-    run = interp.rollout(machine, tasks.of(machine).sample_for(machine, 12, 14, seed=3))
+    run = interp.rollout(machine, interp.tasks.of(machine).sample_for(machine, 12, 14, seed=3))
     moved = machine.step(run.latents[:, 3] * 1.4 + 0.7, run.fed.at(3))
     assert moved.carried.isfinite().all() and moved.prediction.isfinite().all()
 
 
 def test_edits_of_a_set_are_what_they_say():
     reference = known.reference("reachability")
-    episodes = tasks.of(reference).sample_for(reference, 24, 5, seed=3)
+    episodes = interp.tasks.of(reference).sample_for(reference, 24, 5, seed=3)
     values = breadth_first().run(episodes)
     truth = np.concatenate([values["reached"], values["next_reached"][:, -1:]], 1)
     shaken = held("reachability", "noise that is cleaned away", episodes)
@@ -152,7 +146,7 @@ def test_edits_of_a_set_are_what_they_say():
 def test_searches_from_both_ends_meet_half_way():
     """A candidate is found from round t on if it lies within 2 t steps of the root."""
     reference = known.reference("reachability")
-    episodes = tasks.of(reference).sample_for(reference, 300, 5, seed=4)
+    episodes = interp.tasks.of(reference).sample_for(reference, 300, 5, seed=4)
     met = known.gallery("reachability")["bidirectional"].make().module.algorithm.run(episodes)
     truth = breadth_first().run(episodes)["reached"]
     assert np.array_equal(met["reached"], truth)

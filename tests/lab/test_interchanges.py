@@ -1,7 +1,5 @@
 """Interchange has the whole effect at true sites and none at wrong ones; every location has a row or a reason."""
 
-from __future__ import annotations
-
 import pytest
 
 import circuits

@@ -1,7 +1,5 @@
 """Machines whose right words are known (:mod:`lab.known`): a few at small size, all where slow tests run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ import interp
 from circuits import compare
 from circuits.compare import explain
 from circuits.compare.fitting import predictor
-from interp import tasks
 from interp.lapses import lapsed, late, stopped, window
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as rivals
@@ -21,24 +18,21 @@ from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
 from lab import known
 from lab.known import scores
+from tests.cases import cases
 from tests.compare.test_algorithm import blend
 
 SMALL = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=2, scored=48, edits=240, untrained=1)
-SOME = {
-    "gain 1": "behaviour state update circuit algorithm",
-    "Bayes, wrong prior": "behaviour state algorithm",
-    "label stuck": "behaviour state update algorithm",
-    "random cell": "behaviour state update algorithm",
-}
+SOME = cases(__file__, "known SOME")
 """Machines of expert advice, and what must be right about them at this size; nothing else may be wrong.
 
-The machine by algorithm is scored in ``test_scores``, the GRU that was written by hand in ``tests/compare``."""
+The machine by algorithm is scored in ``test_scores``; the GRU that was written by hand, a machine of another gain and a
+random cell are compared in ``tests/compare/test_machines.py``."""
 
 
 @pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("key", SOME)
 def test_some_known_machines_get_the_right_words_at_small_size(key):
-    """Another output of the same state; another algorithm; a lapse; what holds nothing."""
+    """Another algorithm; a lapse."""
     row = scores.score(known.gallery("experts")[key], known.reference("experts"), SMALL)
     marks = {question: row[f"{question}_mark"] for question in scores.SCORED}
     assert {question: marks[question] for question in SOME[key].split()} == dict.fromkeys(SOME[key].split(), "right")
@@ -48,7 +42,7 @@ def test_some_known_machines_get_the_right_words_at_small_size(key):
 EVERY = [(task, key) for task in known.TASKS for key in known.gallery(task)]
 
 
-@pytest.mark.slow(reason="15 to 60 CPU seconds a machine; four are compared by default, at small size")
+@pytest.mark.slow(reason="15 to 60 CPU seconds a machine; two are compared by default, at small size")
 @pytest.mark.parametrize(("task", "key"), EVERY, ids=[f"{task}: {key}" for task, key in EVERY])
 def test_no_known_machine_gets_a_wrong_word(task, key):
     row = scores.score(known.gallery(task)[key], known.reference(task), compare.QUICK)
@@ -107,5 +101,5 @@ def noisy(subject, noise):
 @pytest.mark.parametrize(("task", "family", "make"), FAMILIES)
 def test_a_machine_of_every_family_gets_its_algorithm(task, family, make):
     layout, n_rounds = LAYOUTS[task]
-    part = explain(make(), tasks.get(task), tasks.get(task).sets_for(layout, 16, n_rounds, 0), seed=0)
+    part = explain(make(), interp.tasks.get(task), interp.tasks.get(task).sets_for(layout, 16, n_rounds, 0), seed=0)
     assert (part.family or "") == family

@@ -1,7 +1,5 @@
 """docs/results/verdicts.md says what its tables say, and these are of the machines that there are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -3,10 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 from lab import probing
-from lab.calibrate import app
+from tests.shell import invoked
 
 
 def test_planted_nulls_are_not_represented():
@@ -40,7 +39,7 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
     assert made == [True, False]
     asked = lambda out, quick, tables, **how: iter([f"{out} {quick} {list(tables)} {how}"])  # noqa: E731
     monkeypatch.setattr(probing, "write", asked)
-    result = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--quick", "--jobs", "2"])
+    result = invoked("calibrate", "--out", tmp_path, "--quick", "--jobs", "2")
     every = ["coverage", "nulls", "power", "sites", "alignment"]
     how = {"n_jobs": 2, "scheduler": "", "shard": ""}
     assert result.exit_code == 0 and f"{tmp_path} True {every} {how}" in result.output
@@ -80,11 +79,11 @@ def test_tables_are_asked_for_by_name(tmp_path, monkeypatch):
     """The help says which there are, and which take long; an unknown one is refused with those known."""
     asked = lambda out, quick, tables, **how: iter([f"asked {list(tables)}"])  # noqa: E731
     monkeypatch.setattr(probing, "write", asked)
-    call = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--table", "machines", "--table", "power"])
+    call = invoked("calibrate", "--out", tmp_path, "--table", "machines", "--table", "power")
     assert call.exit_code == 0 and "asked ['machines', 'power']" in call.output
-    told = CliRunner().invoke(app, ["calibrate", "--help"], env={"COLUMNS": "300"}).output
+    told = invoked("calibrate", "--help", env={"COLUMNS": "300"}).output
     assert "coverage, nulls, power, sites, alignment, machines (long), " in " ".join(told.split())
-    refused = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--table", "machine"])
+    refused = invoked("calibrate", "--out", tmp_path, "--table", "machine")
     assert refused.exit_code != 0 and "machines" in refused.output
 
 

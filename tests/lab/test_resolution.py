@@ -1,7 +1,5 @@
 """The resolution is the smallest size from which on enough runs see a deviation; machines of size nothing are none."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -9,7 +7,6 @@ import pandas as pd
 import pytest
 
 import interp
-from interp import tasks
 from lab import known, resolution
 from reports import comparison
 
@@ -72,7 +69,7 @@ def test_deviations_grow_with_their_size():
     """Each is farther from the reference the larger it is, in its predictions, and no size is the reference."""
     for key, one in resolution.deviations().items():
         reference = known.reference(one.task)
-        episodes = tasks.of(reference).sample_for(reference, 80, 20, seed=0)
+        episodes = interp.tasks.of(reference).sample_for(reference, 80, 20, seed=0)
         plain = interp.rollout(reference, episodes, commit="target").predictions
         runs = [interp.rollout(one.make(size), episodes, commit="target").predictions for size in one.sizes[::2]]
         gaps = [float((run - plain).abs().mean()) for run in runs]

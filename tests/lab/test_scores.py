@@ -1,7 +1,5 @@
 """Words are scored as they must be; the summary counts them and names every machine with a wrong one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,17 +8,12 @@ from circuits import compare
 from lab import interchanges, known
 from lab.known import scores
 from lab.probing import write
+from tests.cases import cases
 
 
 @pytest.mark.parametrize(
-    ("word", "right", "marked"),
-    [
-        ("yes", "yes", "right"), ("no", "no", "right"),
-        ("yes", "no", "wrong"), ("no", "yes", "wrong"),
-        ("undecided", "yes", "undecided"), ("not applicable", "no", "undecided"),
-        ("yes", "either", ""), ("no", "either", ""), ("no", None, ""),
-    ],
-)  # fmt: skip
+    ("word", "right", "marked"), [*cases(__file__, "test_a_word_is_right_wrong_or_undecided"), ("no", None, "")]
+)
 def test_a_word_is_right_wrong_or_undecided(word, right, marked):
     assert scores.mark(word, right) == marked
 

@@ -9,10 +9,8 @@ import circuits
 import interp
 import lab
 from circuits.compiler import rows
-from interp import tasks
-from interp.errors import InputError
-from interp.model.rollout import rollout
 from lab import taught_training as taught
+from tests.refusals import refuses
 
 SIZES = {"n_states": 4, "n_actions": 3}
 
@@ -87,14 +85,13 @@ def test_a_run_that_was_killed_ends_at_the_same_weights(tmp_path, monkeypatch, i
 def test_a_folder_of_another_run_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(taught, "_BATCHES", ((1.0, 50),))
     taught.train(tmp_path, 0, 1)
-    with pytest.raises(InputError, match=r"holds a run of .*'seed': 0.*this one is .*'seed': 1.*another folder"):
-        taught.train(tmp_path, 1, 1)
+    refuses(r"holds a run of .*'seed': 0.*this one is .*'seed': 1.*another folder", taught.train, tmp_path, 1, 1)
 
 
 def _carried(model, seed, n_rounds=30, regime="grid", **sizes):
     """Mean divergence from the circuit's policy, and the largest error of the table by a seed's code, of episodes."""
-    episodes = tasks.get("qlearning").sample(50, n_rounds, seed=10**6, regime=regime, **(SIZES | sizes))
-    run, initial = rollout(model, episodes), model.initial(1, model.layout.fit(episodes)).detach()
+    episodes = interp.tasks.get("qlearning").sample(50, n_rounds, seed=10**6, regime=regime, **(SIZES | sizes))
+    run, initial = interp.rollout(model, episodes), model.initial(1, model.layout.fit(episodes)).detach()
     said = run.predictions.double().clamp_min(1e-12)
     wanted = torch.from_numpy(special.softmax(10 * episodes.next_values_before, -1))
     read = ((run.latents - initial) @ taught.code(seed)[: episodes.n_states].T).mT
@@ -110,8 +107,7 @@ def test_what_was_taught_single_rounds_carries_the_table_through_episodes(seed):
     divergence, missed = _carried(model, seed, 100, "ladder")  # tables grow to 6
     assert divergence < 0.001 and missed < 0.05
     assert _carried(model, seed + 1)[1] > 0.1  # by another seed's code there is no table to be read
-    with pytest.raises(InputError, match="is not a number from round"):
-        _carried(taught.untaught(seed).eval(), seed)
+    refuses("is not a number from round", _carried, taught.untaught(seed).eval(), seed)
 
 
 @pytest.mark.slow

@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 
 import interp
 from circuits.benchmark.known_machine import WEIGHTS, load_trained
-from interp import InputError
 from interp.model.checkpoints import load_checkpoint
 from lab import recipes, tied_training, tying
-from tests.lab.held_out import measure
+from lab.held_out import measure
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module", params=["wma", "qlearning"])
@@ -114,8 +114,7 @@ def test_the_divergence_of_probabilities_is_that_of_logits_to_second_order():
 
 
 def test_what_is_not_shipped_is_named():
-    with pytest.raises(InputError, match="qlearning-0, wma-0"):
-        load_trained("wma-99")
+    refuses("qlearning-0, wma-0", load_trained, "wma-99")
 
 
 def test_the_truth_beside_the_weights_is_that_of_the_recipe(kind):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from interp.llm.protocol import Session
+from tests.cases import cases
 
 
 @dataclass
@@ -208,7 +209,9 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
     import gguf
 
     rng = np.random.default_rng(seed)
-    d, heads, d_head, d_ff, layers = 32, 2, 16, 64, 2
+    settings = cases(__file__, "a tiny GGUF")
+    sizes = ("embedding_length", "head_count", "key_length", "feed_forward_length", "block_count")
+    d, heads, d_head, d_ff, layers = (settings[name] for name in sizes)
     # GPT-2's byte alphabet: printable bytes stand for themselves, the others are shifted above 255.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     shifted = iter(range(256, 512))
@@ -216,18 +219,8 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
     special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
     tokens = [*alphabet, "Ġt", *special]
     writer = gguf.GGUFWriter(path, "qwen3")
-    writer.add_block_count(layers)
-    writer.add_context_length(32768)
-    writer.add_embedding_length(d)
-    writer.add_feed_forward_length(d_ff)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
-    writer.add_key_length(d_head)
-    writer.add_value_length(d_head)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    for name, value in settings.items():
+        getattr(writer, f"add_{name}")(value)
     writer.add_token_list(tokens)
     normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
     writer.add_token_types([normal] * (len(tokens) - len(special)) + [control] * len(special))
@@ -236,10 +229,6 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
     writer.add_pad_token_id(len(tokens) - 1)
     writer.add_bos_token_id(len(tokens) - 1)
     writer.add_add_bos_token(False)
-    writer.add_chat_template(
-        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-    )
 
     def weights(name: str, *shape: int, ones: bool = False) -> None:
         data = np.ones(shape) if ones else rng.normal(0, 0.3, shape)

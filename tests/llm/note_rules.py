@@ -4,8 +4,6 @@
 out": notes written after the rules, which no rule was changed for.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

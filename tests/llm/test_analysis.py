@@ -1,7 +1,5 @@
 """Scores and behaviour of agents whose behaviour is known; foreign results; overflow and missing predictions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +11,6 @@ import pandas as pd
 import pytest
 
 from circuits.compare.choices import _FEWEST, behaviour
-from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, Connection, Settings
 from interp.llm.loading import load
@@ -28,6 +25,7 @@ from interp.tasks.experts import sample
 from interp.tasks.experts.algorithms import follow_the_leader
 from lab import players as known
 from tests.llm.conftest import play
+from tests.refusals import refuses
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
 
@@ -141,8 +139,7 @@ def test_missing_predictions_are_scored_both_ways_and_never_as_zero() -> None:
     # Losses: A 0 0 1 1, others 1 1 0 0. Wrong: own 1 1 2 2 against 0 0 1 2; skipped: own 0 0 0 0 against 0 0 0 1.
     assert _run_regret(napkin, "wrong").tolist() == [1, 1, 1, 0]
     assert _run_regret(napkin, "skipped").tolist() == [0, 0, 0, -1]
-    with pytest.raises(InputError, match="unknown treatment of missing predictions 'zero'"):
-        _run_regret(napkin, "zero")
+    refuses("unknown treatment of missing predictions 'zero'", _run_regret, napkin, "zero")
 
 
 def test_an_agent_that_is_always_malformed_is_all_missing(played: Callable[..., list[LLMRun]]) -> None:
@@ -221,12 +218,9 @@ def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., lis
 
 
 def test_nothing_to_load_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no trace"):
-        load(tmp_path)
-    with pytest.raises(InputError, match="no such file or folder"):
-        load(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="no runs to score"):
-        score([])
+    refuses("holds no trace", load, tmp_path)
+    refuses("no such file or folder", load, tmp_path / "nowhere")
+    refuses("no runs to score", score, [])
 
 
 def test_baselines_on_fresh_instances_are_near_the_papers() -> None:

@@ -1,7 +1,5 @@
 """The commands end to end, as a user types them: dry run, run, score, report; exit codes and sentences."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Callable
@@ -10,29 +8,19 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from interp.cli import app
 from interp.llm.backend import AGENTS, PLAYERS, Settings
 from interp.llm.plan import Prices, estimate, instances, plan
 from interp.llm.runner import play_demo
 from interp.llm.schemes import CONDITIONS, built_in_prompts
+from tests.shell import invoked
 
-SMALL = [
-    "--episodes",
-    "2",
-    "--rounds",
-    "6",
-    "--regime",
-    "flat",
-    "--conditions",
-    "online-note-only",
-    "weather-no-note",
-]
+SMALL = ["--episodes", "2", "--rounds", "6", "--regime", "flat"]
+SMALL += ["--conditions", "online-note-only", "weather-no-note"]
 
 
 def interp(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["llm", *map(str, arguments)])
+    result = invoked("llm", *arguments)
     return result.exit_code, result.output
 
 
@@ -56,16 +44,11 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     final = pd.read_csv(tmp_path / "scores" / "final.csv")
     assert {"follow the leader", "tester"} <= set(final["model"])
     names = {path.name for path in (tmp_path / "scores").iterdir()}
-    assert names == {"final.csv", "curves.csv", "behaviour.csv", "notes.csv", "read.csv"} | {
-        "note_formats.csv",
-        "note_formats_by_round.csv",
-        "note_rounds.csv",
-        "note_summary.csv",
-        "provenance.json",
-    }
+    notes = {"note_formats.csv", "note_formats_by_round.csv", "note_rounds.csv", "note_summary.csv", "notes.csv"}
+    assert names == {"final.csv", "curves.csv", "behaviour.csv", "read.csv", "provenance.json"} | notes
     assert (pd.read_csv(tmp_path / "scores" / "notes.csv")["format"] == "counter").sum() == 12
     compare = ["compare", str(tmp_path / "traces"), "wma-handwired", "--out", str(tmp_path / "compared")]
-    result = CliRunner().invoke(app, compare)
+    result = invoked(*compare)
     assert result.exit_code == 0 and "tester, online-note-only, flat: undecided; fewer than 8" in result.output
     assert (tmp_path / "compared" / "traces-against-wma-handwired" / "behaviour.csv").is_file()
     code, said = interp("report", tmp_path / "traces", "--out", tmp_path)

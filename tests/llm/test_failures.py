@@ -1,7 +1,5 @@
 """What stops a run and what does not: refusals of one message, silence, locks, malformed answers, slow servers."""
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import json
@@ -21,6 +19,7 @@ from interp.llm.plan import Job, Prices, instances, plan
 from interp.llm.protocol import read_lines
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import Condition, built_in_prompts
+from tests.refusals import refuses
 
 Serve = Callable[..., Any]
 NO_NOTE = [Condition("online", "no-note")]
@@ -61,8 +60,7 @@ def test_a_refusal_of_everything_stops_the_run(code: int, asked: int, serve: Ser
     """Key, balance and model name: after one request. Parameters and rights look like a refused message, so three
     episodes are tried where nothing was answered yet."""
     server = serve(lambda n, body: raw.Status(code, {"error": {"message": "go away"}}))
-    with pytest.raises(InputError, match=rf"refused the request \({code}\).*go away.* run again to resume"):
-        go(server.url, tmp_path, jobs(n=6))
+    refuses(rf"refused the request \({code}\).*go away.* run again to resume", go, server.url, tmp_path, jobs(n=6))
     assert len(server.requests) == asked
 
 
@@ -177,8 +175,7 @@ def test_a_redirect_to_nowhere_is_a_refusal(
 ) -> None:
     headers = {} if location is None else {"Location": location}
     server = serve(lambda n, body: raw.Status(code, headers=headers))
-    with pytest.raises(InputError, match=r"redirect|refused the request|gave no answer"):
-        go(server.url, tmp_path, jobs(n=3), max_retries=0)
+    refuses(r"redirect|refused the request|gave no answer", go, server.url, tmp_path, jobs(n=3), max_retries=0)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +215,7 @@ def test_the_size_of_an_answer_is_bounded(kind: str, serve: Serve, tmp_path: Pat
     data, headers = bombs()[kind]
     server = serve(lambda n, body: raw.Raw(data, headers=headers))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InputError, match=r"larger than 32 MB|not asked for|DecodingError"):
-        go(server.url, tmp_path / "a", jobs(n=3), max_retries=0)
+    refuses(r"larger than 32 MB|not asked for|DecodingError", go, server.url, tmp_path / "a", jobs(n=3), max_retries=0)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "kilobytes"
     honest = gzip.compress(json.dumps(whole()).encode())
     server = serve(lambda n, body: raw.Raw(honest, headers={"Content-Encoding": "gzip"}))
@@ -239,15 +235,13 @@ def test_a_note_of_megabytes_is_malformed(note: str, serve: Serve, tmp_path: Pat
 def test_a_finish_reason_that_is_no_word_is_no_answer(serve: Serve, tmp_path: Path, raw: Any) -> None:
     message = {"choices": [{"message": {"role": "assistant", "content": '{"prediction": 1}'}, "finish_reason": 3}]}
     server = serve(lambda n, body: raw.Raw(json.dumps(message).encode()))
-    with pytest.raises(InputError, match="not a chat completion"):
-        go(server.url, tmp_path, jobs(n=3), max_retries=0)
+    refuses("not a chat completion", go, server.url, tmp_path, jobs(n=3), max_retries=0)
 
 
 def test_an_answer_that_is_nested_too_deeply_is_no_answer(serve: Serve, tmp_path: Path, raw: Any) -> None:
     said = json.dumps(whole(deep="DEEP")).replace('"DEEP"', "[" * 900 + "]" * 900)
     server = serve(lambda n, body: raw.Raw(said.encode()))
-    with pytest.raises(InputError, match=r"nested too deeply|not a chat completion"):
-        go(server.url, tmp_path, jobs(n=3), max_retries=0)
+    refuses(r"nested too deeply|not a chat completion", go, server.url, tmp_path, jobs(n=3), max_retries=0)
 
 
 # ------------------------------------------------------------------------------------------------ pace, locks
@@ -263,8 +257,7 @@ def test_retries_are_paced_like_any_request(serve: Serve, tmp_path: Path, raw: A
 
     server = serve(answer)
     start = time.monotonic()
-    with pytest.raises(InputError, match="429"):
-        go(server.url, tmp_path, jobs(n=4), requests_per_minute=1200.0, concurrency=4)
+    refuses("429", go, server.url, tmp_path, jobs(n=4), requests_per_minute=1200.0, concurrency=4)
     assert len(times) >= 9
     assert times[-1] - start >= (len(times) - 1) * 60 / 1200, "the first may start at once"
 
@@ -310,11 +303,9 @@ def test_a_dead_server_leaves_nothing_that_is_scored(tmp_path: Path) -> None:
     """A trace without an answer is set aside, with what to do."""
     assert not go("http://127.0.0.1:9/v1", tmp_path, jobs(n=1), max_retries=0).complete
     assert [len(read_lines(path)[0]) for path in tmp_path.rglob("*.jsonl")] == [1]
-    with pytest.raises(InputError, match="holds no answer: the server never gave one; play it again"):
-        load(tmp_path)
+    refuses("holds no answer: the server never gave one; play it again", load, tmp_path)
 
 
 @pytest.mark.parametrize("price", [-1.0, float("nan"), "1", True])
 def test_prices_are_finite_and_not_negative(price: Any) -> None:
-    with pytest.raises(InputError, match="prompt"):
-        Prices(prompt=price)
+    refuses("prompt", Prices, prompt=price)

@@ -3,8 +3,6 @@
 The three archives that the rules were found on are not part of the repository; the files here have their shapes.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -15,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.loading import load, read
@@ -27,6 +24,7 @@ from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import _OWN_ETA, _run_regret, note_table, score
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
+from tests.refusals import refuses
 
 ROUNDS = 100
 EPISODES = experts.sample(4, ROUNDS, 4, regime="anti-signal", seed=5)
@@ -212,8 +210,7 @@ def test_duplicates_are_refused_or_the_first_complete_play_is_kept(tmp_path: Pat
             result = json.loads((folder / "result.json").read_text())
             result["response"] = {"predictions": [1, 0]}
             (folder / "result.json").write_text(json.dumps(result))
-    with pytest.raises(InputError, match=r"1 instances were played more than once .*--duplicates first"):
-        load(tmp_path)
+    refuses(r"1 instances were played more than once .*--duplicates first", load, tmp_path)
     found = read(tmp_path, duplicates="first")
     assert [run.index for run in found.runs] == [0, 1, 2] and all(run.ended == "complete" for run in found.runs)
     kept = [run.path.parts[-4] for run in found.runs]
@@ -221,15 +218,13 @@ def test_duplicates_are_refused_or_the_first_complete_play_is_kept(tmp_path: Pat
     assert [[len(again) for again in run.again] for run in found.runs] == [[2], [], []]
     assert found.table["why"].str.startswith("another play of the instance in").sum() == 1
     assert found.table["why"].str.startswith("a copy of").sum() == 1, "the same words again are no second play"
-    with pytest.raises(InputError, match="unknown way with duplicates 'pool'"):
-        load(tmp_path, duplicates="pool")
+    refuses("unknown way with duplicates 'pool'", load, tmp_path, duplicates="pool")
 
 
 def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> None:
     foreign(tmp_path / "flat" / "a")
     foreign(tmp_path / "flat" / "b", input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]})
-    with pytest.raises(InputError, match="are both instance 7 of 'flat' but differ"):
-        score(load(tmp_path))
+    refuses("are both instance 7 of 'flat' but differ", score, load(tmp_path))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -247,8 +242,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_a_field_that_is_missing_or_wrong_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     """Alone it is an error; among others it is set aside with the same sentence, and the others are read."""
     foreign(tmp_path / "flat" / "bad", **change)
-    with pytest.raises(InputError, match=message):
-        load(tmp_path)
+    refuses(message, load, tmp_path)
     foreign(tmp_path / "flat" / "good", meta={"idx": 1, "model": "m", "prompt": "weather_notehist"})
     found = read(tmp_path)
     assert len(found.runs) == 1 and found.table["status"].tolist() == ["set aside", "read"]
@@ -271,8 +265,7 @@ def test_whatever_is_in_a_folder_and_is_not_read_is_listed(tmp_path: Path) -> No
     assert why.pop(trace.name) == ""
     words = ("UTF-16", "gzipped", "gzipped", "no trace of", "no regular file")
     assert all(word in why[name] for word, name in zip(words, sorted(why), strict=True)), why
-    with pytest.raises(InputError, match=r"holds no trace .*no regular file"):
-        read(trace.with_name("e.jsonl"))
+    refuses(r"holds no trace .*no regular file", read, trace.with_name("e.jsonl"))
 
 
 def test_a_run_is_an_instance_for_our_models(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The same instances in Inspect: what is said, and what comes of it, is what the runner's own traces hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +8,13 @@ import numpy as np
 import pytest
 from inspect_advice import expert_advice, write_traces
 
-from interp.errors import InputError
 from interp.llm.backend import AGENTS, AgentBackend, Settings
 from interp.llm.loading import load
 from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import _run_regret
+from tests.refusals import refuses
 
 NAMES = ("weather-note-only", "online-no-note")
 
@@ -55,12 +53,10 @@ def test_a_log_of_inspect_gives_the_traces_of_the_runner(tmp_path: Path) -> None
     mean = log.results.scores[0].metrics["mean"].value
     assert mean == pytest.approx(np.mean([_run_regret(one)[-1] for one in found]))
     eval(Task(dataset=[Sample(input="x")]), model=model, log_dir=str(tmp_path / "other"), display="none")
-    with pytest.raises(InputError, match="is no log of expert_advice"):
-        write_traces(next((tmp_path / "other").iterdir()), tmp_path / "none")
+    refuses("is no log of expert_advice", write_traces, next((tmp_path / "other").iterdir()), tmp_path / "none")
 
 
 def test_without_inspect_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect_advice, "find_spec", lambda name: None)
     for make in (expert_advice, lambda: write_traces(tmp_path / "x.eval", tmp_path)):
-        with pytest.raises(InputError, match=r"install the extra: pip install 'latent-context-interp\[inspect\]'"):
-            make()
+        refuses(r"install the extra: pip install 'latent-context-interp\[inspect\]'", make)

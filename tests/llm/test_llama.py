@@ -1,7 +1,5 @@
 """The runner against llama.cpp's own server with a tiny random-weight model: real decoding, real refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

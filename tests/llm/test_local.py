@@ -1,7 +1,5 @@
 """A model in this process: the same traces as any other player, batched without moving an answer, deterministic."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,10 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
-from interp.cli import app
-from interp.errors import InputError
 from interp.llm.backend import Settings
 from interp.llm.loading import load
 from interp.llm.local import LocalBackend, answers, load_model, prompt_ids
@@ -23,6 +18,8 @@ from interp.llm.protocol import read_lines
 from interp.llm.runner import run
 from interp.llm.schemes import CONDITIONS, Condition, Prompt
 from tests.llm.tiny import write_tiny_chat
+from tests.refusals import refuses
+from tests.shell import invoked
 
 SHORT = {condition.scheme: Prompt("Predict.", "short") for condition in CONDITIONS}
 
@@ -112,12 +109,11 @@ def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tiny: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make(tiny)
+    refuses(message, make, tiny)
 
 
 def test_the_command_plays_a_folder(tiny: str, tmp_path: Path) -> None:
     options = ["--episodes", "1", "--rounds", "2", "--regime", "flat", "--conditions", "online-no-note"]
     command = ["llm", "run", tiny, "--backend", "transformers", *options, "--response-format", "grammar"]
-    result = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
+    result = invoked(*command, "--out", tmp_path)
     assert result.exit_code == 0 and "1 of 1 episodes" in result.output

@@ -1,16 +1,11 @@
 """Edits of notes say what they mean, and what is said of a player's notes is right where their use is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from interp.cli import app
-from interp.errors import InputError
 from interp.llm.backend import AGENTS, AgentBackend, Settings, evidence_in
 from interp.llm.loading import load, read
 from interp.llm.note_tests import (
@@ -29,6 +24,9 @@ from interp.llm.plan import instances, plan
 from interp.llm.runner import run
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.statistics import Interval, exact_share
+from tests.cases import cases
+from tests.refusals import refuses
+from tests.shell import invoked
 
 NOTE, NOTE_ONLY = Condition("weather", "note"), Condition("online", "note-only")
 COUNTER = "A:5/9, B:3/9, C:8/9, D:2/9"
@@ -131,14 +129,13 @@ def test_the_counter_uses_its_note_and_a_player_with_its_history_needs_none(trac
     calls = found["counter", "weather-note"].settings["calls"]
     again = try_edits(traces / "counter" / NOTE.name, tmp_path, 2)[0]
     assert calls > 0 and again.settings["calls"] == 0, "a second time nothing is asked"
-    with pytest.raises(InputError, match="no trace"):
-        load(tmp_path)
+    refuses("no trace", load, tmp_path)
     assert set(read(traces).table["status"]) == {"read"}
 
 
 def test_the_command_tells_and_writes(traces: Path, tmp_path: Path) -> None:
     options = ["--test", "--rounds", "1", "--out", str(tmp_path)]
-    result = CliRunner().invoke(app, ["llm", "notes", str(traces / "counter" / "online-note-only"), *options])
+    result = invoked("llm", "notes", traces / "counter" / "online-note-only", *options)
     assert result.exit_code == 0 and "counter (online-note-only) keeps its state in its note" in result.output
     assert set(pd.read_csv(tmp_path / "note_edits.csv")["change"]) == {*_EDITS, *_CONTROLS}
     assert pd.read_csv(tmp_path / "note_measures.csv")["word"].tolist() == ["yes", "yes"]
@@ -158,22 +155,7 @@ def _outcomes(n: int, **hits: int) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("hits", "n", "carries", "used"),
-    [
-        ({"follows": 12, "control": 0}, 12, "yes", "yes"),
-        ({"follows": 10, "control": 4}, 12, "undecided", "yes"),
-        ({"follows": 10, "control": 3}, 12, "yes", "yes"),
-        ({"follows": 9, "control": 0}, 12, "undecided", "yes"),
-        ({"follows": 2, "control": 0}, 12, "no", "yes"),
-        ({"follows": 3, "control": 0}, 12, "undecided", "yes"),
-        ({"follows": 12, "control": 12}, 12, "undecided", "undecided"),
-        ({"follows": 6, "control": 0}, 6, "yes", "yes"),
-        ({"follows": 5, "control": 0}, 5, "undecided", "yes"),
-        ({"follows": 0, "control": 0, "moved": 0}, 11, "no", "no"),
-        ({"follows": 0, "control": 0, "moved": 0}, 10, "no", "undecided"),
-        ({"follows": 0, "control": 0, "moved": 1}, 12, "no", "undecided"),
-        ({"follows": 0, "control": 5, "moved": 9}, 12, "no", "undecided"),
-    ],
+    ("hits", "n", "carries", "used"), cases(__file__, "test_the_edit_that_is_followed_least_decides")
 )
 def test_the_edit_that_is_followed_least_decides(hits: dict[str, int], n: int, carries: str, used: str) -> None:
     """By exact intervals on each side of every bound, and clear of other texts that say the same."""

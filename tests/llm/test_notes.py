@@ -1,7 +1,5 @@
 """The note rules on labelled notes, and counts read from notes against counts written into them."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model opened while it learns: the cache across rounds changes nothing, probes and patches work by round."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import probes
-from interp.cli import app
-from interp.errors import InputError
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.opened import _CONDITION, Opened, _OpenedRollout
 from interp.llm.protocol import Session
@@ -21,6 +16,8 @@ from interp.llm.schemes import Condition
 from interp.tasks import experts
 from probes import targets
 from tests.llm.tiny import byte_tokenizer, write_count_reader, write_tiny_chat
+from tests.refusals import refuses
+from tests.shell import invoked
 
 EPISODES = experts.sample(6, 5, 4, regime="uniform", seed=3)
 HOOKS = ["blocks.0.hook_out", "blocks.1.hook_out"]
@@ -175,8 +172,8 @@ def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) 
 
 
 def test_the_command_opens_a_condition_with_notes(folder: Path, tmp_path: Path) -> None:
-    options = ["--episodes", "10", "--rounds", "3", "--condition", "online-note-only", "--every", "2"]
-    result = CliRunner().invoke(app, ["llm", "open", str(folder), *options, "--out", str(tmp_path)])
+    options = ["--episodes", "10", "--rounds", "2", "--condition", "online-note-only", "--every", "3"]
+    result = invoked("llm", "open", folder, *options, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert set(pd.read_csv(tmp_path / "patch.csv")["of"]) == {"vote", "count"}
     assert {"answer", "count_A", "count_D"} < set(pd.read_csv(tmp_path / "probe.csv")["position"])
@@ -193,12 +190,9 @@ def test_the_command_opens_a_condition_with_notes(folder: Path, tmp_path: Path) 
     ],
 )
 def test_bad_input_is_told(make: Any, message: str, opened: Opened) -> None:
-    with pytest.raises(InputError, match=message):
-        make(opened)
+    refuses(message, make, opened)
 
 
 def test_a_position_or_hook_that_was_not_kept_is_told(played: _OpenedRollout) -> None:
-    with pytest.raises(InputError, match="unknown position 'Expert_E'"):
-        played.at(HOOKS[0], "Expert_E")
-    with pytest.raises(InputError, match="unknown cached hook point"):
-        played.at("blocks.0.hook_in")
+    refuses("unknown position 'Expert_E'", played.at, HOOKS[0], "Expert_E")
+    refuses("unknown cached hook point", played.at, "blocks.0.hook_in")

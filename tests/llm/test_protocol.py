@@ -1,7 +1,5 @@
 """The protocol says exactly what the paper's does, and malformed answers are missing predictions, never zeros."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.errors import InputError
 from interp.llm.backend import AGENTS
 from interp.llm.protocol import Session
 from interp.llm.schemes import (
@@ -24,6 +21,8 @@ from interp.llm.schemes import (
     read_message,
     response_format,
 )
+from tests.cases import cases
+from tests.refusals import refuses
 
 ADVICE = np.array([[1, 0, 1, 0], [0, 0, 1, 1], [1, 1, 1, 0]])
 LABELS = np.array([1, 0, 1])
@@ -184,17 +183,7 @@ def test_usable_answers(scheme: Any, turn: Any, text: str, value: object, strict
     assert (answer.value, answer.strict, answer.problem, answer.embedded) == (value, strict, "", False)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'Sure! Here is my answer: {"prediction": 1}',
-        '{"prediction": 1} because A leads.',
-        'My answer:\n```json\n{"prediction": 1}\n```\nGood luck!<|eot_id|>',
-        '<think>0?</think>So: {"prediction": 1}',
-        '<answer>{"prediction": 1}</answer>',
-        '<b>My answer</b> {"prediction": 1}',
-    ],
-)
+@pytest.mark.parametrize("text", cases(__file__, "test_one_object_among_other_words_is_read_and_marked"))
 def test_one_object_among_other_words_is_read_and_marked(text: str) -> None:
     answer = read_answer(ONLINE, "prediction", text)
     assert (answer.value, answer.strict, answer.embedded) == (1, False, True)
@@ -256,5 +245,4 @@ def test_users_prompts_are_taken_verbatim(tmp_path: Any) -> None:
     ],
 )
 def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tmp_path: Any) -> None:
-    with pytest.raises(InputError, match=message):
-        make(tmp_path)
+    refuses(message, make, tmp_path)

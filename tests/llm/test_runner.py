@@ -1,7 +1,5 @@
 """The runner against real servers on loopback: nothing is lost, nothing leaks, everything ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -24,7 +22,9 @@ from interp.llm.protocol import read_lines, replay
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
 from interp.tasks import experts
+from tests.cases import cases
 from tests.llm.conftest import play
+from tests.refusals import refuses
 
 Serve = Callable[..., Any]
 SETTINGS = Settings("tester")
@@ -145,8 +145,7 @@ def test_a_budget_needs_a_longest_answer(serve: Serve, tmp_path: Path) -> None:
     server = serve(agent("counter"))
     with pytest.raises(InputError, match="a budget needs a longest answer"):
         run(jobs(settings=Settings("m", max_tokens=None)), tmp_path, Connection(server.url), budget=1e6)
-    with pytest.raises(InputError, match="a budget must be above 0, got 0"):
-        run(jobs(), tmp_path, Connection(server.url), budget=0)
+    refuses("a budget must be above 0, got 0", run, jobs(), tmp_path, Connection(server.url), budget=0)
     settings = Settings("m", None, max_tokens=None, extra_body={"max_completion_tokens": 50})
     run(jobs(rounds=1, conditions=NO_NOTE, settings=settings), tmp_path, Connection(server.url), budget=1e6)
     sent = server.requests[-1]
@@ -222,14 +221,7 @@ def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path, 
     assert go(server.url, tmp_path, work).complete
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"error": {"code": "context_length_exceeded", "message": "too long"}},
-        {"message": "This model's maximum context length is 4096 tokens. However, you requested 5000"},
-        {"error": {"type": "exceed_context_size_error", "message": "request exceeds the available context size"}},
-    ],
-)
+@pytest.mark.parametrize("body", cases(__file__, "test_context_overflow_ends_the_episode_with_its_prefix"))
 def test_context_overflow_ends_the_episode_with_its_prefix(
     body: dict[str, Any], serve: Serve, tmp_path: Path, raw: Any
 ) -> None:
@@ -348,10 +340,9 @@ def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, t
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6000, before[1]))
-        with pytest.raises(
-            InputError, match=r"cannot write the trace .*: File too large; .* run the same command again"
-        ):
-            go(server.url, tmp_path, work)
+        refuses(
+            r"cannot write the trace .*: File too large; .* run the same command again", go, server.url, tmp_path, work
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     written = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
@@ -365,8 +356,7 @@ def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, t
 def test_a_folder_that_cannot_be_written_is_told(serve: Serve, tmp_path: Path) -> None:
     server = serve(agent("counter"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write the trace"):
-        go(server.url, tmp_path / "file", jobs())
+    refuses("cannot write the trace", go, server.url, tmp_path / "file", jobs())
     assert not server.requests
 
 
@@ -377,8 +367,7 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
     go(server.url, tmp_path, work)
     with pytest.raises(InputError, match=r"begun with another settings.temperature \(0.0, now 0.5\)"):
         go(server.url, tmp_path, jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)))
-    with pytest.raises(InputError, match="has 2 rounds, more than the 1 asked for"):
-        go(server.url, tmp_path, jobs(rounds=1, conditions=NOTE_ONLY))
+    refuses("has 2 rounds, more than the 1 asked for", go, server.url, tmp_path, jobs(rounds=1, conditions=NOTE_ONLY))
     with pytest.raises(InputError, match=r"begun with another instance\.accuracies"):
         other = instances(("stratified",), 1, 2, 4, seed=2)
         go(server.url, tmp_path, plan(SETTINGS, built_in_prompts(), other, NOTE_ONLY))
@@ -387,13 +376,10 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
     for edit in (("A:", "B:"), ('"labels": [', '"labels": [1, ')):
         assert edit[0] in text
         path.write_text(text.replace(*edit, 1))
-        with pytest.raises(InputError, match=r"line \d of the trace .* is damaged"):
-            go(server.url, tmp_path, work)
-        with pytest.raises(InputError, match=r"line \d of the trace .* is damaged"):
-            load(tmp_path)
+        refuses(r"line \d of the trace .* is damaged", go, server.url, tmp_path, work)
+        refuses(r"line \d of the trace .* is damaged", load, tmp_path)
     path.write_text(text.replace('"round": 0', '"round": 0,,', 1))
-    with pytest.raises(InputError, match=r"line 2 of the trace .* is damaged"):
-        go(server.url, tmp_path, work)
+    refuses(r"line 2 of the trace .* is damaged", go, server.url, tmp_path, work)
 
 
 # ------------------------------------------------------------------------------------------------ before a run
@@ -431,16 +417,14 @@ def test_an_instance_depends_on_its_regime_index_experts_and_seed_alone() -> Non
     episodes = experts.sample(1, 1000, 4, regime="flat", seed=few[0].seed or 0)
     assert np.array_equal(few[0].advice, episodes.advice[0, :5])
     assert few[0].accuracies.min() >= 0.4 and isinstance(few[0], Instance)
-    with pytest.raises(InputError, match=r"n_rounds must be in \[1, 1000\], got 1001"):
-        instances(("flat",), 1, 1001)
+    refuses(r"n_rounds must be in \[1, 1000\], got 1001", instances, ("flat",), 1, 1001)
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """httpx is optional: planning works without it, asking a server says how to get it."""
     monkeypatch.setitem(sys.modules, "httpx", None)
     work = jobs()
-    with pytest.raises(InputError, match=r"needs the httpx package; install the extra: pip install"):
-        go("http://127.0.0.1:1/v1", tmp_path, work)
+    refuses(r"needs the httpx package; install the extra: pip install", go, "http://127.0.0.1:1/v1", tmp_path, work)
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:

@@ -1,7 +1,5 @@
 """A real chat model through the whole pipeline: it proves the plumbing, never the finding (135M parameters)."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Chat models with a byte vocabulary: one has random weights (real inference, no knowledge), one reads a count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

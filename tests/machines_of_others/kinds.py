@@ -1,7 +1,5 @@
 """One small untrained machine of every kind that there is an adapter for, of expert advice and of Q-learning."""
 
-from __future__ import annotations
-
 import io
 import json
 import tempfile

@@ -4,8 +4,6 @@ A room that does not apply says so in a sentence; anything else that is raised i
 that a room runs is no claim about what it finds.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile
@@ -21,7 +19,6 @@ import probes
 from circuits import compare
 from circuits.compare.question import Effort
 from interp import catalog
-from interp.errors import InputError
 from interp.interventions import mediation
 from interp.interventions.interchange import interchange
 from interp.interventions.moves import Writer, transition
@@ -121,7 +118,7 @@ def said(kind: str, room: str, folder: Path) -> str:
     machine = made(kind)
     try:
         text = ROOMS[room](machine, folder)
-    except InputError as error:
+    except interp.InputError as error:
         text = f"not applicable: {error}"
     ran, *why = re.sub(rf"\b{re.escape(machine.name)}\b", "it", text).split("; ")
     return "; ".join([ran, *sorted(why)])

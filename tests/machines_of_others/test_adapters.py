@@ -1,7 +1,5 @@
 """Each adapter makes a machine that keeps the contract, and computes what the model itself computes."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -11,7 +9,6 @@ from torch import nn
 from transformers import HrmTextForCausalLM
 
 import interp
-from interp import machines
 from interp.errors import InputError
 from interp.machines import Said
 from interp.machines.learners import learner
@@ -34,6 +31,7 @@ from tests.machines_of_others.kinds import (
     observed,
     pair,
 )
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,7 +136,7 @@ def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something()
     module = nn.ModuleDict({"core": nn.GRUCell(said.n_asked, 5), "head": nn.Linear(5, 2)})
     begun = torch.ones(1, said.n_asked)
     told = {"hear": lambda m, fed: said.before(fed), "read": lambda m, h, fed: m["head"](h), "first": lambda m: begun}
-    machine = machines.cell(module, layout, **told, hears="before", show_gates=False)
+    machine = interp.machines.cell(module, layout, **told, hears="before", show_gates=False)
     episodes, _ = pair(machine)
     run = interp.rollout(machine, episodes)
     start = module["core"](begun)
@@ -150,8 +148,7 @@ def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something()
 def test_cells_that_cannot_be_machines_are_refused():
     n = SAID.n_told
     for core in (nn.GRU(n, WIDTH, bidirectional=True), nn.LSTM(n, WIDTH, proj_size=3), nn.Linear(n, WIDTH)):
-        with pytest.raises(InputError, match=r"core 'memory' must name an nn\.RNNCell"):
-            cells(core)
+        refuses(r"core 'memory' must name an nn\.RNNCell", cells, core)
 
 
 # Loops.
@@ -169,8 +166,7 @@ def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
                 z = module.core(z + heard / 3)
                 torch.testing.assert_close(run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6)
             assert torch.equal(run.latents[:, t + 1, 0], z)
-    with pytest.raises(InputError, match="a loop has one block"):
-        learner("loop", LAYOUT, n_layers=2)
+    refuses("a loop has one block", learner, "loop", LAYOUT, n_layers=2)
 
 
 def test_hrm_with_nothing_carried_is_the_models_own_pass_bit_for_bit():
@@ -216,16 +212,14 @@ def test_thoughts_without_a_part_do_not_read_it():
         changed = interp.rollout(machine, episodes, fwd_hooks={3: [(f"points.{dead}", lambda x, hook: x + 1)]})
         assert torch.equal(plain.predictions, changed.predictions)
     for uses in ([], ["memory"]):
-        with pytest.raises(InputError, match="uses says which of 'thought', 'cache' a round reads"):
-            coconut(uses=uses)
+        refuses("uses says which of 'thought', 'cache' a round reads", coconut, uses=uses)
 
 
 def test_thoughts_have_room_for_as_many_rounds_as_they_were_given():
     machine = coconut()
-    with pytest.raises(InputError, match=f"no round fits after {N_ROUNDS}"):
-        interp.rollout(machine, pair(machine, 2, N_ROUNDS + 1)[0])
+    refuses(f"no round fits after {N_ROUNDS}", interp.rollout, machine, pair(machine, 2, N_ROUNDS + 1)[0])
     with pytest.raises(InputError, match="13 rounds of 13 take 169 positions, and the model has 156: no more than 12"):
-        machines.thoughts(machine.module.model, LAYOUT, n_rounds=13, outcomes=OUTCOMES)
+        interp.machines.thoughts(machine.module.model, LAYOUT, n_rounds=13, outcomes=OUTCOMES)
 
 
 def test_a_checkpoint_of_coconut_is_read(tmp_path):
@@ -233,24 +227,20 @@ def test_a_checkpoint_of_coconut_is_read(tmp_path):
     held = {f"base_causallm.{name}": value for name, value in model.state_dict().items()}
     held["embedding.weight"] = model.transformer.wte.weight
     torch.save(held, tmp_path / "checkpoint_33")
-    again = machines.read_coconut(tmp_path / "checkpoint_33", n_head=2)
+    again = interp.machines.read_coconut(tmp_path / "checkpoint_33", n_head=2)
     assert again.config.n_layer == 2 and again.config.n_positions == 156
     tokens = torch.randint(0, 9, (2, 7))
     assert torch.equal(again(tokens).logits, model.eval()(tokens).logits)
     held["base_causallm.transformer.h.0.attn.bias"] = torch.ones(1, 1, 156, 156)  # a mask that older versions stored
     torch.save(held, tmp_path / "old")
-    assert machines.read_coconut(tmp_path / "old").config.n_head == 1  # of fewer than 64 dimensions
+    assert interp.machines.read_coconut(tmp_path / "old").config.n_head == 1  # of fewer than 64 dimensions
     torch.save({**held, "embedding.weight": model.transformer.wte.weight + 1}, tmp_path / "apart")
-    with pytest.raises(InputError, match=r"other numbers in embedding\.weight than where"):
-        machines.read_coconut(tmp_path / "apart")
+    refuses(r"other numbers in embedding\.weight than where", interp.machines.read_coconut, tmp_path / "apart")
     torch.save({**held, "lora.weight": torch.zeros(1)}, tmp_path / "more")
-    with pytest.raises(InputError, match=r"is no checkpoint of Coconut: .* got lora.weight$"):
-        machines.read_coconut(tmp_path / "more")
+    refuses(r"is no checkpoint of Coconut: .* got lora.weight$", interp.machines.read_coconut, tmp_path / "more")
     torch.save({"weight": torch.zeros(1)}, tmp_path / "other")
-    with pytest.raises(InputError, match="is no checkpoint of Coconut: its keys begin with"):
-        machines.read_coconut(tmp_path / "other")
-    with pytest.raises(InputError, match="does not divide the 16 dimensions"):
-        machines.read_coconut(tmp_path / "checkpoint_33", n_head=3)
+    refuses("is no checkpoint of Coconut: its keys begin with", interp.machines.read_coconut, tmp_path / "other")
+    refuses("does not divide the 16 dimensions", interp.machines.read_coconut, tmp_path / "checkpoint_33", n_head=3)
 
 
 # State spaces.
@@ -278,7 +268,7 @@ def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
 
 def test_an_agent_acts_as_it_did_in_sb3(tmp_path):
     """Its ``h`` and its actions for what it saw are those that ``RecurrentPPO.predict`` gave, of the file it saved."""
-    actor, held = machines.read_agent(agent_file(tmp_path)), np.load(REAL)
+    actor, held = interp.machines.read_agent(agent_file(tmp_path)), np.load(REAL)
     state = None
     with torch.no_grad():
         for seen, action, h in zip(held["obs"], held["actions"], held["h"], strict=True):
@@ -301,24 +291,20 @@ def test_an_agent_plays_in_our_worlds():
 def test_files_that_hold_no_agent_are_refused(tmp_path):
     for beside in ("features_extractor.cnn.0.weight", "log_std"):  # the second: actions are numbers, not classes
         with pytest.raises(InputError, match=re.escape(f"than a policy of discrete actions ({beside})")):
-            machines.read_agent(agent_file(tmp_path, **{beside: torch.zeros(1)}))
+            interp.machines.read_agent(agent_file(tmp_path, **{beside: torch.zeros(1)}))
     (tmp_path / "text.zip").write_text("nothing")
-    with pytest.raises(InputError, match="give the file that model"):
-        machines.read_agent(tmp_path / "text.zip")
-    with pytest.raises(InputError, match="activation"):
-        machines.read_agent(agent_file(tmp_path), activation="sine")
+    refuses("give the file that model", interp.machines.read_agent, tmp_path / "text.zip")
+    refuses("activation", interp.machines.read_agent, agent_file(tmp_path), activation="sine")
 
 
 def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp_path):
     other = Mine(nn.GRU(5, WIDTH))
     given = {"embedded": Embedded(lambda m, fed: None, 2, 0, 0), "read": lambda m, y, fed: y}
     with pytest.raises(InputError, match="core 'memory' must name a MambaModel of transformers, got GRU"):
-        machines.state_space(other, LAYOUT, core="memory", **given)
+        interp.machines.state_space(other, LAYOUT, core="memory", **given)
     with pytest.raises(InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"):
-        machines.thoughts(other, LAYOUT, n_rounds=2, **given)
+        interp.machines.thoughts(other, LAYOUT, n_rounds=2, **given)
     with pytest.raises(InputError, match="block 'body' must name a submodule; there are memory, head"):
-        machines.loop(other, LAYOUT, cycles=2, shape=(3,), hear=given["read"], read=given["read"], block="body")
-    with pytest.raises(InputError, match="expected an HrmTextForCausalLM"):
-        machines.hrm(other, LAYOUT, outcomes=[0, 1])
-    with pytest.raises(InputError, match="layout must be a RoundLayout"):
-        Said("experts")
+        interp.machines.loop(other, LAYOUT, cycles=2, shape=(3,), hear=given["read"], read=given["read"], block="body")
+    refuses("expected an HrmTextForCausalLM", interp.machines.hrm, other, LAYOUT, outcomes=[0, 1])
+    refuses("layout must be a RoundLayout", Said, "experts")

@@ -1,7 +1,5 @@
 """The table of architectures: its rule can fail either way, and its page says what its numbers say."""
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile
@@ -20,6 +18,7 @@ import interp
 import lab
 from circuits.compare.question import Effort
 from interp.machines.recurrent import Actor
+from tests.cases import cases
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "results" / "architectures"
@@ -70,16 +69,7 @@ def seeds(kind, far=(), n=4):
 
 
 @pytest.mark.parametrize(
-    ("far", "n", "words"),
-    [
-        ((), 3, {"no farther": 6}),
-        ((), 4, {"no farther": 6}),
-        # A pair that is far off is farther than each of the two others; they are no farther than it.
-        ([(0, 1)], 3, {"no farther": 4, "farther": 2}),
-        # Of four, both pairs across must be far off, and neither of those within, the lower of which is the yardstick.
-        ([(0, 1)], 4, {"no farther": 4, "undecided": 2}),
-        ([(0, 1), (2, 3)], 4, {"no farther": 4, "farther": 2}),
-    ],
+    ("far", "n", "words"), cases(__file__, "test_seeds_of_one_architecture_are_judged_as_though_they_were_of_two")
 )
 def test_seeds_of_one_architecture_are_judged_as_though_they_were_of_two(far, n, words):
     said = list(table.pretended(seeds("A", far, n), "state"))

@@ -14,13 +14,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 import interp
 from circuits.compare.question import Effort
-from interp.errors import InputError
 from interp.interventions import patching
 from interp.machines.sequences import Embedded, state_space
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, RoundCell, read_round
 from tests.machines_of_others.kinds import LAYOUT, coconut, drawn, hrm
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 EPISODES = experts.sample(6, 10, N_EXPERTS, seed=0)
 
@@ -78,8 +77,7 @@ def test_what_is_not_drawn_is_named_and_what_training_moved_is_not_kept(layer, l
         held.add_(3)
     machine = adapted(module, check=False)
     if left:
-        with pytest.raises(InputError, match=f"nothing says how to draw .*{left}.* of 'mine' anew"):
-            machine.fresh(0)
+        refuses(f"nothing says how to draw .*{left}.* of 'mine' anew", machine.fresh, 0)
     else:
         assert machine.fresh(0).module.read[1].running_mean.abs().max() == 0
     assert not any(part.isnan().any() for part in module.state_dict().values())
@@ -89,8 +87,7 @@ def test_a_constant_stays_and_a_parametrized_transformer_is_refused():
     assert adapted(body(_Table(0))).fresh(0).module.read[1].table.min() == 1
     wired = interp.load("wma-handwired", n_experts=2)
     nn.utils.parametrizations.weight_norm(wired.blocks[0].attn, "W_O")
-    with pytest.raises(InputError, match=r"draw .*W_O\.original0"):
-        wired.fresh(0)
+    refuses(r"draw .*W_O\.original0", wired.fresh, 0)
 
 
 def test_a_drawing_that_raises_or_draws_nothing_is_told():
@@ -98,9 +95,9 @@ def test_a_drawing_that_raises_or_draws_nothing_is_told():
         (lambda m: 1 / 0, "reset= raised ZeroDivisionError"),
         (lambda m: m.cell, "draw cell.weight"),
     ):
-        with pytest.raises(InputError, match=sentence):
+        with pytest.raises(interp.InputError, match=sentence):
             adapted(reset=reset).fresh(0)
-    with pytest.raises(InputError, match="nothing says how to draw anything"):
+    with pytest.raises(interp.InputError, match="nothing says how to draw anything"):
         adapted(nn.Module(), lambda m, c, f: (c["h"][:, :2], c), check=False).fresh(0)
 
 
@@ -149,8 +146,7 @@ def test_a_relative_that_computes_otherwise_is_refused(core, sentence):
     if not sentence:
         assert make().digest()
         return
-    with pytest.raises(InputError, match=sentence):
-        make()
+    refuses(sentence, make)
 
 
 @pytest.mark.parametrize("make", [hrm, coconut])
@@ -160,8 +156,7 @@ def test_other_adapters_hold_themselves_against_the_library_as_well(make, monkey
     name = {hrm: "_refined", coconut: "_run"}[make]
     true = getattr(sequences, name)
     monkeypatch.setattr(sequences, name, lambda *given: tuple(1.001 * part for part in true(*given)))
-    with pytest.raises(InputError, match="gives other numbers than this adapter's form of it"):
-        make()
+    refuses("gives other numbers than this adapter's form of it", make)
 
 
 # Mode, precision, inference mode.
@@ -190,8 +185,7 @@ def test_every_precision_gives_numbers(dtype):
     first = interp.machines.cell(body(), LAYOUT, core="cell", first=lambda m: torch.ones(1, N_EXPERTS + 1), **said)
     interp.check_machine(first, only=["it_runs_in_every_precision"])
     halves = adapted(step=lambda m, c, f: step(m, {"h": c["h"].float()}, f))
-    with pytest.raises(InputError, match=r"it_runs_in_every_precision: .*\.to\(fed\.values\)"):
-        interp.check_machine(halves)
+    refuses(r"it_runs_in_every_precision: .*\.to\(fed\.values\)", interp.check_machine, halves)
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu")])
@@ -267,8 +261,7 @@ def test_a_point_lies_within_a_structure_whose_kind_stays(kind):
     for name in ("points.given", "points.made"):
         moved = interp.rollout(machine, EPISODES, fwd_hooks=[(name, lambda x, hook: x + 1)]).predictions
         assert (moved - run.predictions).abs().max() > 1e-3
-    with pytest.raises(InputError, match="names nothing: there is"):
-        adapted(module, kept, points={"made": interp.Point("keeps", item="nothing")})
+    refuses("names nothing: there is", adapted, module, kept, points={"made": interp.Point("keeps", item="nothing")})
     assert (
         machine.digest() != adapted(module, kept, points={"made": interp.Point("keeps", item=0)}, check=False).digest()
     )
@@ -290,8 +283,7 @@ def test_a_machine_is_held_against_the_models_own_forward_pass():
         (lambda fed: own(fed)[:, 1:], r"= \(4, 50, 2\), got a Tensor of shape \(4, 49, 2\)"),
         (lambda fed: own(fed) * torch.nan, "up to inf apart"),
     ):
-        with pytest.raises(InputError, match=sentence):
-            interp.check_machine(machine, reference=reference)
+        refuses(sentence, interp.check_machine, machine, reference=reference)
 
 
 # What a digest holds.
@@ -345,7 +337,7 @@ def _truth(scores, h, fed, late):
 @pytest.mark.parametrize("analysis", ["rollout", "sweep"])
 def test_what_is_not_a_number_is_told_by_round_and_episode(then, where, analysis):
     machine = adapted(check=False, **_counting(then))
-    with pytest.raises(InputError, match=f"not a number.*{where}|{where}"):
+    with pytest.raises(interp.InputError, match=f"not a number.*{where}|{where}"):
         if analysis == "rollout":
             interp.rollout(machine, EPISODES)
         else:
@@ -364,8 +356,7 @@ def test_probabilities_add_up_to_one(share):
     machine = adapted(
         step=lambda m, c, f: (torch.tensor(share).expand(len(c["h"]), 2), c), output="probability", check=False
     )
-    with pytest.raises(InputError, match=rf"no probabilities.* the least is {min(share):.4g} and a sum is"):
-        interp.rollout(machine, EPISODES)
+    refuses(rf"no probabilities.* the least is {min(share):.4g} and a sum is", interp.rollout, machine, EPISODES)
 
 
 def _seeds(m, c, f):
@@ -419,8 +410,7 @@ def test_what_was_taken_in_silence_or_raised_raw_is_told(fault):
     if fault == "a scripted point":
         given["module"] = body()
         given["module"].read = torch.jit.script(given["module"].read)
-    with pytest.raises(InputError, match=sentence):
-        adapted(**given)
+    refuses(sentence, adapted, **given)
 
 
 test_arguments_that_were_ignored_are_refused = refused(
@@ -469,5 +459,4 @@ def test_modules_that_are_used_twice_have_two_names_and_steps_need_no_name():
 )
 def test_a_hook_of_another_precision_or_signature_is_told(hook, sentence):
     machine = adapted(points={"cell": "cell"})
-    with pytest.raises(InputError, match=sentence):
-        interp.rollout(machine, EPISODES, fwd_hooks=[("points.cell", hook)])
+    refuses(sentence, interp.rollout, machine, EPISODES, fwd_hooks=[("points.cell", hook)])

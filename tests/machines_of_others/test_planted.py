@@ -1,7 +1,5 @@
 """What is planted is found: which channel of a thinking model is used, and what a GRU of known weights computes."""
 
-from __future__ import annotations
-
 import pytest
 
 import interp

@@ -1,7 +1,5 @@
 """What runs on which kind of machine is what the page for newcomers says, and the page names every check."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

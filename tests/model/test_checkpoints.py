@@ -12,21 +12,22 @@ from safetensors.torch import load_file, save_file
 import interp
 import lab
 from interp import catalog, tasks
-from interp.errors import InputError
 from interp.files import digest_of
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
-from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.cases import cases
+from tests.machines import transformer
+from tests.refusals import refuses
 
-SIZES = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_head": 8, "d_mlp": 32}
+SIZES = {"n_layers": 1, "d_mlp": 32}
 
 
 @pytest.fixture
 def saved(tmp_path):
-    model = HookedLatentTransformer(LatentTransformerConfig(ExpertRound(3, (2, 5)), name="small", **SIZES))
+    model = transformer(ExpertRound(3, (2, 5)), name="small", **SIZES)
     return model, save_checkpoint(model, tmp_path / "small", card="# small\n")
 
 
@@ -47,8 +48,8 @@ def test_a_saved_model_loads_with_the_same_identity(saved):
 
 
 def test_float64_and_state_maps_survive(tmp_path):
-    config = LatentTransformerConfig(QLearningRound(3, 2), **SIZES)
-    model = HookedLatentTransformer(config, state_map=torch.eye(3, 16)).double()
+    plain = transformer(QLearningRound(3, 2), **SIZES)
+    model = HookedLatentTransformer(plain.config, state_map=torch.eye(3, 16)).double()
     loaded = load_checkpoint(save_checkpoint(model, tmp_path / "m"))
     assert loaded.W_E.dtype == torch.float64
     assert loaded.read_state(torch.ones(2, 2, 16, dtype=torch.float64)).shape == (2, 3, 2)
@@ -70,38 +71,26 @@ def test_another_function_of_the_same_weights_is_refused_though_it_is_signed(cha
         path = folder / "model.safetensors"
         save_file({name: 1e30 * tensor for name, tensor in load_file(path).items()}, path)
     rewrite(folder, {} if change == "weights" else change)
-    with pytest.raises(InputError, match=r"predicts otherwise|is not a number"):
-        load_checkpoint(folder)
+    refuses(r"predicts otherwise|is not a number", load_checkpoint, folder)
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no checkpoint folder at .*nowhere"):
-        load_checkpoint(tmp_path / "nowhere")
+    refuses(r"no checkpoint folder at .*nowhere", load_checkpoint, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 99}, "format version 99; this version reads 2"),
-        ({"config": {}}, "the configuration lacks d_head, d_model"),
-        ({"config": {"d_modle": 3}}, "did you mean 'd_model'"),
+        *cases(__file__, "test_a_wrong_configuration_is_refused"),
         ({"config": None}, "a configuration is a table of fields, got None"),
-        ({"config": []}, "a configuration is a table of fields"),
-        ({"d_mlp": 64}, r"does not fit its configuration at blocks\.0\.mlp\.W_in"),
-        ({"d_model": 10**8}, "would take about .* GB, more than 10 GB"),
         ({"d_model": None}, "d_model must be an integer, got None"),
-        ({"layout": []}, "a layout is a table with the task and its sizes"),
-        ({"layout": {"task": "experts", "n_experts": 10**9}}, "n_experts 1000000000 is beyond any model"),
-        ({"attention_rules": 3}, "config.json' is damaged"),
-        ({"attn_scale": 0.0}, "attn_scale must be above 0"),
     ],
 )
 def test_a_wrong_configuration_is_refused(saved, change, message):
     """Even one whose digest fits, so that no check relies on the digest."""
     _, folder = saved
     rewrite(folder, change)
-    with pytest.raises(InputError, match=message):
-        load_checkpoint(folder)
+    refuses(message, load_checkpoint, folder)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +102,7 @@ def test_an_edited_configuration_is_refused(saved, change):
     path = folder / "config.json"
     about = json.loads(path.read_text())
     path.write_text(json.dumps({**about, "config": {**about["config"], **change}}))
-    with pytest.raises(InputError, match=r"config\.json' was edited: its digest is not that of its contents"):
-        load_checkpoint(folder)
+    refuses(r"config\.json' was edited: its digest is not that of its contents", load_checkpoint, folder)
     path.write_text(json.dumps(about))
     assert load_checkpoint(folder).digest() == model.digest()
 
@@ -123,12 +111,11 @@ def test_weights_that_are_not_finite_are_refused(saved, tmp_path):
     model, folder = saved
     tensors = model.state_dict()
     tensors["embed.W_E"][0, 0] = torch.nan
-    with pytest.raises(InputError, match=r"'small' cannot be saved: weights that are not finite at embed\.W_E"):
+    with pytest.raises(interp.InputError, match=r"'small' cannot be saved: weights that are not finite at embed\.W_E"):
         save_checkpoint(model, tmp_path / "other")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
     rewrite(folder, {})
-    with pytest.raises(InputError, match=r"model\.safetensors' is damaged: weights that are not finite at embed\.W_E"):
-        load_checkpoint(folder)
+    refuses(r"model\.safetensors' is damaged: weights that are not finite at embed\.W_E", load_checkpoint, folder)
 
 
 def test_damaged_weights_whose_digest_was_made_right_are_refused(saved):
@@ -137,7 +124,7 @@ def test_damaged_weights_whose_digest_was_made_right_are_refused(saved):
     for damaged in (b"", b"\xff" * 64, weights.read_bytes()[:100]):
         weights.write_bytes(damaged)
         rewrite(folder, {})
-        with pytest.raises(InputError, match=r"model\.safetensors' is damaged \(SafetensorError") as raised:
+        with pytest.raises(interp.InputError, match=r"model\.safetensors' is damaged \(SafetensorError") as raised:
             load_checkpoint(folder)
         assert raised.value.__cause__ is not None
 
@@ -149,22 +136,18 @@ def test_weights_that_are_no_real_numbers_are_refused(dtype, saved, tmp_path):
     weights = load_file(folder / "model.safetensors")
     save_file({**weights, "unembed.W_U": weights["unembed.W_U"].to(dtype)}, folder / "model.safetensors")
     rewrite(folder, {})
-    with pytest.raises(InputError, match=f"unembed.W_U is stored as {dtype}, where the model has torch.float32"):
-        load_checkpoint(folder)
+    refuses(f"unembed.W_U is stored as {dtype}, where the model has torch.float32", load_checkpoint, folder)
     episodes = interp.tasks.experts.sample(2, 3, 3, seed=0)
     for weight in (model.unembed.W_U, model.W_E):
         weight.requires_grad_(False)
         weight.data = weight.data.to(dtype)
-        with pytest.raises(InputError, match=rf"the weights of 'small' are of .*{dtype}.*a model computes in real"):
-            interp.rollout(model, episodes)
-    with pytest.raises(InputError, match=f"'small' cannot be saved in {dtype}"):
-        save_checkpoint(model, tmp_path / "again")
+        refuses(rf"the weights of 'small' are of .*{dtype}.*a model computes in real", interp.rollout, model, episodes)
+    refuses(f"'small' cannot be saved in {dtype}", save_checkpoint, model, tmp_path / "again")
 
 
 def test_nothing_is_left_behind_when_the_folder_exists(saved):
     model, folder = saved
-    with pytest.raises(InputError, match="exists already"):
-        save_checkpoint(model, folder)
+    refuses("exists already", save_checkpoint, model, folder)
     assert [path.name for path in folder.parent.iterdir()] == ["small"]
 
 
@@ -185,8 +168,8 @@ class ForeignEpisodes(ExpertEpisodes):
 def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
     """Saving refuses what loading would refuse; with the record registered, the model comes back."""
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
-    model = HookedLatentTransformer(LatentTransformerConfig(ForeignRound(3), **SIZES))
-    with pytest.raises(InputError, match="a model of the unregistered task 'foreign' could not be loaded again"):
+    model = transformer(ForeignRound(3), **SIZES)
+    with pytest.raises(interp.InputError, match="a model of the unregistered task 'foreign' could not be loaded again"):
         save_checkpoint(model, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
     sizes = tasks.get("experts").sizes
@@ -199,8 +182,7 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
     folder = save_checkpoint(model, tmp_path / "m")
     assert load_checkpoint(folder).layout == model.layout
     del catalog._REGISTERED["foreign"]
-    with pytest.raises(InputError, match="of the task 'foreign', which is not registered; give its record"):
-        load_checkpoint(folder)
+    refuses("of the task 'foreign', which is not registered; give its record", load_checkpoint, folder)
 
 
 SHIPPED = [*(record.name for record in interp.models() if record.kind == "learned"), *lab.names()]

@@ -17,9 +17,7 @@ from interp.errors import InputError
 from interp.interventions.experiment import Outcome
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
-from interp.model.config import LatentTransformerConfig
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.transformer import HookedLatentTransformer
 from interp.task import Algorithms, Data, Task
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
@@ -28,6 +26,7 @@ from interp.training.batches import RoundsLoss, encode
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
+from tests.machines import transformer
 from tests.refusals import refused
 
 
@@ -139,10 +138,8 @@ def registered(monkeypatch):
     monkeypatch.setitem(catalog._REGISTERED, "three_answers", TASK)
 
 
-def made(layout: RoundLayout) -> HookedLatentTransformer:
-    torch.manual_seed(0)
-    config = LatentTransformerConfig(layout, d_model=16, n_layers=2, n_heads=2, d_head=8, d_mlp=16, init_std=0.5)
-    return HookedLatentTransformer(config).double().eval()
+def made(layout: RoundLayout) -> Any:
+    return transformer(layout, init_std=0.5).double()
 
 
 @pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside(), Committed()])

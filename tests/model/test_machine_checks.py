@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import interp
-from interp.errors import InputError
 from interp.model.adapted import _pack, _unpack
 from interp.model.layout import EncodedRounds
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, RoundCell, adapted, cached, gru, loop, lstm, read_round
+from tests.refusals import refuses
 
 SHIPPED = ("wma-handwired", "qlearning-handwired", "reachability-handwired", "wma-learned", "qlearning-learned")
 
@@ -302,8 +302,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_is_found_and_told(fault):
     make, sentence = FAULTS[fault]
-    with pytest.raises(InputError, match=sentence):
-        interp.check_machine(make())
+    refuses(sentence, interp.check_machine, make())
 
 
 def test_what_is_carried_beside_the_channels_is_found_by_giving_it_to_another_episode():
@@ -317,29 +316,26 @@ def test_what_is_carried_beside_the_channels_is_found_by_giving_it_to_another_ep
         return scores * torch.tensor([1.0, 0.0]), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"]) + 1e-3}
 
     machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False)
-    with pytest.raises(InputError, match="the channels are not all that passes between rounds"):
+    with pytest.raises(interp.InputError, match="the channels are not all that passes between rounds"):
         interp.check_machine(machine, only=["channels_are_all_that_passes"])
 
 
 def test_hostile_arguments_are_refused():
     machine = gru()
-    with pytest.raises(InputError, match="check of a machine"):
-        interp.check_machine(machine, only=["steps_are_pur"])
-    with pytest.raises(InputError, match=r"submodule.*'cell.rest'"):
+    refuses("check of a machine", interp.check_machine, machine, only=["steps_are_pur"])
+    with pytest.raises(interp.InputError, match=r"submodule.*'cell.rest'"):
         adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, points={"gate": "cell.rest"})
-    with pytest.raises(InputError, match="an identifier but 'latent'"):
+    with pytest.raises(interp.InputError, match="an identifier but 'latent'"):
         adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, points={"latent": "cell"})
-    with pytest.raises(InputError, match="at least one Channel"):
+    with pytest.raises(interp.InputError, match="at least one Channel"):
         interp.adapt(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good, channels=[])
-    with pytest.raises(InputError, match="names of their own, got h, h"):
+    with pytest.raises(interp.InputError, match="names of their own, got h, h"):
         interp.adapt(
             RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good, channels=[interp.Channel("h", (16,))] * 2
         )
     for name, shape in (("h", ()), ("h", (0,)), ("h", (2.5,)), ("h", (3, 0)), ("h", 3), ("h t", (3,)), (None, (3,))):
-        with pytest.raises(InputError, match="an identifier and sizes from 1 on"):
-            interp.Channel(name, shape)
-    with pytest.raises(InputError, match="has no exact state readout"):
-        machine.read_state(machine.initial(2))
+        refuses("an identifier and sizes from 1 on", interp.Channel, name, shape)
+    refuses("has no exact state readout", machine.read_state, machine.initial(2))
 
 
 @pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
@@ -400,7 +396,7 @@ def test_fresh_copies_are_drawn_as_their_class_draws_and_leave_the_machine_alone
             self.inner = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
             self.cell, self.read, self.bias = self.inner.cell, self.inner.read, nn.Parameter(torch.zeros(1))
 
-    with pytest.raises(InputError, match="nothing says how to draw bias of 'Bare' anew"):
+    with pytest.raises(interp.InputError, match="nothing says how to draw bias of 'Bare' anew"):
         adapted(Bare(), _good, name="").fresh(0)
 
 
@@ -435,14 +431,13 @@ def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
 
 
 def test_a_cache_that_is_full_or_is_written_wrongly_is_told():
-    with pytest.raises(InputError, match="room for 6 rows and a round writes 1: no round fits after 6"):
+    with pytest.raises(interp.InputError, match="room for 6 rows and a round writes 1: no round fits after 6"):
         interp.rollout(cached(), experts.sample(2, 7, N_EXPERTS))
     machine = cached()
     machine.one_step = lambda m, carried, fed: (m.read(torch.zeros(len(fed.tokens), 12)), {"cache": carried["cache"]})
-    with pytest.raises(InputError, match=r"writes \[batch, \*\(1, 8\)\] into the channel 'cache', got"):
+    with pytest.raises(interp.InputError, match=r"writes \[batch, \*\(1, 8\)\] into the channel 'cache', got"):
         interp.rollout(machine, experts.sample(2, 3, N_EXPERTS))
-    with pytest.raises(InputError, match="cannot grow by 7"):
-        interp.Channel("cache", (6, 8), grows=7)
+    refuses("cannot grow by 7", interp.Channel, "cache", (6, 8), grows=7)
 
 
 def test_only_the_checks_that_are_asked_for_run():
@@ -451,8 +446,8 @@ def test_only_the_checks_that_are_asked_for_run():
     interp.check_machine(machine, cheap=True)
     interp.check_machine(machine, only=["steps_are_pure", "starts_are_repeatable"])
     interp.check_machine(machine, experts.sample(2, 2, N_EXPERTS), only=["rows_do_not_touch"])
-    with pytest.raises(InputError, match="digest_moves_with_every_weight"):
+    with pytest.raises(interp.InputError, match="digest_moves_with_every_weight"):
         interp.check_machine(machine, only=["digest_moves_with_every_weight"], cheap=True)
     for n_episodes, n_rounds in ((1, 2), (2, 1)):
-        with pytest.raises(InputError, match="at least 2 episodes of at least 2 rounds"):
+        with pytest.raises(interp.InputError, match="at least 2 episodes of at least 2 rounds"):
             interp.check_machine(machine, experts.sample(n_episodes, n_rounds, N_EXPERTS))

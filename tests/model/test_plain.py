@@ -6,18 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import interp
-from interp import tasks
-from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer, _plain_blocks
+from tests.cases import cases
 
-MODELS = {
-    "wma-learned": {},
-    "wma-learned-wide": {},
-    "qlearning-learned": {},
-    "wma-handwired": {"n_experts": 3},
-    "qlearning-handwired": {"n_states": 3, "n_actions": 2},
-    "reachability-handwired": {},
-}
+MODELS = cases(__file__, "plain MODELS")
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -79,14 +71,14 @@ def in_parts(model, round_, layer, start, n_read):
 
 def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
     model.float()
-    episodes = tasks.of(model).sample(3, 6, seed=0, **sizes_of(model))
-    plain = rollout(model, episodes)
-    watched = rollout(model, episodes, fwd_hooks=[("hook_update", lambda update, hook: None)])
+    episodes = interp.tasks.of(model).sample(3, 6, seed=0, **sizes_of(model))
+    plain = interp.rollout(model, episodes)
+    watched = interp.rollout(model, episodes, fwd_hooks=[("hook_update", lambda update, hook: None)])
     assert torch.equal(plain.predictions, watched.predictions) and torch.equal(plain.latents, watched.latents)
 
 
 def sizes_of(model):
-    return {size.name: getattr(model.layout, size.name) for size in tasks.of(model).sizes}
+    return {size.name: getattr(model.layout, size.name) for size in interp.tasks.of(model).sizes}
 
 
 @pytest.fixture

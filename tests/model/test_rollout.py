@@ -4,38 +4,32 @@ import pytest
 import torch
 
 import interp
-from interp import tasks
-from interp.errors import InputError
-from interp.model.config import LatentTransformerConfig
-from interp.model.rollout import play, replay, rollout
 from interp.model.run import select_rounds
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.machines import transformer
+from tests.refusals import refuses
 
-SIZES = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 32}
 PATTERN = "blocks.1.attn.hook_pattern"
 
 
 def expert_case():
-    torch.manual_seed(0)
-    model = HookedLatentTransformer(LatentTransformerConfig(ExpertRound(3), **SIZES)).double().eval()
-    return model, experts.sample(n_episodes=4, n_rounds=6, n_experts=3, seed=1)
+    return transformer(ExpertRound(3), d_mlp=32).double(), experts.sample(n_episodes=4, n_rounds=6, n_experts=3, seed=1)
 
 
 def q_case():
-    torch.manual_seed(0)
-    model = HookedLatentTransformer(LatentTransformerConfig(QLearningRound(4, 3), **SIZES)).double().eval()
-    return model, mdp.sample(n_episodes=4, n_rounds=6, n_states=4, n_actions=3, seed=1)
+    return transformer(QLearningRound(4, 3), d_mlp=32).double(), mdp.sample(
+        n_episodes=4, n_rounds=6, n_states=4, n_actions=3, seed=1
+    )
 
 
 @pytest.mark.parametrize("case", [expert_case, q_case])
 def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
     model, episodes = case()
-    whole = rollout(model, episodes)
+    whole = interp.rollout(model, episodes)
     monkeypatch.setattr("interp.model.rollout._CHUNK", 3)
-    parts = rollout(model, episodes)
+    parts = interp.rollout(model, episodes)
     for part, fed in zip(parts.fed.tensors().values(), whole.fed.tensors().values(), strict=True):
         assert torch.equal(part, fed)
     torch.testing.assert_close(parts.predictions, whole.predictions, rtol=0, atol=1e-12)
@@ -46,8 +40,8 @@ def test_a_rollout_in_chunks_is_the_whole_one(case, monkeypatch):
 @pytest.mark.parametrize("commit", ["own", "target"])
 def test_replay_equals_the_sequential_pass(case, commit):
     model, episodes = case()
-    run = rollout(model, episodes, commit=commit)
-    predictions, carried, _ = replay(model, run)
+    run = interp.rollout(model, episodes, commit=commit)
+    predictions, carried, _ = interp.replay(model, run)
     torch.testing.assert_close(predictions, run.predictions, rtol=0, atol=1e-12)
     torch.testing.assert_close(carried, run.latents[:, 1:], rtol=0, atol=1e-12)
 
@@ -55,32 +49,31 @@ def test_replay_equals_the_sequential_pass(case, commit):
 def test_a_hooked_replay_in_chunks_is_the_whole_one():
     """To rounding: hooks that treat every row alike do not mind how many rows run at a time."""
     model, episodes = expert_case()
-    run = rollout(model, episodes)
+    run = interp.rollout(model, episodes)
     halved = [("blocks.0.hook_resid_post", lambda x, hook: x * 0.5)]
-    whole, parts = (replay(model, run, names_filter=[PATTERN], fwd_hooks=halved, chunk=n) for n in (None, 7))
+    whole, parts = (interp.replay(model, run, names_filter=[PATTERN], fwd_hooks=halved, chunk=n) for n in (None, 7))
     for one, other in ((whole[0], parts[0]), (whole[1], parts[1]), (whole[2][PATTERN], parts[2][PATTERN])):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     assert (whole[0] - run.predictions).abs().max() > 1e-6
-    with pytest.raises(InputError, match="chunk must be 1 or more, got 0"):
-        replay(model, run, chunk=0)
+    refuses("chunk must be 1 or more, got 0", interp.replay, model, run, chunk=0)
 
 
 @pytest.mark.parametrize("case", [expert_case, q_case])
 def test_every_cached_activation_has_a_round_axis(case):
     model, episodes = case()
-    run = rollout(model, episodes, names_filter=[PATTERN, "hook_update"], rounds=[4, 1])
+    run = interp.rollout(model, episodes, names_filter=[PATTERN, "hook_update"], rounds=[4, 1])
     pos = run.layout.n_positions
     assert run.cache[PATTERN].shape == (4, 2, 2, pos, pos)
     assert run.cache["hook_update"].shape == (4, 2, 16)
     assert run.cached_rounds == (4, 1)
-    alone = rollout(model, episodes, names_filter=PATTERN, rounds=4).cache[PATTERN]
+    alone = interp.rollout(model, episodes, names_filter=PATTERN, rounds=4).cache[PATTERN]
     torch.testing.assert_close(run.cache[PATTERN][:, :1], alone, rtol=0, atol=1e-12)
 
 
 def test_own_commit_feeds_the_models_choice_and_target_the_recorded_one():
     model, episodes = q_case()
     at, first = QLearningRound(4, 3).position("a*"), QLearningRound(4, 3).token_ids["a_1"]
-    own, target = rollout(model, episodes), rollout(model, episodes, commit="target")
+    own, target = interp.rollout(model, episodes), interp.rollout(model, episodes, commit="target")
     assert torch.equal(own.tokens[..., at] - first, own.choices)
     assert torch.equal(target.tokens[..., at] - first, torch.from_numpy(episodes.greedy).long())
     assert (own.commit, target.commit) == ("own", "target")
@@ -88,14 +81,14 @@ def test_own_commit_feeds_the_models_choice_and_target_the_recorded_one():
 
 def test_a_hook_at_one_round_propagates_or_is_held():
     model, episodes = expert_case()
-    clean = rollout(model, episodes)
+    clean = interp.rollout(model, episodes)
 
     def zero(activation, hook):
         return torch.zeros_like(activation)
 
     hooks = {2: [("blocks.0.hook_attn_out", zero)]}
-    spread = rollout(model, episodes, fwd_hooks=hooks)
-    held = rollout(model, episodes, fwd_hooks=hooks, propagate=False)
+    spread = interp.rollout(model, episodes, fwd_hooks=hooks)
+    held = interp.rollout(model, episodes, fwd_hooks=hooks, propagate=False)
     for run in (spread, held):
         assert torch.equal(run.predictions[:, :2], clean.predictions[:, :2])
         assert not torch.allclose(run.predictions[:, 2], clean.predictions[:, 2])
@@ -108,10 +101,10 @@ def test_a_hook_at_one_round_propagates_or_is_held():
 @pytest.mark.parametrize("propagate", [True, False])
 def test_reusing_a_clean_rollout_changes_nothing(propagate):
     model, episodes = q_case()
-    clean = rollout(model, episodes)
+    clean = interp.rollout(model, episodes)
     hooks = {2: [("blocks.0.hook_mlp_out", lambda activation, hook: activation * 2)]}
-    from_scratch = rollout(model, episodes, fwd_hooks=hooks, propagate=propagate)
-    reused = rollout(model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
+    from_scratch = interp.rollout(model, episodes, fwd_hooks=hooks, propagate=propagate)
+    reused = interp.rollout(model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
     assert torch.equal(from_scratch.predictions, reused.predictions)
     assert torch.equal(from_scratch.latents, reused.latents)
 
@@ -119,7 +112,7 @@ def test_reusing_a_clean_rollout_changes_nothing(propagate):
 def test_hooked_rounds_are_cached_with_their_hooks():
     model, episodes = expert_case()
     hooks = {2: [(PATTERN, lambda pattern, hook: torch.zeros_like(pattern))]}
-    run = rollout(model, episodes, fwd_hooks=hooks, names_filter="blocks.1.hook_attn_out", rounds=[1, 2])
+    run = interp.rollout(model, episodes, fwd_hooks=hooks, names_filter="blocks.1.hook_attn_out", rounds=[1, 2])
     bias = model.blocks[1].attn.b_O
     assert torch.equal(run.cache["blocks.1.hook_attn_out"][:, 1], bias.expand(4, run.layout.n_positions, -1))
     assert not torch.allclose(run.cache["blocks.1.hook_attn_out"][:, 0], bias)
@@ -127,10 +120,9 @@ def test_hooked_rounds_are_cached_with_their_hooks():
 
 def test_bad_selections_are_errors():
     model, episodes = expert_case()
-    with pytest.raises(InputError, match="round 6 is out of range: the episodes have rounds 0 to 5"):
-        rollout(model, episodes, names_filter=PATTERN, rounds=6)
-    with pytest.raises(InputError, match="unknown commit 'oracle'"):
-        rollout(model, episodes, commit="oracle")
+    with pytest.raises(interp.InputError, match="round 6 is out of range: the episodes have rounds 0 to 5"):
+        interp.rollout(model, episodes, names_filter=PATTERN, rounds=6)
+    refuses("unknown commit 'oracle'", interp.rollout, model, episodes, commit="oracle")
     assert select_rounds(slice(1, None, 2), 6) == [1, 3, 5]
     assert select_rounds(-1, 6) == [5]
 
@@ -138,11 +130,11 @@ def test_bad_selections_are_errors():
 def test_a_played_model_acts_by_its_own_choices():
     model, _ = q_case()
     mdps = mdp.sample_mdps(5, 4, 3, seed=2)
-    episodes, run = play(model, mdps, n_rounds=7, seed=3)
+    episodes, run = interp.play(model, mdps, n_rounds=7, seed=3)
     assert episodes.actions.shape == (5, 7)
     assert (episodes.actions[:, 0] == 0).all()
     assert torch.equal(torch.from_numpy(episodes.actions[:, 1:]).long(), run.choices[:, :-1])
-    again = rollout(model, episodes)
+    again = interp.rollout(model, episodes)
     torch.testing.assert_close(again.predictions, run.predictions, rtol=0, atol=1e-12)
     assert torch.equal(again.tokens, run.tokens)
 
@@ -150,23 +142,22 @@ def test_a_played_model_acts_by_its_own_choices():
 def test_exploration_wraps_the_model():
     model, _ = q_case()
     mdps = mdp.sample_mdps(50, 4, 3, seed=2)
-    episodes, run = play(model, mdps, n_rounds=20, seed=3, epsilon=1.0)
+    episodes, run = interp.play(model, mdps, n_rounds=20, seed=3, epsilon=1.0)
     followed = (torch.from_numpy(episodes.actions[:, 1:]).long() == run.choices[:, :-1]).double().mean()
     assert 0.28 < followed < 0.39
-    with pytest.raises(InputError, match="epsilon must lie in"):
-        play(model, mdps, n_rounds=2, seed=0, epsilon=1.5)
+    refuses("epsilon must lie in", interp.play, model, mdps, n_rounds=2, seed=0, epsilon=1.5)
 
 
 def test_long_rounds_run_in_smaller_batches() -> None:
     """Fewer rows at once where a round has many positions; in parts a rollout gives what it gives whole."""
     model = interp.load("reachability-learned").double()
-    episodes = tasks.of(model).sample_for(model, 45, 2, seed=0)
+    episodes = interp.tasks.of(model).sample_for(model, 45, 2, seed=0)
     fed = model.prepare(model.layout.encode(episodes))
     assert 1 < fed.at_once(256) < 45
-    parts = [rollout(model, episodes.select(slice(start, start + 9))) for start in range(0, 45, 9)]
-    whole = rollout(model, episodes)
+    parts = [interp.rollout(model, episodes.select(slice(start, start + 9))) for start in range(0, 45, 9)]
+    whole = interp.rollout(model, episodes)
     for of in ("predictions", "latents"):
         joined = torch.cat([getattr(part, of) for part in parts])
         torch.testing.assert_close(getattr(whole, of), joined, rtol=0, atol=1e-12)
-    _, carried, _ = replay(model, whole)
+    _, carried, _ = interp.replay(model, whole)
     torch.testing.assert_close(carried, whole.latents[:, 1:], rtol=0, atol=1e-12)

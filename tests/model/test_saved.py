@@ -1,7 +1,5 @@
 """Rollouts on disk: the same again, in part where asked, and refusals that say what to give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 
 import interp
-from interp.errors import InputError
 from interp.model import saved
 from interp.tasks import mdp
+from tests.refusals import refuses
 
 HOOKS = ["hook_embed", "blocks.0.hook_resid_post"]
 
@@ -35,13 +33,11 @@ def test_a_rollout_is_the_same_again(run: interp.Rollout, tmp_path: Path) -> Non
 def test_only_what_is_asked_for_is_read(run: interp.Rollout, tmp_path: Path) -> None:
     path = saved.save(run, tmp_path / "run.safetensors")
     assert list(saved.load(path, names=HOOKS[:1]).cache) == HOOKS[:1] and saved.load(path, names=[]).cache == {}
-    with pytest.raises(InputError, match=r"unknown cached activation .*'hook_embd'; did you mean 'hook_embed'"):
+    with pytest.raises(interp.InputError, match=r"unknown cached activation .*'hook_embd'; did you mean 'hook_embed'"):
         saved.load(path, names=["hook_embd"])
 
 
 def test_what_is_no_rollout_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no file"):
-        saved.load(tmp_path / "none.safetensors")
+    refuses("no file", saved.load, tmp_path / "none.safetensors")
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(InputError, match="holds no rollout"):
-        saved.load(tmp_path / "other.safetensors")
+    refuses("holds no rollout", saved.load, tmp_path / "other.safetensors")

@@ -9,17 +9,17 @@ from transformer_lens.tools.analysis import interchange
 
 import interp
 from interp.errors import InputError
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.cases import cases
+from tests.machines import transformer
+from tests.refusals import refuses
 
 
 def make(layout=None, **changes):
-    settings = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 32} | changes
-    torch.manual_seed(0)
-    return HookedLatentTransformer(LatentTransformerConfig(layout or ExpertRound(3), **settings)).eval()
+    return transformer(layout or ExpertRound(3), **{"d_mlp": 32} | changes)
 
 
 def inputs(model, batch=5):
@@ -154,8 +154,7 @@ def test_unknown_and_empty_hook_filters_are_errors():
     tokens, latents = inputs(model)
     with pytest.raises(InputError, match=r"hook_patern.*did you mean.*hook_pattern"):
         model.run_with_cache(tokens, latents, names_filter="blocks.1.attn.hook_patern")
-    with pytest.raises(InputError, match="selects none"):
-        model.run_with_cache(tokens, latents, names_filter=lambda name: "nothing" in name)
+    refuses("selects none", model.run_with_cache, tokens, latents, names_filter=lambda name: "nothing" in name)
     with pytest.raises(InputError, match="unknown hook point"), model.hooks([("blocks.9.hook_resid_pre", print)]):
         pass
 
@@ -199,13 +198,7 @@ def test_the_write_map_decides_what_is_written_and_nothing_else():
     torch.testing.assert_close(mapped_round.update, expected)
 
 
-@pytest.mark.parametrize(
-    ("size", "labels"),
-    [
-        ({"n_actions": 2}, ("c_2", "Qcurr", "s'_1", "a_2", "Select", "Update")),
-        ({"n_experts": 2}, ("<z>", "p_2", "p?", "y", "w?")),
-    ],
-)
+@pytest.mark.parametrize(("size", "labels"), cases(__file__, "test_label_codes_give_a_label_one_code_for_every_size"))
 def test_label_codes_give_a_label_one_code_for_every_size(size, labels):
     """By label, `Select` of a small round has the code of `Select` of the largest, also where the round is cut."""
     layout = QLearningRound(3, 4, (2, 3), (2, 4)) if "n_actions" in size else ExpertRound(4, (2, 4))
@@ -224,8 +217,7 @@ def test_label_codes_give_a_label_one_code_for_every_size(size, labels):
 
 def test_learned_models_have_no_exact_state():
     model = make()
-    with pytest.raises(InputError, match="learned model"):
-        model.read_state(torch.zeros(2, 1, 16))
+    refuses("learned model", model.read_state, torch.zeros(2, 1, 16))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

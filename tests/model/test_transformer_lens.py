@@ -4,8 +4,6 @@ The model is small and untrained, in the learned models' shape (pre-norm, MLP, s
 something else; tools that take tokens run on the bound view of prepared rounds.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformer_lens import FactoredMatrix, patching
@@ -14,19 +12,16 @@ from transformer_lens.SVDInterpreter import SVDInterpreter
 from transformer_lens.tools.analysis import attribution_patching, direct_logit_attribution, interchange, logit_lens
 
 import interp
-from interp.errors import InputError
 from interp.model.bound import bind
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.machines import transformer
+from tests.refusals import refuses
 
 
-def _model(layout, **options) -> HookedLatentTransformer:
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 32, "init_std": 0.5}
-    return HookedLatentTransformer(LatentTransformerConfig(layout, **{**sizes, **options})).eval()
+def _model(layout, **options):
+    return transformer(layout, **{"d_mlp": 32, "init_std": 0.5, **options})
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +72,7 @@ def test_bound_view_hooks_are_the_models_and_do_not_leak(model, bound):
 )
 def test_bound_view_refuses_tokens_that_are_no_rows(bound, change, message):
     """A float input is silently truncated by TransformerLens; here it is an error."""
-    with pytest.raises(InputError, match=message):
-        bound(change(bound.tokens[0]))
+    refuses(message, bound, change(bound.tokens[0]))
 
 
 def test_activation_cache_accumulated_resid_ends_in_the_logits(model, cached):

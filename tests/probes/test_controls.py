@@ -4,8 +4,6 @@ Kinds of probes are stood in for by one that records its inputs and gives scores
 case; two targets, so that one cannot stand for all.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +22,7 @@ from probes.controls import (
 )
 from probes.result import _SMALLEST_EFFECT, measure_of
 from probes.targets import TargetValues
+from tests.cases import cases
 
 N = 6
 OF_ALL = np.full(N, 8.0)
@@ -140,16 +139,7 @@ def judged(level, spread=0.0, implied_by=(), key="count", site="latents", withou
 
 @pytest.mark.parametrize(
     ("level", "changes", "word", "reason"),
-    [
-        (0.9, {}, "yes", ""),
-        (0.9, {"untrained": 0.8}, "undecided", "an untrained copy does as well"),
-        (0.9, {"inputs": 0.8}, "undecided", "a probe of the round's inputs does as well"),
-        (0.9, {"round": 0.8}, "undecided", "a probe of the round index does as well"),
-        (0.9, {"shuffled": 0.8}, "undecided", "the target of other episodes does as well"),
-        (0.05, {"untrained": 0.8}, "no", ""),
-        (0.101, {"untrained": 0, "inputs": 0, "round": 0}, "yes", ""),
-        (0.099, {"untrained": 0, "inputs": 0, "round": 0}, "no", ""),
-    ],
+    cases(__file__, "test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control"),
 )
 def test_a_probe_holds_what_is_a_tenth_above_nothing_and_clear_of_every_control(level, changes, word, reason):
     found = judged(level, **changes)
@@ -189,15 +179,8 @@ def test_too_few_episodes_deny_nothing_and_the_reason_says_how_many_would_do():
 @pytest.mark.parametrize(
     ("key", "site", "claim", "phrase"),
     [
-        ("log_weights", "latents", "The latents hold the log-weights", "holds the log-weights"),
+        *cases(__file__, "test_a_claim_names_the_site_and_the_target"),
         ("td_error", None, "The activations hold the td error", "holds the td error"),
-        ("count", "written", "The written latent holds the count", "holds the count in the latent that it writes"),
-        (
-            "a:before",
-            "z@p",
-            "The activations at z@p hold the a before the round",
-            "holds the a before the round at z@p",
-        ),
     ],
 )
 def test_a_claim_names_the_site_and_the_target(key, site, claim, phrase):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import jaxtyping
 import numpy as np
 import pytest
-import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, GroupKFold
@@ -19,8 +18,6 @@ import probes
 from interp.errors import InputError
 from interp.interventions import steering
 from interp.model import saved
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import estimators
@@ -28,6 +25,8 @@ from probes.controls import _assign_folds, _shuffled
 from probes.fitting import _KINDS, PLATEAU
 from probes.linear import RIDGE
 from probes.targets import TargetValues
+from tests.machines import transformer
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +47,7 @@ def run(model, episodes):
 @pytest.fixture(scope="module")
 def learned():
     """A learned model's shape, untrained."""
-    torch.manual_seed(1)
-    return HookedLatentTransformer(
-        LatentTransformerConfig(ExpertRound(3), d_model=32, n_layers=2, n_heads=2, d_head=16, d_mlp=64, name="toy")
-    )
+    return transformer(ExpertRound(3), seed=1, d_model=32, d_head=16, d_mlp=64, name="toy")
 
 
 def test_the_contract(run, episodes):
@@ -290,10 +286,8 @@ def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
         assert direction.shape == run.latents.shape[2:]
         moved = result.decode(x + 0.7 * direction).values - result.decode(x).values
         np.testing.assert_allclose(moved, np.broadcast_to(change, moved.shape), atol=1e-6)
-    with pytest.raises(InputError, match=r"unknown output of 'log_weights_centred': 'e_9'.*e_1, e_2, e_3"):
-        result.direction("e_9")
-    with pytest.raises(InputError, match="choose an output: e_1, e_2, e_3"):
-        result.direction()
+    refuses(r"unknown output of 'log_weights_centred': 'e_9'.*e_1, e_2, e_3", result.direction, "e_9")
+    refuses("choose an output: e_1, e_2, e_3", result.direction)
 
 
 def test_the_direction_of_a_handwired_state_is_the_circuits(model, run, episodes):
@@ -327,10 +321,8 @@ def test_sites_of_a_rollout(learned, episodes):
     assert read(run, "written").shape == (40, 20, 32)
     assert (read(run, "z[1.0]@p?") == run.cache[hooks[1]][:, :, -3, 0]).all()
     assert (read(run, "resid_post[1]@w?") == run.cache[hooks[2]][:, :, -1]).all()
-    with pytest.raises(InputError, match=r"does not hold site 'resid_pre\[0\]@w\?'.*blocks.0.hook_resid_pre"):
-        read(run, "resid_pre[0]@w?")
-    with pytest.raises(InputError, match="latents, written, change, update"):
-        read(run, "layer 3")
+    refuses(r"does not hold site 'resid_pre\[0\]@w\?'.*blocks.0.hook_resid_pre", read, run, "resid_pre[0]@w?")
+    refuses("latents, written, change, update", read, run, "layer 3")
 
 
 def ones(*shape):
@@ -353,8 +345,7 @@ BAD = [
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)
 def test_what_cannot_be_fitted_is_told(arguments, message):
-    with pytest.raises(InputError, match=message):
-        probes.fit(*arguments)
+    refuses(message, probes.fit, *arguments)
 
 
 PARTS = {
@@ -372,8 +363,7 @@ def test_a_target_whose_parts_do_not_fit_is_refused(message):
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         target = TargetValues(**{"key": "t", "values": ones(9, 6, 1), "outputs": ("a",), **PARTS[message]})
-        with pytest.raises(InputError, match=message):
-            probes.fit(ones(9, 6, 2), target)
+        refuses(message, probes.fit, ones(9, 6, 2), target)
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
 
@@ -389,31 +379,24 @@ def test_values_whose_squares_are_no_numbers_are_refused(method, part, scale):
     x, y = np.random.default_rng(0).normal(size=(2, 20, 6, 1))
     given = {"activations": x, "target": y, "inputs": x}
     given[part] = given[part] * scale
-    with pytest.raises(InputError, match=f"{SCALED[part]} hold values of up to .*e[+-]300, whose squares"):
-        probes.fit(**given, method=method)
+    refuses(f"{SCALED[part]} hold values of up to .*e[+-]300, whose squares", probes.fit, **given, method=method)
 
 
 def test_classes_of_which_one_is_there_are_refused_by_the_logistic_probe():
     one_class = np.stack([np.arange(54) % 2, np.ones(54, int)], axis=-1).reshape(9, 6, 2)
     target = TargetValues("match", one_class, ("a", "b"), kind="class")
-    with pytest.raises(InputError, match="output 'b' of target 'match' is one class in all 54 rounds"):
-        probes.fit(ones(9, 6, 2), target)
+    refuses("output 'b' of target 'match' is one class in all 54 rounds", probes.fit, ones(9, 6, 2), target)
 
 
 def test_other_bad_input_is_told(run, learned, episodes):
     x, y = ones(9, 6, 2), ones(9, 6, 1)
     with pytest.raises(InputError, match="groups must be 'episode' or an array of one group id per episode, got 'rou"):
         probes.fit(x, y, groups="round")
-    with pytest.raises(InputError, match=r"groups must hold 9 ids, one per episode, got shape \(8,\)"):
-        probes.fit(x, y, groups=range(8))
-    with pytest.raises(InputError, match="5 folds of groups need at least 5 groups, got 3"):
-        probes.fit(x, y, groups=[0, 0, 0, 1, 1, 1, 2, 2, 2])
-    with pytest.raises(InputError, match="one group holds 5 of 9 episodes"):
-        probes.fit(x, y, groups=[0, 0, 0, 0, 0, 1, 2, 3, 4])
-    with pytest.raises(InputError, match=r"untrained model have shape \(9, 6, 3\)"):
-        probes.fit(x, y, untrained=ones(9, 6, 3))
-    with pytest.raises(InputError, match="no targets were given"):
-        probes.probe(learned, episodes, [])
+    refuses(r"groups must hold 9 ids, one per episode, got shape \(8,\)", probes.fit, x, y, groups=range(8))
+    refuses("5 folds of groups need at least 5 groups, got 3", probes.fit, x, y, groups=[0, 0, 0, 1, 1, 1, 2, 2, 2])
+    refuses("one group holds 5 of 9 episodes", probes.fit, x, y, groups=[0, 0, 0, 0, 0, 1, 2, 3, 4])
+    refuses(r"untrained model have shape \(9, 6, 3\)", probes.fit, x, y, untrained=ones(9, 6, 3))
+    refuses("no targets were given", probes.probe, learned, episodes, [])
 
 
 @pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
@@ -458,5 +441,4 @@ def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
     x = np.random.default_rng(0).normal(size=(20, 6, 4))
     result = probes.fit(x, x[..., :1], method="mine")
     assert result.method == "mine" and result.r2 > 1 - 1e-9
-    with pytest.raises(InputError, match=r"unknown method 'yours'.* Valid: logistic, mine, ridge"):
-        probes.fit(x, x[..., :1], method="yours")
+    refuses(r"unknown method 'yours'.* Valid: logistic, mine, ridge", probes.fit, x, x[..., :1], method="yours")

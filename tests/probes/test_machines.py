@@ -6,17 +6,16 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import interp
 import probes
 from interp import library
-from interp.cli import app
-from interp.errors import InputError
 from interp.interventions.sites import resolve
 from interp.model import checkpoints
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, cached, gru, loop, lstm, read_round
+from tests.refusals import refuses
+from tests.shell import invoked
 
 WIDE = 3
 """The width of the second channel of a counter: other than that of the first."""
@@ -143,8 +142,7 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     (result,) = probes.probe(machine, episodes, ["counts"], site="latents@hits")
     decoded = result.decode(interp.rollout(machine, others), others)
     np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-3)
-    with pytest.raises(InputError, match="fitted on model 'counter'"):
-        result.decode(interp.rollout(counter(fault=2.0).fresh(0), others))
+    refuses("fitted on model 'counter'", result.decode, interp.rollout(counter(fault=2.0).fresh(0), others))
     site = resolve("right", machine, machine.layout)
     run = interp.rollout(machine, episodes, names_filter=site.hook)
     assert torch.equal(probes.read(run, site), probes.read(run, "right", model=machine))
@@ -163,19 +161,14 @@ def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
     ],
 )
 def test_sites_that_a_machine_does_not_have_are_refused_with_those_that_it_has(episodes, make, site, message):
-    with pytest.raises(InputError, match=message):
-        probes.probe(make(), episodes, ["counts"], site=site)
+    refuses(message, probes.probe, make(), episodes, ["counts"], site=site)
 
 
 def test_without_its_machine_a_run_has_the_names_of_every_transformer(episodes):
     run = interp.rollout(lstm(), episodes)
     for site, message in (("latents@h", "which nobody named; give model="), ("forget", "give model=")):
-        with pytest.raises(InputError, match=message):
-            probes.read(run, site)
-    with pytest.raises(
-        InputError, match="'change' is the one latent that a round writes, but a round of 'lstm' writes"
-    ):
-        probes.read(run, "change")
+        refuses(message, probes.read, run, site)
+    refuses("'change' is the one latent that a round writes, but a round of 'lstm' writes", probes.read, run, "change")
 
 
 def test_a_machine_s_own_points_come_before_the_words_of_the_room(episodes):
@@ -272,10 +265,10 @@ def test_a_registered_machine_is_probed_from_the_shell(monkeypatch, tmp_path):
     interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
     folder = checkpoints.save_checkpoint(interp.load("own-lstm", seed=3), tmp_path / "saved")
     words = ["--episodes", "16", "--rounds", "5", "--targets", "counts", "--out", str(tmp_path)]
-    ran = CliRunner().invoke(app, ["probe", "own-lstm", *words, "--site", "latents@c"])
+    ran = invoked("probe", "own-lstm", *words, "--site", "latents@c")
     assert ran.exit_code == 0, ran.output
     assert "latents@c hold the counts" in ran.output
-    ran = CliRunner().invoke(app, ["probe", str(folder), *words, "--sweep", "--jobs", "1"])
+    ran = invoked("probe", folder, *words, "--sweep", "--jobs", "1")
     assert ran.exit_code == 0, ran.output
     sites = pd.read_csv(tmp_path / "saved" / "sweep.csv")["site"].tolist()
     assert sites == ["latent@h", "latent@c", "forget", "output"]

@@ -18,6 +18,7 @@ from interp import refit
 from interp.errors import InputError
 from probes.controls import fitted
 from probes.targets import TargetValues
+from tests.refusals import refuses
 
 N, T = 24, 8
 
@@ -120,8 +121,7 @@ def test_episodes_give_a_bare_target_its_inputs():
     assert probes.fit(x, votes, untrained=-x[::-1]).word == "undecided"
     known = probes.fit(x, votes, episodes=episodes)
     assert known.word != "yes" and {"inputs", "control_task"} <= set(known.controls)
-    with pytest.raises(InputError, match="give episodes= or inputs=, not both"):
-        probes.fit(x, votes, episodes=episodes, inputs=x)
+    refuses("give episodes= or inputs=, not both", probes.fit, x, votes, episodes=episodes, inputs=x)
 
 
 def test_numbers_of_any_make(data):
@@ -155,12 +155,9 @@ def test_numbers_of_any_make(data):
     class_target = TargetValues("class", y, ("y",), kind="class", mask=np.ones((N, T, 1), bool))
     assert probes.fit(x, class_target).metric == "accuracy"
     assert probes.fit(x, y, groups=pd.Series(names), method="logistic").metric == "accuracy"
-    with pytest.raises(InputError, match="a target must be real numbers"):
-        probes.fit(x, y.astype(complex))
-    with pytest.raises(InputError, match=r"activations must be numbers.*'left'"):
-        probes.fit(np.full((N, T, 1), "left", dtype=object), y)
-    with pytest.raises(InputError, match="every round of every episode once; this one has 191 rows"):
-        probes.fit(frame.iloc[1:], series)
+    refuses("a target must be real numbers", probes.fit, x, y.astype(complex))
+    refuses(r"activations must be numbers.*'left'", probes.fit, np.full((N, T, 1), "left", dtype=object), y)
+    refuses("every round of every episode once; this one has 191 rows", probes.fit, frame.iloc[1:], series)
 
 
 def test_estimators_of_scikit_learn(data):
@@ -174,17 +171,14 @@ def test_estimators_of_scikit_learn(data):
     assert set(result.controls) == {"shuffled", "untrained", "inputs", "round"}
     by_hand = LinearRegression().fit(x.reshape(-1, 4), y.reshape(-1))
     np.testing.assert_allclose(result.decode(x).values.reshape(-1), by_hand.predict(x.reshape(-1, 4)))
-    with pytest.raises(InputError, match="a probe by LinearRegression has no direction"):
-        result.direction()
+    refuses("a probe by LinearRegression has no direction", result.direction)
     curved = probes.fit(x, y**2, method=RandomForestRegressor(n_estimators=5, random_state=0), inputs=data["inputs"])
     assert curved.r2 > probes.fit(x, y**2).r2
     pipeline = make_pipeline(StandardScaler(), LogisticRegression())
     classes = probes.fit(x, y > 0, method=pipeline, **controls(data))
     assert classes.metric == "accuracy" and classes.word == "yes" and 0.75 < classes.score.estimate < 1
-    with pytest.raises(InputError, match="is a number, not a class; fit it with method='ridge' or a regressor"):
-        probes.fit(x, y, method=pipeline)
-    with pytest.raises(InputError, match="a regressor or classifier of scikit-learn, got <class"):
-        probes.fit(x, y, method=Ridge)
+    refuses("is a number, not a class; fit it with method='ridge' or a regressor", probes.fit, x, y, method=pipeline)
+    refuses("a regressor or classifier of scikit-learn, got <class", probes.fit, x, y, method=Ridge)
 
 
 def test_a_probe_of_classes_is_measured_by_what_it_is_above_the_best_constant():

@@ -7,13 +7,12 @@ import pytest
 
 import interp
 import probes
-from interp.errors import InputError
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes.fitting import fit_targets
 from probes.targets import compute
+from tests.machines import transformer
+from tests.refusals import refuses
 
 SITES = {"components": ["resid_post", "attn_out"], "layers": [1, 2], "positions": ["<z>", "w?"]}
 TARGETS = ["log_weights_centred", "log_weights_centred:before", "label"]
@@ -143,9 +142,7 @@ def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
 
 
 def test_heads_and_the_latent_can_be_swept(episodes):
-    model = HookedLatentTransformer(
-        LatentTransformerConfig(ExpertRound(2), d_model=16, n_layers=2, n_heads=2, d_head=8, d_mlp=32, name="toy")
-    )
+    model = transformer(ExpertRound(2))
     sweep = probes.sweep(
         model, episodes, ["votes"], components=["latent", "embed", "head"], positions=["<z>", "p?"], n_jobs=1
     )
@@ -173,23 +170,14 @@ def test_bad_input_is_told(model, episodes, swept):
     def sweep(**given):
         return probes.sweep(model, episodes, TARGETS, **{**SITES, **given})
 
-    with pytest.raises(InputError, match=r"window \(3, 40\) is not within the rounds; give 0 <= start < stop <= 12"):
-        sweep(windows=[(3, 40)])
-    with pytest.raises(InputError, match="no windows were given"):
-        sweep(windows=[])
-    with pytest.raises(InputError, match=r"unknown position label 'w'; did you mean"):
-        sweep(positions=["w"])
-    with pytest.raises(InputError, match="has no MLP"):
-        sweep(components="mlp_out")
-    with pytest.raises(InputError, match="unknown component 'resid'"):
-        sweep(components="resid")
-    with pytest.raises(InputError, match="layers 0 to 2"):
-        sweep(layers=[3])
-    with pytest.raises(InputError, match="'log_weights_centred:before' is constant"):
-        sweep(windows=[(0, 1)])
-    with pytest.raises(InputError, match="4 experts but this model's layout serves 2 experts"):
+    refuses(r"window \(3, 40\) is not within the rounds; give 0 <= start < stop <= 12", sweep, windows=[(3, 40)])
+    refuses("no windows were given", sweep, windows=[])
+    refuses(r"unknown position label 'w'; did you mean", sweep, positions=["w"])
+    refuses("has no MLP", sweep, components="mlp_out")
+    refuses("unknown component 'resid'", sweep, components="resid")
+    refuses("layers 0 to 2", sweep, layers=[3])
+    refuses("'log_weights_centred:before' is constant", sweep, windows=[(0, 1)])
+    with pytest.raises(interp.InputError, match="4 experts but this model's layout serves 2 experts"):
         probes.sweep(model, experts.sample(n_episodes=25, n_rounds=5, n_experts=4), TARGETS)
-    with pytest.raises(InputError, match="unknown swept target 'votes'"):
-        swept.heatmap("votes")
-    with pytest.raises(InputError, match=r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)"):
-        swept.heatmap("label", window=(0, 12))
+    refuses("unknown swept target 'votes'", swept.heatmap, "votes")
+    refuses(r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)", swept.heatmap, "label", window=(0, 12))

@@ -8,13 +8,12 @@ import pytest
 import interp.tasks
 import probes
 from interp import catalog
-from interp.errors import InputError
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from probes import targets
 from probes.targets import compute, every, get, parse, round_inputs
+from tests.machines import transformer
+from tests.refusals import refuses
 
 EVERY = [(task.key, target.key) for task in interp.tasks.every() for target in every(task)]
 
@@ -200,9 +199,7 @@ def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(monkeypatc
     silent = replace(experts_task, analysis=replace(experts_task.analysis, round_inputs=None))
     monkeypatch.setitem(catalog._REGISTERED, "experts", silent)
     episodes = experts.sample(n_episodes=10, n_rounds=8, n_experts=2, seed=0)
-    model = HookedLatentTransformer(
-        LatentTransformerConfig(ExpertRound(2), d_model=8, n_layers=1, n_heads=1, d_head=4, d_mlp=8, name="toy")
-    )
+    model = transformer(ExpertRound(2))
     (result,) = probes.probe(model, episodes, ["log_weights"])
     assert result.missing == ("inputs", "control_task")
     assert "not run: a probe of the round's inputs" in str(result)
@@ -214,16 +211,11 @@ def test_a_task_without_algorithms_has_the_round_index_alone(monkeypatch, advice
     bare = replace(interp.tasks.get("experts"), algorithms=interp.tasks.Algorithms())
     monkeypatch.setitem(catalog._REGISTERED, "experts", bare)
     assert [value.key for value in compute(None, advice)] == ["round_index"]
-    with pytest.raises(InputError, match=r"task 'experts' registers none; give its record algorithms="):
-        compute(["log_weights"], advice)
+    refuses(r"task 'experts' registers none; give its record algorithms=", compute, ["log_weights"], advice)
 
 
 def test_what_is_wrong_is_said(advice):
-    with pytest.raises(InputError, match="unknown moment of target 'log_weights': 'during'"):
-        parse("log_weights:during")
-    with pytest.raises(InputError, match=r"unknown moment of target 'votes': 'before'\. Valid: round"):
-        targets.votes(advice, when="before")
-    with pytest.raises(InputError, match=r"unknown target of 'experts' 'table'.*votes"):
-        targets.table(advice)
-    with pytest.raises(InputError, match=r"unknown parameter of target 'log_weights': 'gamma'.*gain"):
-        targets.log_weights(advice, gamma=2.0)
+    refuses("unknown moment of target 'log_weights': 'during'", parse, "log_weights:during")
+    refuses(r"unknown moment of target 'votes': 'before'\. Valid: round", targets.votes, advice, when="before")
+    refuses(r"unknown target of 'experts' 'table'.*votes", targets.table, advice)
+    refuses(r"unknown parameter of target 'log_weights': 'gamma'.*gain", targets.log_weights, advice, gamma=2.0)

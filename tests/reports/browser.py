@@ -1,7 +1,5 @@
 """A tab of the machine's Chromium with the network cut: what it asks for and complains of is recorded."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What tests share: built pages, a page with a block of every kind, and a real Chromium."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A round as it ran shows the reads that write something, and only those; a wiring every edge of its table."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -13,8 +11,8 @@ from matplotlib.patches import FancyArrowPatch
 
 from circuits.circuit import EMBEDDINGS
 from circuits.registry import RECORDS, build
-from interp.errors import InputError
 from reports.arrows import flow, wiring, written
+from tests.refusals import refuses
 
 LABELS = ["<w>", "e_1", "p?"]
 
@@ -43,8 +41,7 @@ def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
 
 def test_edges_refuse_what_does_not_fit() -> None:
     """A pattern with another number of heads than names would be mislabelled."""
-    with pytest.raises(InputError, match="layer 0: pattern"):
-        written([np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]])
+    refuses("layer 0: pattern", written, [np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]])
 
 
 def boxes(figure: Figure) -> list:
@@ -85,5 +82,4 @@ def test_every_edge_and_every_head_is_drawn(name: str) -> None:
 def test_an_edge_from_nowhere_is_refused() -> None:
     """A misspelt head would otherwise be drawn as an exit."""
     edges = pd.DataFrame([{"source": "1.2 tag", "target": "prediction", "port": "value"}])
-    with pytest.raises(InputError, match=r"an edge starts at '1.2 tag', which is not one of the heads 1.1 bind"):
-        wiring([["1.1 bind"]], edges)
+    refuses(r"an edge starts at '1.2 tag', which is not one of the heads 1.1 bind", wiring, [["1.1 bind"]], edges)

@@ -1,7 +1,5 @@
 """A view of attention: what it holds, and that mouse and keyboard choose what circuitsvis draws."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -13,11 +11,10 @@ import numpy as np
 import pytest
 
 import interp
-from interp.errors import InputError
 from interp.tasks import experts
 from reports.attention import AttentionView, heads_of, show
 from reports.page import Report, Section
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 LABELS = ("<w>", "<z>", "p?")
 EPISODES, ROUNDS = (4, 7), (0, 5, 9)
@@ -122,5 +119,4 @@ def test_a_notebook_shows_a_run(browser: Any, tmp_path: Path) -> None:
     browser.open(tmp_path / "frame.html")
     browser.wait("document.querySelectorAll('.view canvas').length === 3")
     assert browser.requests() == [] and browser.complaints() == []
-    with pytest.raises(InputError, match="the run caches no attention; give rollout"):
-        show(interp.rollout(model, episodes))
+    refuses("the run caches no attention; give rollout", show, interp.rollout(model, episodes))

@@ -1,7 +1,5 @@
 """The whole report, built small: what it holds, what it refuses, and that a browser shows it offline."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from html import unescape
@@ -9,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from interp.errors import InputError
 from reports.build import write
+from tests.cases import cases
+from tests.refusals import refuses
 from tests.reports.conftest import SMALL, fewer
 
 SECTIONS = tomllib.loads(Path(__file__).with_name("sections.toml").read_text())
@@ -119,23 +118,14 @@ def test_learned_model_from_a_checkpoint(name: str, sections: list[str], pages: 
     assert "was not learned: " in carried and "informative" in carried  # so few episodes cannot show a subspace
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("wma-handwird", {}, "did you mean 'wma-handwired'"),
-        ("wma-handwired", {"n_episodes": 4}, "at least 5 episodes, got 4"),
-        ("wma-handwired", {"n_rounds": 3}, "at least 10 rounds an episode, got 3"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "message"), cases(__file__, "test_bad_input"))
 def test_bad_input(name: str, options: dict[str, int], message: str, tmp_path: Path) -> None:
     """One sentence, before any work, and nothing written."""
-    with pytest.raises(InputError, match=message):
-        write(name, tmp_path, **{**SMALL, **options})
+    refuses(message, write, name, tmp_path, **{**SMALL, **options})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """Said before a minute of work, not after it."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write .*choose a folder"):
-        write("wma-handwired", tmp_path / "file", **SMALL)
+    refuses(r"cannot write .*choose a folder", write, "wma-handwired", tmp_path / "file", **SMALL)

@@ -4,11 +4,10 @@ import json
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from interp.cli import app
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
+from tests.shell import invoked
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
         "--out",
         str(tmp_path / "pages"),
     ]
-    ran = CliRunner().invoke(app, arguments)
+    ran = invoked(*arguments)
     assert ran.exit_code == 0, ran.output
     told = json.loads(ran.stdout)
     assert told["closest"] == "rescorla_wagner" and abs(told["parameters"]["rate"] - 0.6) < 0.2
@@ -52,5 +51,5 @@ def test_a_table_becomes_a_page(table, few, tmp_path):
 
 
 def test_a_column_that_is_not_named_is_asked_for(table, tmp_path):
-    ran = CliRunner().invoke(app, ["choices", str(table), "--out", str(tmp_path)])
+    ran = invoked("choices", table, "--out", tmp_path)
     assert ran.exit_code == 2 and "participant=NAME, one of person, trial, choice, outcome" in ran.output

@@ -1,7 +1,5 @@
 """A live page in a real browser: by keyboard alone, narrow and wide, in two tabs, and when its server is killed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The findings of docs/howto/explore.md: the numbers on the page are those that its links compute."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures draw exactly what they are given, refuse what does not fit, and leave matplotlib as it was."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How a part's numbers become a word."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 from interp.statistics import Interval
 from reports.blocks import cell
 from reports.parts import interchange, patching
+from tests.cases import cases
 
 NAN = float("nan")
 
@@ -43,18 +42,7 @@ def test_interchange() -> None:
     assert found[0].yes == "updates by its carried" and found[0].strongest.startswith("random directions")
 
 
-@pytest.mark.parametrize(
-    ("scores", "moved", "random", "word"),
-    [
-        ((0.9, 0.8), (0.5, 0.4), 0.0, "yes"),
-        ((0.9, 0.3), (0.5, 0.4), 0.0, "no"),  # one dose is half missed: the worst decides, not the largest move
-        ((0.2, 0.9), (0.4, 0.5), 0.0, "no"),
-        ((0.9, 0.52), (0.5, 0.4), 0.0, "undecided"),
-        ((0.9, 0.8), (0.5, 0.4), 0.78, "undecided"),
-        ((0.9, 0.1), (0.5, 0.01), 0.0, "yes"),  # a dose that hardly moves the algorithm asks for nothing
-        ((0.9, 0.9), (0.01, 0.01), 0.0, "undecided"),
-    ],
-)
+@pytest.mark.parametrize(("scores", "moved", "random", "word"), cases(__file__, "test_steering"))
 def test_steering(scores: tuple[float, float], moved: tuple[float, float], random: float, word: str) -> None:
     """The dose that is worst of those that move the algorithm decides, against half of its move."""
     frame = pd.DataFrame({"dose": [-4.0, 0.0, 4.0], "algorithm": [0.3 - moved[0], 0.3, 0.3 + moved[1]]})

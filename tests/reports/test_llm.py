@@ -1,13 +1,10 @@
 """The page on language models: both worlds on the same instances, the paper's numbers beside ours, nothing missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.evaluation.experts.regret import regret
 from interp.llm.backend import AGENTS, Settings
 from interp.llm.loading import load
@@ -17,6 +14,7 @@ from interp.llm.runs import episodes_of
 from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import score
 from reports.llm import transformer, write
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -79,5 +77,4 @@ def test_the_page_opens_offline(traces: Path, tmp_path: Path, browser: object) -
 
 
 def test_a_model_of_another_task_is_refused(traces: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unknown model 'wma-handwird'"):
-        write(traces, ["wma-handwird"], tmp_path)
+    refuses("unknown model 'wma-handwird'", write, traces, ["wma-handwird"], tmp_path)

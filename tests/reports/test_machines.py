@@ -1,7 +1,5 @@
 """A report on a machine that is no transformer: every part stands, and what the machine lacks is said in its place."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,15 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 import circuits
 import interp
 from circuits.registry import RECORDS
 from circuits.registry import build as circuit_of
 from interp import catalog, library
-from interp.cli import app
-from interp.errors import InputError
 from interp.measure import Measure
 from interp.model import checkpoints
 from interp.statistics import Interval
@@ -32,8 +27,10 @@ from reports.parts.patching import Difference
 from reports.tasks import default_parts, experts
 from tests import handmade
 from tests.machines import cached, gru, loop, lstm
+from tests.refusals import refuses
 from tests.reports.conftest import SMALL
 from tests.reports.test_build import rows, section, titles
+from tests.shell import invoked
 
 OPTIONS = {**SMALL, "n_episodes": 12, "n_rounds": 10}
 MACHINES: dict[str, Callable[[], Any]] = {"gru": gru, "loop": loop}
@@ -139,10 +136,8 @@ def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     assert written.failures == {}
     said = text(written.path.read_text("utf-8"), "What was found")
     assert "12 episodes of 12 rounds" in said and "cache [12, 8], grows by 1 a round" in said
-    with pytest.raises(InputError, match="needs at least 10 rounds an episode, got 6"):
-        write(cached(n_rounds=6), tmp_path)
-    with pytest.raises(InputError, match="'cached' has room for 12 rounds an episode, got 13"):
-        write(cached(n_rounds=12), tmp_path, n_rounds=13)
+    refuses("needs at least 10 rounds an episode, got 6", write, cached(n_rounds=6), tmp_path)
+    refuses("'cached' has room for 12 rounds an episode, got 13", write, cached(n_rounds=12), tmp_path, n_rounds=13)
 
 
 @pytest.mark.parametrize(("task", "sizes"), [("qlearning", (2, 2)), ("reachability", (6, 8))])
@@ -175,7 +170,7 @@ def test_the_command_writes_the_page_of_a_machine_by_name(tmp_path: Path, monkey
     monkeypatch.setattr(checkpoints, "BUILDERS", {})
     interp.register_machine("own-gru", gru, description="a GRU of the tests", task="experts")
     options = ["--quick", "--episodes", "12", "--rounds", "10", "--out", str(tmp_path)]
-    ran = CliRunner().invoke(app, ["report", "own-gru", *options])
+    ran = invoked("report", "own-gru", *options)
     assert ran.exit_code == 0, ran.output
     html = (tmp_path / "own-gru-quick.html").read_text("utf-8")
     assert "interp report own-gru --quick --episodes 12 --rounds 10 --seed 0" in html
@@ -210,8 +205,7 @@ def test_attention_of_a_machine_without_heads_is_refused() -> None:
     """A user who asks for their names is told so."""
     from reports.attention import heads_of
 
-    with pytest.raises(InputError, match="not applicable: gru has no attention heads"):
-        heads_of(gru())
+    refuses("not applicable: gru has no attention heads", heads_of, gru())
 
 
 def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(written: dict[str, Any]) -> None:

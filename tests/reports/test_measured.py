@@ -1,7 +1,5 @@
 """Measures on a page: what is drawn where, and how a word looks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages at sizes that nobody had in mind: every part is computed, or says what this size lacks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The page in a real browser with the network cut: it asks for nothing, complains of nothing, and its views work."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

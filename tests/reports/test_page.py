@@ -1,7 +1,5 @@
 """The page: what it holds, what it refuses, and that the same report gives the same bytes."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The paper's figures: every one is listed with where it is, and small multiples show what they are given."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from itertools import pairwise

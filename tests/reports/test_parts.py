@@ -1,7 +1,5 @@
 """A report is a list of parts: what each is given, what becomes of one that fails, and what any task's report holds."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re
@@ -12,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import interp
 from circuits.compiler import wired
 from interp import catalog, tasks
-from interp.cli import app
-from interp.errors import InputError
 from interp.measure import Control, Measure
 from interp.model.checkpoints import save_checkpoint
 from interp.statistics import Interval
@@ -30,8 +25,10 @@ from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import overview
 from reports.tasks import default_parts, experts, parts_for
+from tests.refusals import refuses
 from tests.reports.conftest import SMALL, fewer, tiny
 from tests.reports.test_build import section, titles
+from tests.shell import invoked
 from tests.test_json import SCHEMA, check
 
 
@@ -42,16 +39,11 @@ def part(key: str, compute: Callable[[Context], Any] = lambda context: None, **o
 
 
 def refuse(context: Context) -> None:
-    raise InputError("there are <2> reasons")
+    raise interp.InputError("there are <2> reasons")
 
 
 def divide(context: Context) -> float:
     return 1 / 0
-
-
-def report(model: str | Path, out: Path) -> Any:
-    """``interp report``, small."""
-    return CliRunner().invoke(app, ["report", str(model), "--episodes", "8", "--rounds", "12", "--out", str(out)])
 
 
 @pytest.fixture
@@ -85,9 +77,7 @@ def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(model: Any, t
 def test_the_command_exits_with_1_and_prints_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A script notices; a reader still gets the page."""
     monkeypatch.setattr(experts, "parts", lambda: (overview.part(), part("broken", divide)))
-    ran = CliRunner().invoke(
-        app, ["report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", str(tmp_path)]
-    )
+    ran = invoked("report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", tmp_path)
     assert ran.exit_code == 1
     assert ran.stdout.strip() == str(tmp_path / "wma-handwired.html") and (tmp_path / "wma-handwired.html").is_file()
     assert "not computed: Broken, because ZeroDivisionError" in ran.stderr
@@ -99,7 +89,7 @@ def test_the_json_is_the_measures_of_the_page(monkeypatch: pytest.MonkeyPatch, t
     exact = part("exact", summary=lambda *_: [held], sentence=lambda *_: "It is exact.")
     monkeypatch.setattr(experts, "parts", lambda: (overview.part(), exact))
     words = ["report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", str(tmp_path), "--json"]
-    printed = json.loads(CliRunner().invoke(app, words).stdout)
+    printed = json.loads(invoked(*words).stdout)
     check(printed, SCHEMA["$defs"]["report"])
     assert [Measure.from_dict(one) for one in printed["measures"]] == [held] and printed["not_computed"] == {}
     assert '<p class="sentence">It is exact.</p>' in (tmp_path / "wma-handwired.html").read_text("utf-8")
@@ -134,8 +124,7 @@ def test_a_report_hashes_a_model_once(model: Any, tmp_path: Path, monkeypatch: p
 
 def test_two_parts_of_one_key_are_refused(model: Any, tmp_path: Path) -> None:
     """One of them would read the other's result."""
-    with pytest.raises(InputError, match="'twice'"):
-        write(model, tmp_path, **SMALL, parts=(part("twice"), part("twice")))
+    refuses("'twice'", write, model, tmp_path, **SMALL, parts=(part("twice"), part("twice")))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -186,7 +175,7 @@ def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, m
     fewer(monkeypatch)
     tasks.register(own_task.PULLS)
     save_checkpoint(tiny(own_task.PullRound()), tmp_path / "tiny")
-    ran = report(tmp_path / "tiny", tmp_path)
+    ran = invoked("report", tmp_path / "tiny", "--episodes", "8", "--rounds", "12", "--out", tmp_path)
     assert ran.exit_code == 0, ran.output
     html = next(tmp_path.glob("tiny-*.html")).read_text("utf-8")
     expected = ["What was found", "Compared with other machines", "The state over time", "Probes", "Patching"]
@@ -220,5 +209,4 @@ def test_a_task_says_only_what_differs() -> None:
     expected.insert(expected.index("probes") + 1, "more")
     assert [one.key for one in listed] == expected and mine in listed
     for wrong in ({"replace": [part("prob")]}, {"after": {"prob": []}}):
-        with pytest.raises(InputError, match=r"unknown part of every report 'prob'; did you mean 'probes'"):
-            default_parts(**wrong)
+        refuses(r"unknown part of every report 'prob'; did you mean 'probes'", default_parts, **wrong)

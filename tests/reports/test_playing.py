@@ -1,7 +1,5 @@
 """Free rollouts: worlds in which a thoughtless agent earns little, and the same luck for every agent."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The page on a phone, a tablet and a desk, in both themes, on paper, under a strict server, to a screen reader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -7,11 +7,9 @@ import pandas as pd
 import pytest
 
 import interp
-from interp import tasks
-from interp.errors import InputError
 from interp.tasks import bandit
 from interp.tasks.bandit import algorithms
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 RIVALS = bandit.TASK.rivals()
 
@@ -85,14 +83,14 @@ def test_a_simulated_player_chooses_as_its_algorithm_says(regime):
 
 def test_the_round_tells_the_choice_and_its_reward_after_the_prediction():
     episodes = bandit.BanditEpisodes([[0, 2]], [[-1.5, 2.0]])
-    layout = tasks.get("bandit").layout(n_arms=3)
+    layout = interp.tasks.get("bandit").layout(n_arms=3)
     told = layout.encode(episodes)
     words = [[layout.vocabulary[token] for token in row] for row in told.tokens[0].tolist()]
     assert words[1][2:] == ["cue", "choice?", "arm_3", "reward", "w?"] and words[0][4] == "arm_1"
     assert told.values[0, :, layout.position("reward")].tolist() == [-1.5, 2.0] and told.values.count_nonzero() == 2
     assert layout.outcomes == ("arm_1", "arm_2", "arm_3") and layout.position("choice") > layout.predict_position
-    with pytest.raises(InputError, match="3 arms but this model's layout serves 2 arms"):
-        tasks.get("bandit").layout(n_arms=2).encode(episodes)
+    with pytest.raises(interp.InputError, match="3 arms but this model's layout serves 2 arms"):
+        interp.tasks.get("bandit").layout(n_arms=2).encode(episodes)
 
 
 def test_corruptions_change_what_they_say():
@@ -164,16 +162,13 @@ def test_a_long_table_becomes_episodes(long_table, tmp_path, separator):
 )
 def test_a_table_that_says_too_little_is_refused(change, given, message, long_table, tmp_path):
     change(long_table).to_csv(tmp_path / "data.csv", index=False)
-    with pytest.raises(InputError, match=message):
-        bandit.read(tmp_path / "data.csv", **given)
+    refuses(message, bandit.read, tmp_path / "data.csv", **given)
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot read"):
-        bandit.read(tmp_path / "none.csv")
+    refuses("cannot read", bandit.read, tmp_path / "none.csv")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(InputError, match="give a table with a header and a row a trial"):
-        bandit.read(tmp_path / "empty.csv")
+    refuses("give a table with a header and a row a trial", bandit.read, tmp_path / "empty.csv")
 
 
 def test_what_fills_a_missing_round_changes_no_corruption():

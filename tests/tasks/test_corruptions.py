@@ -1,23 +1,17 @@
 """Corruptions change one thing at one round, and what is learned from it; they show when their record says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import interp
-from interp import tasks
 from interp.tasks import experts, mdp, qlearning, reachability
 from interp.tasks.experts import analysis as of_advice
 from interp.tasks.qlearning import analysis as of_steps
+from tests.cases import cases
 from tests.refusals import refused
 
-MACHINES = {
-    "experts": ("wma-handwired", {"n_experts": 3}),
-    "qlearning": ("qlearning-handwired", {"n_states": 2, "n_actions": 2}),
-    "reachability": ("reachability-handwired", {"n_nodes": 16, "n_edges": 24}),
-}
-RECORDS = [(key, one.key) for key in MACHINES for one in tasks.get(key).analysis.corruptions()]
+MACHINES = cases(__file__, "corruptions MACHINES")
+RECORDS = [(key, one.key) for key in MACHINES for one in interp.tasks.get(key).analysis.corruptions()]
 
 
 def advice():
@@ -31,9 +25,9 @@ def steps():
 @pytest.mark.parametrize(("task", "key"), RECORDS)
 def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(task, key):
     """What changes a round shows nowhere before ``round + delay``, and there for some episode."""
-    record, (name, sizes), t = tasks.get(task).corruption(key), MACHINES[task], 2
+    record, (name, sizes), t = interp.tasks.get(task).corruption(key), MACHINES[task], 2
     model = interp.load(name, **sizes)
-    runs = [interp.rollout(model, side) for side in record.build(tasks.get(task).sample_for(model, 64, 5, 1), t)]
+    runs = [interp.rollout(model, side) for side in record.build(interp.tasks.get(task).sample_for(model, 64, 5, 1), t)]
     differs = (runs[0].predictions - runs[1].predictions).abs().reshape(64, 5, -1).amax(-1)
     least = 1e-24 if task == "reachability" else 0.0  # e^-60 of a candidate's weight, which a softmax head leaves
     assert record.changes_history or differs[:, : t + record.delay].max() <= least

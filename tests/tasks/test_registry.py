@@ -14,13 +14,13 @@ import interp
 from interp import catalog, tasks
 from interp.algorithm import AlgorithmRecord, Searched
 from interp.cli import app
-from interp.errors import InputError
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import resolve
 from interp.task import _TAKEN, Corruption
 from interp.tasks import Algorithms, Analysis, Data, Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.training.goal import TrainingGoal
+from tests.refusals import refuses
 
 
 @pytest.fixture
@@ -53,32 +53,27 @@ def test_what_belongs_to_no_task_is_refused():
     class Foreign:
         task: ClassVar[str] = "pulls"
 
-    with pytest.raises(InputError, match="unknown task 'expert'; did you mean 'experts'"):
-        tasks.get("expert")
-    with pytest.raises(InputError, match="unknown task 'pulls'"):
-        tasks.of(Foreign())
-    with pytest.raises(InputError, match="expected episodes, a layout or a model of a registered task, got list"):
-        tasks.of([1, 2])
+    refuses("unknown task 'expert'; did you mean 'experts'", tasks.get, "expert")
+    refuses("unknown task 'pulls'", tasks.of, Foreign())
+    refuses("expected episodes, a layout or a model of a registered task, got list", tasks.of, [1, 2])
 
 
 def test_a_task_of_ones_own_is_registered_once(pulls):
     record = tasks.register(pulls.PULLS)
     assert tasks.get("pulls") is record and tasks.every()[-1] is record
     for taken in ("pulls", "experts"):
-        with pytest.raises(InputError, match=f"a task '{taken}' is registered already"):
-            tasks.register(own(taken))
+        refuses(f"a task '{taken}' is registered already", tasks.register, own(taken))
     assert tasks.get("experts").name == "expert advice"
 
 
 def test_a_record_refuses_what_could_not_be_told_apart():
-    with pytest.raises(InputError, match="a task's key must be an identifier, got 'two words'"):
-        own("two words")
-    with pytest.raises(InputError, match="two sizes are called 'n_arms'"):
+    refuses("a task's key must be an identifier, got 'two words'", own, "two words")
+    with pytest.raises(interp.InputError, match="two sizes are called 'n_arms'"):
         replace(own().data, sizes=(Size("n_arms", "arms", ""), Size("n_arms", "levers", "")))
     first = AlgorithmRecord("a", "first", "1st", lambda: None)
     for changes, field in (({"name": "first"}, "name"), ({"short_name": "1st"}, "short_name"), ({"key": "a"}, "key")):
         second = replace(AlgorithmRecord("b", "second", "2nd", lambda: None), **changes)
-        with pytest.raises(InputError, match=f"algorithm of 'pulls' '[ab]' reuses the {field}"):
+        with pytest.raises(interp.InputError, match=f"algorithm of 'pulls' '[ab]' reuses the {field}"):
             own(algorithms=Algorithms(lambda second=second: (first, second))).algorithm_records()
 
 
@@ -102,15 +97,14 @@ def test_every_claim_and_subspace_names_what_exists(name):
 
 def test_unknown_parts_are_refused_with_the_nearest():
     task = tasks.get("experts")
-    with pytest.raises(InputError, match="unknown algorithm of 'experts' 'bays'; did you mean 'bayes'"):
-        task.algorithm("bays")
-    with pytest.raises(InputError, match="task 'pulls' registers no algorithm; give its record algorithms="):
+    refuses("unknown algorithm of 'experts' 'bays'; did you mean 'bayes'", task.algorithm, "bays")
+    with pytest.raises(interp.InputError, match="task 'pulls' registers no algorithm; give its record algorithms="):
         own().explains(interp.load("wma-handwired", n_experts=2))
 
 
 def test_two_corruptions_of_one_name_are_refused():
     one, other = (Corruption("flip", name, 0, lambda e, t: (e, e)) for name in ("a flip", "another flip"))
-    with pytest.raises(InputError, match="corruption of 'pulls' 'flip' reuses the key 'flip'"):
+    with pytest.raises(interp.InputError, match="corruption of 'pulls' 'flip' reuses the key 'flip'"):
         own(analysis=Analysis(corruptions=lambda: (one, other))).corruption("flip")
 
 
@@ -225,7 +219,7 @@ LIES: dict[str, Any] = {
 def test_a_record_that_lies_is_not_registered(lie, pulls):
     """Each of these was registered, and trained or compared without a word, or raised deep in torch."""
     before = dict(catalog._REGISTERED)
-    with pytest.raises(InputError), warnings.catch_warnings():
+    with pytest.raises(interp.InputError), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tasks.register(LIES[lie](pulls))
     assert before == catalog._REGISTERED
@@ -234,10 +228,8 @@ def test_a_record_that_lies_is_not_registered(lie, pulls):
 @pytest.mark.parametrize("option", ["n 4", "", "--x", "out", "seed", "Arms", "class", "1x", "_x", "a-b", None, 3])
 def test_a_size_whose_option_no_command_could_have_is_refused(option):
     """Registered, it made the whole command line fail to import."""
-    with pytest.raises(InputError, match=r"option (of a size )?must be"):
-        Size("n_arms", option, "arms")
-    with pytest.raises(InputError, match=r"minimum|default"):
-        Size("n_arms", "arms", "arms", minimum=3, default=2)
+    refuses(r"option (of a size )?must be", Size, "n_arms", option, "arms")
+    refuses(r"minimum|default", Size, "n_arms", "arms", "arms", minimum=3, default=2)
 
 
 def test_what_commands_take_is_what_sizes_may_not_be_called():
@@ -251,5 +243,4 @@ def test_what_commands_take_is_what_sizes_may_not_be_called():
 
 @pytest.mark.parametrize("grid", [(float("nan"),), (0.0, float("nan")), (0.0, float("inf")), (), ("a",), (1.0, 0.0)])
 def test_a_grid_holds_ascending_finite_numbers(grid):
-    with pytest.raises(InputError, match=r"must be (ascending numbers|a list of which each is a finite number)"):
-        Searched("rate", grid)
+    refuses(r"must be (ascending numbers|a list of which each is a finite number)", Searched, "rate", grid)

@@ -3,15 +3,13 @@
 A program of its own, because the type checks that pytest puts into every function cannot be traced by torch.compile.
 """
 
-from __future__ import annotations
-
 import json
 
 import torch
 
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.batches import EpisodeSource, RoundsLoss
-from tests.training.test_trainer import call, small
+from tests.training.test_trainer import small
 
 
 def differences() -> dict[str, list[float]]:
@@ -23,7 +21,7 @@ def differences() -> dict[str, list[float]]:
             config = small(task)
             torch.manual_seed(0)
             model = HookedLatentTransformer(config.model_config("m"))
-            value, _ = call(RoundsLoss(model, "own", compile), EpisodeSource(config, model.layout).batch(0, 0))
+            value, _ = RoundsLoss(model, "own", compile)(EpisodeSource(config, model.layout).batch(0, 0))
             value.backward()
             steps.append((value.detach(), model.W_E.grad))
         found[task] = [float((plain - fast).abs().max()) for plain, fast in zip(*steps, strict=True)]

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from interp import tasks
-from interp.errors import InputError
 from interp.evaluation.experts import plan as evaluation
 from interp.library import load
 from interp.training import card
 from interp.training.config import Stage, TrainingConfig, merge, override, parse_assignment
 from interp.training.goal import goal_of, preset
 from interp.training.trainer import train
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +94,8 @@ def test_the_loss_curve_runs_over_time(run_folder):
 
 
 def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder, shipped, tmp_path):
-    with pytest.raises(InputError, match="exists already"):
-        card.ship(run_folder, "tiny", out=shipped.parent)
-    with pytest.raises(InputError, match="no training state"):
-        card.ship(tmp_path, "other", out=tmp_path)
+    refuses("exists already", card.ship, run_folder, "tiny", out=shipped.parent)
+    refuses("no training state", card.ship, tmp_path, "other", out=tmp_path)
 
 
 def test_a_stage_says_its_bounds():

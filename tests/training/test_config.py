@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from interp import tasks
-from interp.errors import InputError
 from interp.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import TrainingConfig, override, parse_assignment, read_toml
 from interp.training.goal import goal_of, preset, presets
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 
 def test_the_papers_curriculum_has_its_thirteen_lengths():
@@ -94,18 +93,12 @@ test_each_bad_field_is_refused = refused(
 
 
 def test_unknown_presets_and_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"'expert'; did you mean 'experts'\? Valid: bandit, experts, qlearning"):
-        preset("expert", "laptop")
-    with pytest.raises(InputError, match="unknown preset of 'experts' 'latop'; did you mean 'laptop'"):
-        preset("experts", "latop")
-    with pytest.raises(InputError, match="use `interp train experts --preset laptop-wide`"):
-        preset("wma-wide", "laptop")
-    with pytest.raises(InputError, match="unknown training field 'n_experts'"):
-        TrainingConfig.from_dict({"task": "experts", "n_experts": [2, 8]})
-    with pytest.raises(InputError, match="cannot read"):
-        read_toml(tmp_path / "none.toml")
-    with pytest.raises(InputError, match="not FIELD=VALUE"):
-        parse_assignment("lr")
+    refuses(r"'expert'; did you mean 'experts'\? Valid: bandit, experts, qlearning", preset, "expert", "laptop")
+    refuses("unknown preset of 'experts' 'latop'; did you mean 'laptop'", preset, "experts", "latop")
+    refuses("use `interp train experts --preset laptop-wide`", preset, "wma-wide", "laptop")
+    refuses("unknown training field 'n_experts'", TrainingConfig.from_dict, {"task": "experts", "n_experts": [2, 8]})
+    refuses("cannot read", read_toml, tmp_path / "none.toml")
+    refuses("not FIELD=VALUE", parse_assignment, "lr")
 
 
 def test_sizes_are_overridden_one_by_one_and_default_to_the_task_s():

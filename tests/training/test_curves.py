@@ -2,14 +2,13 @@
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from interp.cli import app
-from interp.errors import InputError
 from interp.training.config import TrainingConfig
 from interp.training.runs import learning_curves, over_seeds, shipped_curves
 from interp.training.trainer import train
 from reports.parts.learning import learning
+from tests.refusals import refuses
+from tests.shell import invoked
 
 TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4, "eval_rounds": 3}
 
@@ -57,7 +56,7 @@ def test_a_mean_is_over_every_seed(runs):
 
 
 def test_the_command_writes_what_the_report_reads(runs, tmp_path):
-    result = CliRunner().invoke(app, ["curves", *map(str, runs), "--out", str(tmp_path)])
+    result = invoked("curves", *runs, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "learning.svg").read_text().count("<svg") == 1
     read = pd.read_csv(tmp_path / "learning.csv")
@@ -68,10 +67,7 @@ def test_the_command_writes_what_the_report_reads(runs, tmp_path):
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):
-    with pytest.raises(InputError, match="no run was given"):
-        learning_curves([])
-    with pytest.raises(InputError, match="no training state"):
-        learning_curves([tmp_path])
+    refuses("no run was given", learning_curves, [])
+    refuses("no training state", learning_curves, [tmp_path])
     other = run(tmp_path / "q", task="qlearning")
-    with pytest.raises(InputError, match="runs of one task can be compared, got experts and qlearning"):
-        learning_curves([runs[0], other])
+    refuses("runs of one task can be compared, got experts and qlearning", learning_curves, [runs[0], other])

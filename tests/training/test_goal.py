@@ -17,6 +17,7 @@ from interp.training.batches import EpisodeSource, watched
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal, goal_of, preset
 from interp.training.trainer import train
+from tests.refusals import refuses
 
 TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4, "eval_rounds": 3}
 
@@ -70,12 +71,9 @@ def test_what_a_record_lacks_is_said(with_goal):
     with pytest.raises(InputError, match="draws n_experts, n_arms, but its record has sizes n_experts"):
         EpisodeSource(config(), config().model_config("m").layout)
     with_goal("experts", TrainingGoal(goal.targets))
-    with pytest.raises(InputError, match="unknown preset of 'experts' 'laptop'"):
-        preset("experts", "laptop")
-    with pytest.raises(InputError, match="task 'experts' has no preset, so no command trains it"):
-        card.command(config(), "tiny")
+    refuses("unknown preset of 'experts' 'laptop'", preset, "experts", "laptop")
+    refuses("task 'experts' has no preset, so no command trains it", card.command, config(), "tiny")
     with_goal("experts", None)
     with pytest.raises(InputError, match="task 'experts' cannot be trained: its record names no goal"):
         EpisodeSource(config(), config().model_config("m").layout)
-    with pytest.raises(InputError, match="unknown task to train 'experts'"):
-        preset("experts", "laptop")
+    refuses("unknown task to train 'experts'", preset, "experts", "laptop")

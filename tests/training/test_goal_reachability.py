@@ -1,7 +1,5 @@
 """What models are trained on, and what their weights start from."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.goals import reachability as training
 from interp.training.trainer import train
+from tests.refusals import refuses
 
 GOAL = training.goal()
 TINY = replace(
@@ -72,8 +71,7 @@ def test_bound_copies_by_place_lie_beside_the_names() -> None:
     assert torch.allclose(by_place[d_head : 2 * d_head], name[:d_head], atol=1e-6)
     assert torch.allclose(by_content[:d_head], name[:d_head], atol=1e-6)
     two_heads = HookedLatentTransformer(replace(TINY, n_heads=2).model_config("tiny"))
-    with pytest.raises(InputError, match="give 4 heads or more"):
-        bound(two_heads)
+    refuses("give 4 heads or more", bound, two_heads)
 
 
 def test_other_targets_ask_for_less() -> None:
@@ -94,5 +92,4 @@ def test_a_stage_ends_when_its_depth_is_answered(tmp_path: Path) -> None:
 
 
 def test_unknown_targets_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="did you mean 'answers'"):
-        train(replace(TINY, targets="answer"), tmp_path / "run", name="tiny")
+    refuses("did you mean 'answers'", train, replace(TINY, targets="answer"), tmp_path / "run", name="tiny")

@@ -14,6 +14,7 @@ import torch
 from interp.training.config import TrainingConfig
 from interp.training.runs import METRICS_FILE, RECORD_FILE, STATE_FILE, read_state
 from interp.training.trainer import taken, this_machine, train
+from tests.shell import invoked
 
 WITH, WITHOUT = {"cpu_name": "x", "amx_bf16": True, "avx2": True}, {"cpu_name": "x", "amx_bf16": False, "avx2": True}
 
@@ -67,21 +68,25 @@ def test_a_resumed_run_keeps_its_precision(precision, tmp_path):
     assert run(tmp_path / "parts", "auto") == whole
 
 
-def test_two_runs_of_interp_train_give_equal_bytes(tmp_path):
-    """In processes of their own, with other hash seeds: the checkpoint to the byte; the state and the metrics but for
-    the seconds that the batches took, which learning curves are drawn against."""
+def test_two_runs_of_interp_train_give_equal_bytes(tmp_path, monkeypatch):
+    """In this process and in one of its own, with another hash seed: the checkpoint to the byte; the state and the
+    metrics but for the seconds that the batches took, which learning curves are drawn against."""
     sets = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 4, "eval_every": 3, "eval_rounds": 4,
             "eval_episodes": 4, "checkpoint_every": 3, "window": 2, "precision": '"auto"',
             "stages": "[{n_rounds = 4, steps = 6}]"}  # fmt: skip
-    given = [f"{name}={value}" for name, value in sets.items()]
+    command = ["train", "experts", "--name", "m", "--seed", "5", "--out", "out", "--device", "cpu", "--set"]
+    command += [f"{name}={value}" for name, value in sets.items()]
     kept, said = [], []
     for i in range(2):
-        command = [sys.executable, "-m", "interp.cli", "train", "experts", "--name", "m", "--seed", "5", "--out", "out",
-                   "--device", "cpu", "--set", *given]  # fmt: skip
         home = tmp_path / str(i)
         home.mkdir()
-        environment = {**os.environ, "PYTHONHASHSEED": str(i), "PYTHONPATH": str(Path(__file__).parents[2])}
-        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=True)
+        if i:
+            environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+            program = [sys.executable, "-m", "interp.cli", *command]
+            done = subprocess.run(program, cwd=home, env=environment, capture_output=True, text=True, check=True)
+        else:
+            monkeypatch.chdir(home)
+            done = invoked(*command)
         folder = home / "out" / "m"
         files = sorted(path for path in (folder / "model").rglob("*") if path.is_file())
         state = read_state(folder)

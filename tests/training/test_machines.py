@@ -11,17 +11,14 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import interp
 from interp import library
-from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation.experts import regret
 from interp.files import digest_of
 from interp.model import checkpoints
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
-from interp.model.rollout import rollout
 from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.training.card import card, command, ship
@@ -30,6 +27,8 @@ from interp.training.goal import preset
 from interp.training.runs import learning_curves, load_run
 from interp.training.trainer import train
 from tests import machines
+from tests.refusals import refuses
+from tests.shell import invoked
 from tests.training.test_trainer import check_loss
 
 
@@ -120,7 +119,7 @@ def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
     trained = interp.load(train(config, tmp_path / "run", name="mine", machine="gru"))
     episodes = experts.sample(200, 20, machines.N_EXPERTS, seed=77)
     loss, control = (
-        float(regret.log_loss(rollout(m, episodes).predictions.numpy(), episodes)[:, 5:].mean())
+        float(regret.log_loss(interp.rollout(m, episodes).predictions.numpy(), episodes)[:, 5:].mean())
         for m in (trained, untrained(trained))
     )
     assert loss < 0.58 < math.log(2) - 0.02 < control
@@ -179,16 +178,14 @@ def test_a_run_goes_on_from_a_trained_machine(tmp_path):
     for key, value in load_checkpoint(first).state_dict().items():
         torch.testing.assert_close(second.state_dict()[key], value)
     for machine, why in (("lstm", "builder is lstm here and gru there"), (None, "it is another kind of model")):
-        with pytest.raises(InputError, match=why):
-            train(small(start=str(first)), tmp_path / str(machine), name="n", machine=machine)
+        refuses(why, train, small(start=str(first)), tmp_path / str(machine), name="n", machine=machine)
     with pytest.raises(InputError, match="it is another kind of model"):
         train(small(start="wma-learned"), tmp_path / "third", name="n", machine="gru")
 
 
 def test_what_cannot_be_trained_says_why(tmp_path):
     def refused(why, machine="gru", **changes):
-        with pytest.raises(InputError, match=why):
-            train(small(**changes), tmp_path / "run", name="m", machine=machine)
+        refuses(why, train, small(**changes), tmp_path / "run", name="m", machine=machine)
 
     refused("no builder of machines called 'grus' is registered here; register it first", machine="grus")
     refused(r"'gru' does not say how to make it again.*interp.register_machine", machine=machines.gru())
@@ -232,8 +229,7 @@ def test_a_trained_machine_ships_with_a_card(tmp_path):
     assert "3 of 10 batches, 0 minutes" in text and "| uniform: accuracy |" in text
     shipped = interp.load(folder)
     assert shipped.name == "mine" and shipped.origin["description"].startswith("trained on expert advice")
-    with pytest.raises(InputError, match=r"is a learned model: its checkpoint fixes everything, so it takes no d=3"):
-        interp.load(folder, d=3)
+    refuses(r"is a learned model: its checkpoint fixes everything, so it takes no d=3", interp.load, folder, d=3)
 
 
 # Checkpoints.
@@ -252,7 +248,7 @@ def test_a_saved_machine_loads_as_it_was(saved, tmp_path):
     assert again.digest() == model.digest() and again.name == "mine" and again.channels == model.channels
     assert again.origin == {"builder": "wide", "arguments": {"width": 9}}
     episodes = experts.sample(3, 5, machines.N_EXPERTS, seed=1)
-    assert torch.equal(rollout(again, episodes).latents, rollout(model, episodes).latents)
+    assert torch.equal(interp.rollout(again, episodes).latents, interp.rollout(model, episodes).latents)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     double = interp.load("wide").double()
     assert load_checkpoint(save_checkpoint(double, tmp_path / "double")).digest() == double.digest() != model.digest()
@@ -269,23 +265,20 @@ def test_a_machine_that_nothing_could_make_again_is_not_saved(tmp_path):
         save_checkpoint(wrong, tmp_path / "m")
     wrong.origin = {"builder": "gru", "arguments": {}}
     wrong.one_step = lambda module, carried, fed: None
-    with pytest.raises(InputError, match="which makes another machine"):
-        save_checkpoint(wrong, tmp_path / "m")
+    refuses("which makes another machine", save_checkpoint, wrong, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
 def test_a_checkpoint_without_its_builder_says_what_to_register(saved, monkeypatch):
     monkeypatch.delitem(checkpoints.BUILDERS, "wide")
-    with pytest.raises(InputError, match=r"'wide' is registered here; register it first: interp.register_machine"):
-        load_checkpoint(saved[1])
+    refuses(r"'wide' is registered here; register it first: interp.register_machine", load_checkpoint, saved[1])
 
 
 def test_a_builder_that_has_changed_is_refused(saved, monkeypatch):
     """Its weights no longer fit, or they fit and do something else: code is not in the checkpoint."""
     _, folder = saved
     monkeypatch.setitem(checkpoints.BUILDERS, "wide", lambda width: wide(width + 1))
-    with pytest.raises(InputError, match=r"the weights do not fit the machine that the builder 'wide' makes of"):
-        load_checkpoint(folder)
+    refuses(r"the weights do not fit the machine that the builder 'wide' makes of", load_checkpoint, folder)
 
     def bolder(width):
         machine = wide(width)
@@ -294,8 +287,7 @@ def test_a_builder_that_has_changed_is_refused(saved, monkeypatch):
         return machine
 
     monkeypatch.setitem(checkpoints.BUILDERS, "wide", bolder)
-    with pytest.raises(InputError, match=r"the builder 'wide' has changed since this was saved.*predicts otherwise"):
-        load_checkpoint(folder)
+    refuses(r"the builder 'wide' has changed since this was saved.*predicts otherwise", load_checkpoint, folder)
 
 
 def test_an_edited_checkpoint_is_refused(saved):
@@ -303,19 +295,16 @@ def test_an_edited_checkpoint_is_refused(saved):
     about = json.loads((folder / "config.json").read_text())
     about["config"]["arguments"]["width"] = 10
     (folder / "config.json").write_text(json.dumps(about))
-    with pytest.raises(InputError, match="was edited: its digest is not that of its contents"):
-        load_checkpoint(folder)
+    refuses("was edited: its digest is not that of its contents", load_checkpoint, folder)
     for name, why in (("predicts", "lacks predicts"), ("layout", "lacks layout")):
         cut = {**about, "config": {key: value for key, value in about["config"].items() if key != name}}
         cut["digest"] = digest_of({key: value for key, value in cut.items() if key != "digest"})
         (folder / "config.json").write_text(json.dumps(cut))
-        with pytest.raises(InputError, match=why):
-            load_checkpoint(folder)
+        refuses(why, load_checkpoint, folder)
     weights = bytearray((folder / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (folder / "model.safetensors").write_bytes(weights)
-    with pytest.raises(InputError, match="is truncated or was changed"):
-        load_checkpoint(folder)
+    refuses("is truncated or was changed", load_checkpoint, folder)
 
 
 def test_an_exact_machine_is_no_longer_exact_once_it_is_trained(tmp_path):
@@ -371,14 +360,12 @@ def test_a_builder_that_breaks_the_contract_is_refused_when_it_builds():
         return machine
 
     interp.register_machine("leaking", leaking, description="", task="experts")
-    with pytest.raises(InputError, match=r"predictions_do_not_see_the_truth: .*sees the truth before it predicts"):
-        interp.load("leaking")
+    refuses(r"predictions_do_not_see_the_truth: .*sees the truth before it predicts", interp.load, "leaking")
 
 
 def test_wrong_registrations_and_arguments_are_refused():
     def refused(why, name="new", build=machines.gru, description="", task="experts"):
-        with pytest.raises(InputError, match=why):
-            interp.register_machine(name, build, description=description, task=task)
+        refuses(why, interp.register_machine, name, build, description=description, task=task)
 
     refused("a model 'gru' is known already; choose another name", name="gru")
     refused("a model 'wma-learned' is known already", name="wma-learned")
@@ -386,18 +373,13 @@ def test_wrong_registrations_and_arguments_are_refused():
     refused("unknown task 'expert'; did you mean 'experts'", task="expert")
     refused("build must be", build="gru")
     refused("description must be", description=3)
-    with pytest.raises(InputError, match=r"'wide' is built from JSON values, which a checkpoint can hold; got"):
-        interp.load("wide", width={1, 2})
-    with pytest.raises(InputError, match=r"'wide' is built from JSON values"):
-        interp.load("wide", rate=float("nan"))
-    with pytest.raises(InputError, match=r"'wide' cannot be built so: .*'depth'; it takes \(width=12, rate=0.0\)"):
-        interp.load("wide", depth=3)
+    refuses(r"'wide' is built from JSON values, which a checkpoint can hold; got", interp.load, "wide", width={1, 2})
+    refuses(r"'wide' is built from JSON values", interp.load, "wide", rate=float("nan"))
+    refuses(r"'wide' cannot be built so: .*'depth'; it takes \(width=12, rate=0.0\)", interp.load, "wide", depth=3)
     interp.register_machine("list", lambda: [1], description="", task="experts")
-    with pytest.raises(InputError, match=r"the builder of .list. must return a machine, such as interp.adapt makes"):
-        interp.load("list")
+    refuses(r"the builder of .list. must return a machine, such as interp.adapt makes", interp.load, "list")
     interp.register_machine("ours", lambda: interp.load("wma-handwired"), description="", task="experts")
-    with pytest.raises(InputError, match=r".ours. must return a machine whose name and origin can be set"):
-        interp.load("ours")
+    refuses(r".ours. must return a machine whose name and origin can be set", interp.load, "ours")
 
 
 def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatch):
@@ -409,22 +391,22 @@ def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def run(*arguments):
-        return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-    listed = run("--import", "my_own_machines", "models")
+    listed = invoked("--import", "my_own_machines", "models")
     assert listed.exit_code == 0 and "built      of my own" in listed.output
     sizes = ["--set", "stages=[{n_rounds=2, steps=2}]", "--set", "eval_rounds=2", "--set", "eval_episodes=4"]
-    trained = run("train", "experts", "--machine", "my-gru", "seed=3", "--name", "mine", "--out", tmp_path, *sizes)
+    trained = invoked("train", "experts", "--machine", "my-gru", "seed=3", "--name", "mine", "--out", tmp_path, *sizes)
     assert trained.output.splitlines()[-1] == str(tmp_path / "mine" / "model")
     first = load_run(tmp_path / "mine", "mine")
     assert interp.load(tmp_path / "mine" / "model").origin["arguments"] == {"seed": 3}
     again = shlex.split(command(first.config, "mine"))[3:]  # without interp --import MODULE
-    assert run(*again, "--out", tmp_path / "again").exit_code == 0
+    assert invoked(*again, "--out", tmp_path / "again").exit_code == 0
     assert load_run(tmp_path / "again" / "mine", "mine").model.digest() == first.model.digest()
-    wrong = run("--import", "my_broken_machines", "models")
+    wrong = invoked("--import", "my_broken_machines", "models")
     assert wrong.exit_code == 2
     assert wrong.output == "interp: --import my_broken_machines: ZeroDivisionError: division by zero\n"
-    assert "interp: no builder of machines called 'your-gru'" in run("train", "experts", "--machine", "your-gru").output
-    assert "interp: --machine takes NAME=VALUE" in run("train", "experts", "--machine", "my-gru", "wide").output
+    assert (
+        "interp: no builder of machines called 'your-gru'"
+        in invoked("train", "experts", "--machine", "your-gru").output
+    )
+    assert "interp: --machine takes NAME=VALUE" in invoked("train", "experts", "--machine", "my-gru", "wide").output
     sys.modules.pop("my_own_machines")

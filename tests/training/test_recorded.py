@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import interp
-from interp.errors import InputError
 from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import win_stay
 from interp.training.recorded import _scores, fit_cell
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,5 @@ def test_a_missing_round_leaves_the_state_as_it_is(played):
 
 
 def test_more_folds_than_participants_are_refused(played):
-    with pytest.raises(InputError, match="7 folds need as many participants, got 6"):
-        fit_cell(played, n_folds=7)
-    with pytest.raises(InputError, match="unknown kind of cell 'loop'"):
-        fit_cell(played, "loop")
+    refuses("7 folds need as many participants, got 6", fit_cell, played, n_folds=7)
+    refuses("unknown kind of cell 'loop'", fit_cell, played, "loop")

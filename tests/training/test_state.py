@@ -17,7 +17,7 @@ from interp.training import trainer
 from interp.training.config import TrainingConfig, override, read_toml
 from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
 from interp.training.trainer import train
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 CONFIG = TrainingConfig(
     task="experts",
@@ -78,15 +78,13 @@ def test_a_state_that_was_changed_is_refused(begun, change):
     """Each of these once trained on, into another model."""
     rewrite(begun, change, sign=False)
     for read in (lambda: train(CONFIG, begun, name="m"), lambda: load_run(begun, "m")):
-        with pytest.raises(InputError, match=r"training.safetensors' does not hold what was written; it was cut short"):
-            read()
+        refuses(r"training.safetensors' does not hold what was written; it was cut short", read)
 
 
 @pytest.mark.parametrize(("change", "message"), [(broadcast, r"of shape \(1,\), the model"), (drop_a_moment, "None")])
 def test_shapes_are_checked_even_where_the_digest_fits(begun, change, message):
     rewrite(begun, change, sign=True)
-    with pytest.raises(InputError, match=message):
-        train(CONFIG, begun, name="m")
+    refuses(message, train, CONFIG, begun, name="m")
 
 
 @pytest.mark.parametrize("contents", [b"", b"\x00" * 40, "half", "no metadata"])
@@ -145,8 +143,7 @@ def test_an_interrupted_run_is_saved_after_its_step_and_says_where_it_goes_on(be
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", ".hidden", "a b"])
 def test_a_name_is_no_path(tmp_path, name):
-    with pytest.raises(InputError, match="name must be letters, digits"):
-        train(CONFIG, tmp_path / "run", name=name)
+    refuses("name must be letters, digits", train, CONFIG, tmp_path / "run", name=name)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -167,5 +164,4 @@ test_fields_are_of_their_kind_and_within_range = refused(
 def test_a_toml_file_that_is_not_utf_8_is_refused(tmp_path):
     path = tmp_path / "c.toml"
     path.write_bytes(b"lr = 1e-3 # \xff")
-    with pytest.raises(InputError, match="is not valid TOML in UTF-8"):
-        read_toml(path)
+    refuses("is not valid TOML in UTF-8", read_toml, path)

@@ -19,6 +19,7 @@ from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
 from interp.training.trainer import _schedule, train
+from tests.refusals import refuses
 
 SMALL = {
     "d_model": 16,
@@ -116,8 +117,7 @@ def test_runs_of_both_precisions_in_one_process(tmp_path):
 
 
 def test_fewer_processes_than_asked_for_are_refused(tmp_path):
-    with pytest.raises(InputError, match="2 processes were asked for but 1 run"):
-        train(small(), tmp_path / "run", name="m", n_processes=2)
+    refuses("2 processes were asked for but 1 run", train, small(), tmp_path / "run", name="m", n_processes=2)
 
 
 def test_a_device_that_this_machine_lacks_is_refused(tmp_path):
@@ -127,8 +127,7 @@ def test_a_device_that_this_machine_lacks_is_refused(tmp_path):
 
 def test_another_configuration_in_the_same_folder_is_refused(tmp_path):
     train(small(), tmp_path / "run", name="m", stop_at=3)
-    with pytest.raises(InputError, match=r"another configuration \(lr differ"):
-        train(small(lr=5e-4), tmp_path / "run", name="m")
+    refuses(r"another configuration \(lr differ", train, small(lr=5e-4), tmp_path / "run", name="m")
 
 
 def test_training_lowers_the_loss_of_a_learnable_batch():

@@ -1,7 +1,5 @@
 """What appendix B of the paper prints beside its theorem, against the theorem: errata B1 to B4."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -2,21 +2,20 @@
 
 import numpy as np
 import pytest
-import torch
 from scipy.special import softmax
 
 import interp
-from interp.errors import InputError
 from interp.evaluation.experts import by_regime as evaluation
 from interp.evaluation.experts import regret
 from interp.evaluation.experts.latent import attention_to_experts, latent_control
 from interp.evaluation.plan import round_attention
-from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import bayes, log_weights, weighted_majority
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.machines import transformer
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +25,7 @@ def handwired():
 
 @pytest.fixture(scope="module")
 def untrained():
-    torch.manual_seed(0)
-    layout = ExpertRound(4, (2, 8))
-    return HookedLatentTransformer(
-        LatentTransformerConfig(layout, d_model=16, n_layers=2, n_heads=2, d_head=8, d_mlp=16)
-    ).eval()
+    return transformer(ExpertRound(4, (2, 8)))
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +93,15 @@ def test_models_of_ranges_are_evaluated_at_four_experts_and_at_any_number_they_s
 
 
 def test_models_of_the_other_task_are_refused():
-    config = LatentTransformerConfig(QLearningRound(4, 2), d_model=8, n_layers=1, n_heads=1, d_head=8)
-    with pytest.raises(InputError, match="is a model of 'qlearning', not of expert advice"):
-        evaluation.evaluate(HookedLatentTransformer(config), ["uniform"])
+    model = transformer(QLearningRound(4, 2))
+    refuses("is a model of 'qlearning', not of expert advice", evaluation.evaluate, model, ["uniform"])
 
 
 def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handwired):
     found = evaluation.over_lengths(handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300)))
     assert {(a, b) for _, _, a, b in found.numbers} == {(0, 20), (20, 60)}
     assert found.get("bayes", "excess_log_loss", 20, 60).estimate == 0
-    with pytest.raises(InputError, match=r"unknown result .* Valid: .*model/"):
-        found.get("model", "accuracy", 0, 1000)
+    refuses(r"unknown result .* Valid: .*model/", found.get, "model", "accuracy", 0, 1000)
 
 
 def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
@@ -143,8 +136,7 @@ def test_cutting_the_latent_makes_weighted_majority_a_majority_vote(handwired):
 
 
 def test_swapping_latents_needs_two_episodes(handwired):
-    with pytest.raises(InputError, match="at least 2 episodes"):
-        latent_control(handwired, experts.sample(1, 5, 4))
+    refuses("at least 2 episodes", latent_control, handwired, experts.sample(1, 5, 4))
 
 
 def test_the_head_that_predicts_attends_to_experts_by_their_weights_and_equally_when_cut(handwired):

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.errors import InputError
 from interp.evaluation.experts import theory
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 
 def test_all_checks_hold_on_the_defaults():
@@ -61,8 +60,7 @@ def test_the_corollary_over_every_history_and_not_for_the_reversed_divergence():
         assert excess == pytest.approx(divergence, abs=1e-13) and (excess > 1e-3) == (rate != 1.0)
         reverse = (forecasts * np.log(forecasts / best)).sum((1, 2)) @ probabilities
         assert rate == 1.0 or abs(reverse - excess) > 1e-4
-    with pytest.raises(InputError, match="2 outcomes in 17 rounds have more histories than the 65,536"):
-        theory._every_history(n_rounds=17)
+    refuses("2 outcomes in 17 rounds have more histories than the 65,536", theory._every_history, n_rounds=17)
 
 
 def test_the_update_is_bayes_rule_on_a_napkin():

@@ -6,9 +6,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.evaluation.qlearning.agreement import QUANTITIES, agreement, agreement_by_round
 from interp.tasks import mdp
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +122,10 @@ def test_bad_input_is_refused_with_a_sentence():
         (np.full((4, 5, 2), np.nan), "sum to 1 over actions"),
     ]
     for predictions, message in cases:
-        with pytest.raises(InputError, match=message):
-            agreement(predictions, e)
-    with pytest.raises(InputError, match="got 1 arrays of predictions for 2 batches"):
-        agreement([e.greedy], [e, e])
+        refuses(message, agreement, predictions, e)
+    refuses("got 1 arrays of predictions for 2 batches", agreement, [e.greedy], [e, e])
     result = agreement(e.greedy, e)
-    with pytest.raises(InputError, match="unknown result 'untyed/all'; did you mean 'untied/all'"):
-        result.get("untyed", "all")
+    refuses("unknown result 'untyed/all'; did you mean 'untied/all'", result.get, "untyed", "all")
     nothing = agreement(np.zeros((1, 1), int), mdp.sample(1, 1, 2, 2, seed=0))
     assert np.isnan(nothing.get("disputed", "all").estimate) and nothing.beside["disputed", "all"]["n_steps"] == 0
 

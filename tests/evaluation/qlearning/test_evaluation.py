@@ -7,26 +7,22 @@ from einops import rearrange
 
 import interp
 from interp.decoder import cross_fitted
-from interp.errors import InputError
 from interp.evaluation.qlearning import plan as qlearning
 from interp.evaluation.qlearning import rates as tables
 from interp.evaluation.qlearning import returns as play
 from interp.evaluation.qlearning.agreement import followed_discount
 from interp.evaluation.qlearning.rates import effective_rates
-from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import tabular
 from interp.tasks.qlearning.layout import QLearningRound
+from tests.machines import transformer
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
 def untrained():
-    torch.manual_seed(0)
-    layout = QLearningRound(4, 3, (2, 4), (2, 3))
-    config = LatentTransformerConfig(layout, d_model=16, n_layers=1, n_heads=2, d_head=8, d_mlp=16)
-    return HookedLatentTransformer(config).eval()
+    return transformer(QLearningRound(4, 3, (2, 4), (2, 3)), n_layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +55,7 @@ def test_random_choices_follow_no_discount(batches):
 
 
 def test_choices_of_other_batches_are_refused(batches):
-    with pytest.raises(InputError, match="for every batch"):
-        followed_discount([batches[0].actions], batches)
+    refuses("for every batch", followed_discount, [batches[0].actions], batches)
 
 
 def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
@@ -90,8 +85,7 @@ def test_the_estimator_answers_the_controls_exactly_and_the_untrained_model_othe
 
 
 def test_too_few_episodes_to_hold_any_out_are_refused(untrained):
-    with pytest.raises(InputError, match="at least 5 episodes"):
-        tables.decode(untrained, mdp.sample(4, 5, 4, 3))
+    refuses("at least 5 episodes", tables.decode, untrained, mdp.sample(4, 5, 4, 3))
 
 
 def test_the_handwired_model_has_the_rates_that_it_was_built_with(handwired):
@@ -133,9 +127,7 @@ def test_episodes_are_sampled_over_every_size_with_even_lengths(untrained):
 
 
 def test_models_of_the_other_task_are_refused():
-    config = LatentTransformerConfig(ExpertRound(4), d_model=8, n_layers=1, n_heads=1, d_head=8)
-    with pytest.raises(InputError, match="is a model of 'experts', not of Q-learning"):
-        qlearning.evaluate(HookedLatentTransformer(config))
+    refuses("is a model of 'experts', not of Q-learning", qlearning.evaluate, transformer(ExpertRound(4)))
 
 
 def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import interp
-from interp.errors import InputError
 from interp.evaluation.qlearning.rates import effective_rates, evaluate, rates_by_episode
 from interp.tasks import mdp
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +54,10 @@ def test_the_interval_comes_from_episodes(episodes):
 
 
 def test_bad_input_is_refused_with_a_sentence(episodes):
-    with pytest.raises(InputError, match=r"tables must be \[episode, round \+ 1, state, action\]"):
+    with pytest.raises(interp.InputError, match=r"tables must be \[episode, round \+ 1, state, action\]"):
         effective_rates(episodes.q_tables[:, 1:], episodes)
-    with pytest.raises(InputError, match="tables must be finite"):
-        effective_rates(np.full(episodes.q_tables.shape, np.nan), episodes)
-    with pytest.raises(InputError, match="the decoded changes determine no rates"):
-        effective_rates(np.zeros(episodes.q_tables.shape), episodes)
+    refuses("tables must be finite", effective_rates, np.full(episodes.q_tables.shape, np.nan), episodes)
+    refuses("the decoded changes determine no rates", effective_rates, np.zeros(episodes.q_tables.shape), episodes)
 
 
 def test_rates_of_single_episodes() -> None:

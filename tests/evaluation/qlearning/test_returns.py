@@ -3,13 +3,12 @@
 from itertools import product
 
 import numpy as np
-import pytest
 
-from interp.errors import InputError
 from interp.evaluation.qlearning.returns import normalised_score
 from interp.tasks import mdp
 from interp.tasks.qlearning.episodes import MDPs
 from interp.tasks.qlearning.tabular import OptimalAgent, QLearner, run
+from tests.refusals import refuses
 
 
 def test_the_score_is_one_for_optimal_and_zero_for_random():
@@ -48,7 +47,5 @@ def test_the_result_is_a_tidy_table_with_its_provenance():
 
 def test_no_score_exists_without_a_choice_or_without_episodes():
     flat = MDPs(np.full((1, 2, 2, 2), 0.5), np.ones((1, 2, 2)))
-    with pytest.raises(InputError, match="earns as much as the optimal one"):
-        normalised_score(run(QLearner(epsilon=1.0), flat, 5, seed=0))
-    with pytest.raises(InputError, match="no episodes were given"):
-        normalised_score([])
+    refuses("earns as much as the optimal one", normalised_score, run(QLearner(epsilon=1.0), flat, 5, seed=0))
+    refuses("no episodes were given", normalised_score, [])

@@ -1,17 +1,15 @@
 """What evaluation and the critics' controls say of the handwired machine, where the answers are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
 
 import interp
-from interp.errors import InputError
 from interp.evaluation import suite
 from interp.evaluation.reachability import codec, controlled, exact_sets, moved
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
+from tests.refusals import refuses
 
 SIZES = {"n_nodes": 12, "n_edges": 18}
 
@@ -46,21 +44,16 @@ def test_committing_to_one_node_a_round_finds_less_than_the_frontier(model: Hook
     assert (held[:, 1:-1].round().numpy() <= everything[:, 1:]).all()
 
 
-def learned(model: HookedLatentTransformer) -> HookedLatentTransformer:
-    """The same weights without the map that reads their state: what a fitted map has to find."""
-    return HookedLatentTransformer(model.config).double().requires_grad_(False)
-
-
 def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(model: HookedLatentTransformer) -> None:
-    blind = learned(model)
+    # The same weights without the map that reads their state: what a fitted map has to find.
+    blind = HookedLatentTransformer(model.config).double().requires_grad_(False)
     blind.load_state_dict({**model.state_dict(), "state_map": blind.state_map}, strict=True)
     read, write = codec(blind, sample(60, 4, **SIZES, seed=2, depths=(1, 2)))
     test = sample(20, 4, **SIZES, seed=3, depths=(1, 2))
     assert (exact_sets(blind, test, read)["estimate"] == 1).all()
     latents, none = interp.rollout(model, test).latents[:, 2], torch.zeros(20, 12, dtype=torch.float64)
     assert np.allclose(model.read_state(write(latents, none)), 0, atol=1e-6)
-    with pytest.raises(InputError, match="give episodes to fit it on"):
-        codec(blind)
+    refuses("give episodes to fit it on", codec, blind)
 
 
 def test_moved_nodes_change_answers_as_they_change_the_search(model: HookedLatentTransformer) -> None:
@@ -75,8 +68,7 @@ def test_moved_nodes_change_answers_as_they_change_the_search(model: HookedLaten
     assert found["the negative is added", 0] == found["a parent of the negative is added", 1] == 0.5
     assert (table[table["move"] != "nothing"]["n"] <= 30).all()
     assert algorithms.breadth_first().run(episodes)["reached"].shape == (30, 5, 12)
-    with pytest.raises(InputError, match="need a round after the deepest target"):
-        moved(model, sample(4, 3, **SIZES, seed=4, depths=(2,)))
+    refuses("need a round after the deepest target", moved, model, sample(4, 3, **SIZES, seed=4, depths=(2,)))
 
 
 def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTransformer) -> None:

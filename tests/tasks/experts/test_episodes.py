@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime, sample
-from tests.refusals import refused
+from tests.cases import cases
+from tests.refusals import refused, refuses
 
 SIZES = (1, 2, 4, 7)
 
@@ -16,8 +16,7 @@ SIZES = (1, 2, 4, 7)
 @pytest.mark.parametrize("n_experts", SIZES)
 def test_every_regime_gives_valid_episodes_or_refuses_a_size(name, n_experts):
     if n_experts < REGIMES[name].min_experts:
-        with pytest.raises(InputError, match=f"regime '{name}' needs n_experts >= "):
-            sample(3, 60, n_experts, name)
+        refuses(f"regime '{name}' needs n_experts >= ", sample, 3, 60, n_experts, name)
         return
     episodes = sample(3, 60, n_experts, name, seed=5)
     assert episodes.advice.shape == (3, 60, n_experts) and episodes.labels.shape == (3, 60)
@@ -43,21 +42,10 @@ def test_fixed_accuracies_lie_in_the_slots_of_the_regime_and_identities_are_perm
 
 
 @pytest.mark.parametrize(
-    ("name", "slots"),
-    [
-        ("uniform", [(0.3, 0.9)] * 4),
-        ("stratified", [(0.9, 1), (0.65, 0.8), (0.55, 0.7), (0.45, 0.6)]),
-        ("flat", [(0.6, 0.7), (0.4, 0.6), (0.4, 0.6), (0.4, 0.6)]),
-        ("anti-signal", [(0.6, 0.7), (0, 0.1), (0.4, 0.6), (0.4, 0.6)]),
-        ("2-real", [(0.6, 0.85), (0.6, 0.85), (0.5, 0.5), (0.5, 0.5)]),
-        ("dominant", [(0.9, 0.9), (0.35, 0.5), (0.35, 0.5), (0.35, 0.5)]),
-        ("close", [(0.55, 0.65)] * 4),
-        ("correlated-0.7", [(0.4, 0.8)] * 4),
-        ("3-high-quality", [(0.9, 1), (0.9, 1), (0.9, 1), (0.3, 0.9)]),
-    ],
+    ("name", "slots"), cases(__file__, "test_four_expert_slots_are_those_the_paper_and_its_code_state")
 )
 def test_four_expert_slots_are_those_the_paper_and_its_code_state(name, slots):
-    assert list(REGIMES[name].slots(4)) == slots
+    assert tuple(REGIMES[name].slots(4)) == slots
 
 
 @pytest.mark.parametrize("name", ["uniform", "anti-signal", "switch-25", "drift", "correlated-0.3"])
@@ -124,12 +112,9 @@ def test_select_keeps_episodes_whole_and_replace_validates_again():
     assert some.regime == "switch-10" and some.seed == 0
     flipped = replace(episodes, advice=1 - episodes.advice)
     assert (flipped.correct != episodes.correct).all()
-    with pytest.raises(InputError, match="labels have shape"):
-        replace(episodes, labels=episodes.labels[:, 1:])
-    with pytest.raises(InputError, match=r"cannot select \[7\] from 6 episodes"):
-        episodes.select([7])
-    with pytest.raises(InputError, match="selects no"):
-        episodes.select(slice(0, 0))
+    refuses("labels have shape", replace, episodes, labels=episodes.labels[:, 1:])
+    refuses(r"cannot select \[7\] from 6 episodes", episodes.select, [7])
+    refuses("selects no", episodes.select, slice(0, 0))
 
 
 def test_a_variant_is_a_derived_record():
@@ -160,8 +145,7 @@ def test_a_variant_is_a_derived_record():
 def test_bad_data_is_refused_in_a_sentence(change, message):
     good = {"advice": np.zeros((2, 3, 4), int), "labels": np.zeros((2, 3), int), "accuracies": np.full((2, 4), 0.5)}
     assert len(ExpertEpisodes(**good)) == 2
-    with pytest.raises(InputError, match=message):
-        ExpertEpisodes(**{**good, **change})
+    refuses(message, ExpertEpisodes, **{**good, **change})
 
 
 test_bad_requests_are_refused_in_a_sentence = refused(
@@ -175,18 +159,6 @@ test_bad_requests_are_refused_in_a_sentence = refused(
 )
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"rest": (0.5, 1.2)},
-        {"rest": (0.6, 0.5)},
-        {"rest": (0.0, 1.0), "correlation": 2.0},
-        {"rest": (0.0, 1.0), "switch_every": 0, "min_experts": 2},
-        {"rest": (0.0, 1.0), "switch_every": 5},
-        {"rest": (0.0, 1.0), "drift_std": 0.0},
-        {"rest": (0.0, 1.0), "drift_std": 0.1, "correlation": 0.5},
-    ],
-)
+@pytest.mark.parametrize("fields", cases(__file__, "test_a_regime_that_cannot_be_drawn_is_refused"))
 def test_a_regime_that_cannot_be_drawn_is_refused(fields):
-    with pytest.raises(InputError, match="regime 'odd'"):
-        ExpertRegime("odd", "", **fields)
+    refuses("regime 'odd'", ExpertRegime, "odd", "", **fields)

@@ -1,12 +1,9 @@
 """What a model of expert advice is held against, and what is asked of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
 import interp
-from interp import tasks
 from interp.tasks import experts
 from interp.tasks.experts import analysis
 from interp.tasks.experts.algorithms import bayes
@@ -14,9 +11,9 @@ from interp.tasks.experts.predictors import bayes as predictor
 
 
 def test_a_model_is_held_against_its_own_algorithm_or_bayes():
-    own = tasks.of(handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)).explains(handwired)
+    own = interp.tasks.of(handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)).explains(handwired)
     assert own.key == "weighted_majority" and own.parameters == {"gain": 0.7}
-    assert tasks.get("experts").explains(interp.load("wma-learned")).key == "bayes"
+    assert interp.tasks.get("experts").explains(interp.load("wma-learned")).key == "bayes"
 
 
 def test_losses_are_the_probability_of_a_mistake():

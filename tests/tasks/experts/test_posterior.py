@@ -13,6 +13,7 @@ from interp.statistics import mean_interval
 from interp.tasks.experts import REGIMES, ExpertRegime, families, posterior, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.posterior import _different_orders, filter_switches, log_evidence, mean_accuracy
+from tests.refusals import refuses
 
 INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
 
@@ -121,8 +122,7 @@ def test_a_list_of_regimes_is_not_empty_and_holds_no_switch():
     episodes = sample(2, 5, 4, seed=0)
     one, alone = (algorithms.bayes(episodes, prior).predictions for prior in (["wide"], "wide"))
     assert np.array_equal(one, alone)
-    with pytest.raises(InputError, match="needs at least one"):
-        algorithms.bayes(episodes, [])
+    refuses("needs at least one", algorithms.bayes, episodes, [])
     with pytest.raises(InputError, match="regime 'switch-10' switches, and cannot be one of several"):
         algorithms.bayes(episodes, ["uniform", "switch-10"])
 
@@ -181,5 +181,4 @@ def test_orders_are_counted_before_they_are_listed():
 
 
 def test_switching_between_unknown_accuracies_is_refused():
-    with pytest.raises(InputError, match="needs known accuracies"):
-        filter_switches(sample(1, 4, 2), ((0.3, 0.9), (0.3, 0.9)), 2)
+    refuses("needs known accuracies", filter_switches, sample(1, 4, 2), ((0.3, 0.9), (0.3, 0.9)), 2)

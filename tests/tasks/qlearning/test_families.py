@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 import interp
-from interp.errors import InputError
 from interp.interventions.interchange import interchange
 from interp.tasks import mdp
 from interp.tasks.qlearning import TASK, MDPEpisodes, families
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.qlearning.sampling import battery
-from tests.refusals import refused
+from tests.refusals import refused, refuses
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +77,7 @@ def test_acting_is_by_the_table_before_or_after_with_ties_shared_or_broken(episo
 def test_a_softmax_is_boltzmanns(episodes):
     policy = families.acting(q_learning(), temperature=0.2, after=False).run(episodes)["policy"]
     assert policy == pytest.approx(q_learning(beta=5.0).run(episodes)["policy"])
-    with pytest.raises(InputError, match="temperature must be at least 0, got -1"):
-        families.acting(q_learning(), temperature=-1)
+    refuses("temperature must be at least 0, got -1", families.acting, q_learning(), temperature=-1)
 
 
 def test_q_learning_starts_where_no_bootstrap_ends():

@@ -1,12 +1,9 @@
 """What a model of Q-learning is held against, and what is asked of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
 import interp
-from interp import tasks
 from interp.tasks import mdp
 from interp.tasks.qlearning import analysis
 
@@ -15,9 +12,9 @@ def test_a_model_is_held_against_q_learning_at_its_own_rates():
     handwired = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5)
     assert analysis.rates(handwired) == {"alpha": 0.3, "gamma": 0.5}
     assert analysis.rates(interp.load("qlearning-learned")) == {"alpha": 0.1, "gamma": 0.9}
-    own = tasks.of(handwired).explains(handwired)
+    own = interp.tasks.of(handwired).explains(handwired)
     assert own.key == "q_learning" and (own.parameters["alpha"], own.parameters["gamma"]) == (0.3, 0.5)
-    episodes = tasks.of(handwired).sample_for(handwired, 2, 4, seed=0)
+    episodes = interp.tasks.of(handwired).sample_for(handwired, 2, 4, seed=0)
     assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)
 
 

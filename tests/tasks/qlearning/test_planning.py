@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from quantecon.markov import DiscreteDP, backward_induction
 
-from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning.bellman import finite_horizon, random_values
 from interp.tasks.qlearning.episodes import MDPs
 from interp.tasks.qlearning.tabular import OptimalAgent, QLearner, run
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("regime", ["grid", "chain", "ladder"])
@@ -42,5 +42,4 @@ def test_agents_earn_what_the_plans_promise():
 
 def test_bad_input_is_refused_with_a_sentence():
     for plan in (finite_horizon, random_values):
-        with pytest.raises(InputError, match="n_rounds must be at least 1, got 0"):
-            plan(mdp.chain(), 0)
+        refuses("n_rounds must be at least 1, got 0", plan, mdp.chain(), 0)

@@ -1,7 +1,5 @@
 """Breadth-first search equals networkx, and behaves as a search must; its rivals see less."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.errors import InputError
 from interp.tasks.reachability import TASK, ReachabilityEpisodes, algorithms, sample
+from tests.refusals import refuses
 
 SIZES = {"n_nodes": 9, "n_edges": 14}
 
@@ -52,8 +50,7 @@ def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
     made, plain = algorithms.late_search(lag).run(episodes), algorithms.breadth_first().run(episodes)
     assert np.array_equal(made["reached"][:, lag:], plain["reached"][:, : 6 - lag])
     assert not made["reached"][:, :lag].any() and made["reached"][:, -1].any()
-    with pytest.raises(InputError, match="lag must be an integer >= 0, got -1"):
-        algorithms.late_search(-1)
+    refuses("lag must be an integer >= 0, got -1", algorithms.late_search, -1)
 
 
 @settings(deadline=None, max_examples=25)
@@ -135,8 +132,7 @@ def test_spread_lies_on_the_nodes_reached() -> None:
     number = reached.sum(-1, keepdims=True)
     mixed = np.where(number > 0, 0.5 * plain["prediction"] + 0.5 * reached / np.maximum(number, 1), plain["prediction"])
     assert np.allclose(spread["prediction"], mixed)
-    with pytest.raises(InputError, match=r"\[0, 1\)"):
-        algorithms.breadth_first(1.0)
+    refuses(r"\[0, 1\)", algorithms.breadth_first, 1.0)
 
 
 def test_setting_a_node_shows_its_children_a_round_later() -> None:

@@ -1,13 +1,10 @@
 """Every analysis takes this task from its record: nothing in the rooms knows it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import interp
 import probes
-from interp import tasks
 from interp.interventions import causal_tables
 from interp.interventions.patching import sweep
 from interp.model.transformer import HookedLatentTransformer
@@ -21,14 +18,14 @@ def model() -> HookedLatentTransformer:
 
 
 def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
-    episodes = tasks.of(model).sample_for(model, 40, 4, SEED)
+    episodes = interp.tasks.of(model).sample_for(model, 40, 4, SEED)
     (result,) = probes.probe(model, episodes, ("reached",), seed=SEED)
     assert result.r2 > 0.95
     assert result.word == "yes"
 
 
 def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTransformer) -> None:
-    task = tasks.of(model)
+    task = interp.tasks.of(model)
     clean, corrupted = task.corruption("swap-candidates").build(task.sample_for(model, 16, 4, SEED), ROUND)
     result = sweep(
         model,
@@ -45,7 +42,7 @@ def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTran
 
 
 def test_interchange_and_steering_agree_with_the_algorithm(model: HookedLatentTransformer) -> None:
-    task = tasks.of(model)
+    task = interp.tasks.of(model)
     base, source = (task.sample_for(model, 12, 4, seed) for seed in (0, 1))
     table = causal_tables.interchange_table(model, base, source, ROUND, SEED, None)
     held = table[~table["control"] & (table["variable"] == "reached")]

@@ -1,7 +1,5 @@
 """Adjacency, distances and ancestors equal networkx on random digraphs."""
 
-from __future__ import annotations
-
 import networkx as nx
 import numpy as np
 import pytest

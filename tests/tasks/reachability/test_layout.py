@@ -1,14 +1,12 @@
 """The round: what stands where, sizes, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from interp.errors import InputError
 from interp.model.layout import layout_from_dict
 from interp.tasks.reachability import ReachabilityEpisodes, sample
 from interp.tasks.reachability.layout import ReachabilityRound
+from tests.refusals import refuses
 
 EPISODES = ReachabilityEpisodes(np.array([[[0, 1], [1, 2]]]), np.array([0]), np.array([[2, 3]]), 4, 3)
 
@@ -43,7 +41,5 @@ def test_a_range_of_lengths(marks: bool) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     layout = ReachabilityRound(12, 18)
-    with pytest.raises(InputError, match="sample with n_nodes=12"):
-        layout.fit(sample(3, 4, 14, 18, depths=(1,)))
-    with pytest.raises(InputError, match="serves 18 edges; sample with n_edges=18"):
-        layout.fit(sample(3, 4, 12, 17, depths=(1,)))
+    refuses("sample with n_nodes=12", layout.fit, sample(3, 4, 14, 18, depths=(1,)))
+    refuses("serves 18 edges; sample with n_edges=18", layout.fit, sample(3, 4, 12, 17, depths=(1,)))

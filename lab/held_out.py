@@ -6,8 +6,6 @@ chooses? Pairs in which the algorithm's two best outcomes are all but equally li
 is worth the share of choices that stay as they were.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
