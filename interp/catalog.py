@@ -7,13 +7,17 @@ the folders import what those rooms hold.
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 
+from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.lazy import entry
-from interp.task import Task
+from interp.provenance import USED
+from interp.task import BaseEpisodes, Task
 
 _REGISTERED: dict[str, Task] = {}
 
@@ -38,18 +42,46 @@ def _folders() -> tuple[str, ...]:
 
 
 def get(key: object) -> Task:
-    """The task called ``key``."""
+    """The task called ``key``, as it was registered."""
     known = {task.key: task for task in every()}
     require_known("task", key, list(known))
     return known[str(key)]
 
 
 def of(subject: object) -> Task:
-    """The task that episodes, a layout or a model belong to."""
+    """The task that episodes, a layout or a model belong to, with what is in use (:func:`using`)."""
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):
         raise InputError(f"expected episodes, a layout or a model of a registered task, got {type(subject).__name__}")
-    return get(key)
+    return USED.get().get(key) or get(key)
+
+
+@contextmanager
+def using(episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = None) -> Iterator[Task]:
+    """While it is open, analyses draw recorded episodes in place of the task's sampler, and use a fitted algorithm.
+
+    Every analysis of a model of the task takes the episodes for a source (:meth:`~interp.task.Task.of_recorded`):
+    comparisons, audits, patching, reports; and holds the model against the algorithm, at its parameters
+    (:meth:`~interp.task.Task.held_against`). Results say so in their settings. Either may be left out.
+
+    >>> from interp.tasks import bandit
+    >>> from interp.tasks.bandit.algorithms import rescorla_wagner
+    >>> people = bandit.sample(6, 20, 2, "reversal", seed=0)
+    >>> with using(people, rescorla_wagner(rate=0.7)) as task:
+    ...     of(people) is task, len(task.sample(3, 10)), of(people).recorded["algorithm"]
+    (True, 3, 'Rescorla-Wagner (rate 0.7, inverse_temperature 5)')
+    """
+    require(
+        episodes is not None or algorithm is not None, "nothing to use: give recorded episodes, an algorithm, or both"
+    )
+    task = get(algorithm.task) if episodes is None and algorithm is not None else of(episodes)
+    task = task if episodes is None else task.of_recorded(episodes)
+    task = task if algorithm is None else task.held_against(algorithm)
+    token = USED.set({**USED.get(), task.key: task})
+    try:
+        yield task
+    finally:
+        USED.reset(token)
 
 
 @checked

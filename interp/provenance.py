@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from contextvars import ContextVar
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+USED: ContextVar[dict[str, Any]] = ContextVar("used", default={})  # noqa: B039 (never written into)
+"""The records of tasks, by their keys, that :func:`interp.tasks.using` changed: each says in ``recorded`` how."""
 _PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "scikit-learn")
 
 
@@ -35,6 +38,10 @@ def git_revision() -> str:
 
 
 def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
-    """A record for a result: a model's name and digest, the given settings, the versions and the git revision."""
+    """A record for a result: a model's name and digest, the given settings, the versions and the git revision.
+
+    ``recorded`` says which recorded episodes and which fitted algorithm were used, where any were.
+    """
     made_from = {} if model is None else {"model": model.name, "digest": model.digest()}
-    return {**made_from, **settings, "versions": versions(), "git": git_revision()}
+    used = {"recorded": {key: dict(task.recorded) for key, task in USED.get().items()}} if USED.get() else {}
+    return {**made_from, **used, **settings, "versions": versions(), "git": git_revision()}

@@ -12,6 +12,7 @@ above this one, is named (:func:`interp.lazy.lazy`) instead of imported.
 
 from __future__ import annotations
 
+import hashlib
 import keyword
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +38,11 @@ _SCORED = 2**31 - 1
 
 _WORDS = """
 agent arguments as_json at backend base_url budget components concurrency conditions config corruption device
-direction dry_run dtype episodes extra_body help import jobs json key_env machine malformed_limit map map_ max_tokens
-metric metrics model modules name out overrides port preset prices processes prompts propagate quick quiet read reasks
-reference regime report requests_per_minute response_format retries round rounds say scheduler seed send_seed set
-shard site sizes sweep tables targets task temperature theory thinking_off timeout top_p verbose version view windows
+direction dry_run dtype episodes extra_body help hypothesis import jobs json key_env machine malformed_limit map
+map_ max_tokens metric metrics model modules name out overrides port preset prices processes prompts propagate quick
+quiet read reasks recorded reference regime report requests_per_minute response_format retries round rounds say
+scheduler seed send_seed set shard site sizes sweep tables targets task temperature theory thinking_off timeout
+top_p units verbose version view windows
 """
 _TAKEN = frozenset(_WORDS.split())
 """What the options and arguments of commands are called that take sizes, too."""
@@ -223,6 +225,20 @@ class BaseEpisodes:
                 picked[name] = value[chosen] if isinstance(value, np.ndarray) else value.select(chosen)
         return replace(self, **picked)
 
+    def first(self, n_rounds: int) -> Self:
+        """The first ``n_rounds`` of each episode that took place: a round that did not leaves every state as it is.
+
+        >>> from interp.tasks.experts import ExpertEpisodes
+        >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1], [1]]).first(2).labels.tolist()
+        [[0, 1], [1, 1]]
+        """
+        order = np.argsort(~self.counted, axis=1, kind="stable")[:, :n_rounds]
+        moved = {name: getattr(self, name)[np.arange(len(self))[:, None], order] for name in self.round_arrays}
+        return self._with_rounds(moved | {"missing": np.take_along_axis(~self.counted, order, 1)})
+
+    def _with_rounds(self, arrays: Mapping[str, Any]) -> Self:
+        return replace(self, **arrays)
+
     def __repr__(self) -> str:
         least, most = self.lengths.min(), self.counted.shape[1]
         told = [f"{len(self)} episodes of {'' if least == most else f'{least} to '}{most} rounds"]
@@ -351,6 +367,7 @@ class Data:
         interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a model can act in
             (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where nothing can be acted in.
             Where the layout has ``draws``, ``told=True`` is given, too: the model explores by itself.
+        read: ``(path, **columns)`` to episodes from a table of recorded ones; None where the task reads none.
         rounds: of an episode in which something new can still happen; analyses sample no more by default. 0 where
             there is no end, as in learning.
         first_asked: the first round whose prediction the task asks for. Those of earlier rounds are trained on nothing,
@@ -364,6 +381,7 @@ class Data:
     regimes: Callable[[], Mapping[str, str]] = dict
     sample_options: Callable[[Any], Mapping[str, Any]] = lambda model: {}
     interaction: Callable[..., Any] | None = None
+    read: Callable[..., Any] | None = None
     rounds: int = 0
     first_asked: int = 0
 
@@ -440,7 +458,9 @@ class Task:
     """A task, in parts of which each caller reads its own.
 
     ``training`` gives the :class:`~interp.training.goal.TrainingGoal` of ``interp train``, ``evaluation`` the
-    :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
+    :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``. ``recorded`` says which
+    episodes stand in the place of the sampler, and which algorithm models are held against, where these were changed
+    (:func:`interp.tasks.using`).
     """
 
     key: str
@@ -452,6 +472,7 @@ class Task:
     training: Callable[[], Any] | None = None
     evaluation: Callable[[], Any] | None = None
     report: Reporting = Reporting()
+    recorded: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
@@ -509,36 +530,69 @@ class Task:
         """This task with recorded episodes for a source, where otherwise its sampler is asked for new ones.
 
         Half of the participants (of the episodes, where these have none) answer even seeds and the others odd ones, so
-        that :meth:`sets_for` fits on some and scores on others. Nothing is given twice or made up: there are never more
-        episodes than were recorded, with a warning, and as many rounds as they have.
+        that :meth:`sets_for` fits on some and scores on others. A batch holds one episode of a participant, which one
+        and of whom says the seed: what is averaged, drawn or folded over episodes is so over participants. Nothing is
+        given twice or made up: there are never more, with a warning. Missed trials are left out, and episodes are cut
+        to as many rounds as nine of ten have; shorter ones are left out.
 
         >>> from interp.tasks import experts
-        >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "cem"])
+        >>> played = replace(experts.sample(6, 5, 2, seed=0), participants=["ann", "ann", "bob", "bob", "cem", "dia"])
         >>> known, test = experts.TASK.of_recorded(played).sets_for(played, 2, 5, seed=0)["default"]
         >>> sorted({*known.participants.tolist()} & {*test.participants.tolist()})
         []
         """
         of = getattr(episodes, "task", "another task")
         require(of == self.key, f"these episodes are of {of!r}, not of {self.key!r}")
-        whose = np.arange(len(episodes)) if episodes.participants is None else episodes.participants
-        names = np.random.default_rng(0).permutation(np.unique(whose))
         what = "participants" if episodes.participants is not None else "episodes"
+        if episodes.participants is None:
+            episodes = replace(episodes, participants=np.arange(len(episodes)))
+        whose = episodes.participants
+        names = np.random.default_rng(0).permutation(np.unique(whose))
         require(len(names) >= 2, f"one half of the {what} is fitted and the other scored, and there is {len(names)}")
-        known = np.isin(whose, names[: (len(names) + 1) // 2])
-        halves = episodes.select(known), episodes.select(~known)
+        counts, told, own = counted_rounds(episodes).sum(1), list[str](), self.sizes_of(episodes)
+        longest, known = int(np.quantile(counts, 0.1, method="higher")), names[: (len(names) + 1) // 2]
 
         def sample(n_episodes: int, n_rounds: int, *, regime: str = "", seed: int = 0, **sizes: Any) -> Any:
-            own = self.sizes_of(episodes)
             wrong = {name: size for name, size in sizes.items() if own.get(name, size) != size}
             require(not wrong, f"the recorded episodes have {own}, and {wrong} was asked for")
-            half = halves[seed % 2]
-            if len(half) < n_episodes:
-                half_of = f"there are only {len(half)} episodes in this half of the {len(episodes)} recorded ones"
-                warnings.warn(f"{half_of}, not {n_episodes}", UserWarning, stacklevel=2)
-            return half.select(slice(n_episodes))
+            drawn = regime in ("", getattr(episodes, "regime", ""))
+            require(drawn, f"recorded episodes are of no regime, and {regime!r} was asked for; leave it out")
+            n_rounds = min(n_rounds, longest)
+            rows = np.random.default_rng(seed).permutation(len(episodes))
+            rows = rows[(np.isin(whose, known) == (seed % 2 == 0))[rows] & (counts >= n_rounds)[rows]]
+            rows = rows[np.sort(np.unique(whose[rows], return_index=True)[1])]  # one episode of each, in drawn order
+            if len(rows) < n_episodes and not told:
+                told.append(f"there are only {len(names)} {what}, of which one half is fitted and the other scored")
+                warnings.warn(f"{told[0]}: {len(rows)} episodes, not {n_episodes}", UserWarning, stacklevel=2)
+            return episodes.select(rows[:n_episodes]).first(n_rounds)
 
-        data = replace(self.data, sample=sample, regimes=dict, sample_options=lambda model: {})
-        return replace(self, data=data, algorithms=replace(self.algorithms, battery=None))
+        about = {"episodes": len(episodes), "participants": len(names), "rounds": int(counts.sum())}
+        arrays = [np.ascontiguousarray(value) for value in vars(episodes).values() if isinstance(value, np.ndarray)]
+        digest = hashlib.sha256(b"".join(map(np.ndarray.tobytes, arrays))).hexdigest()
+        data = replace(self.data, sample=sample, regimes=dict, sample_options=lambda model: {}, rounds=longest)
+        algorithms, recorded = replace(self.algorithms, battery=None), {**self.recorded, **about, "digest": digest}
+        return replace(self, data=data, algorithms=algorithms, recorded=recorded)
+
+    @checked
+    def held_against(self, algorithm: Algorithm) -> Task:
+        """This task with ``algorithm``, such as one that was fitted, in the place of the first that it registers.
+
+        Models are held against it and probed for its variables, at its parameters, which stand in its name.
+
+        >>> from interp.tasks import bandit
+        >>> from interp.tasks.bandit.algorithms import rescorla_wagner
+        >>> bandit.TASK.held_against(rescorla_wagner(rate=0.7)).algorithms.records()[0].name
+        'Rescorla-Wagner (rate 0.7, inverse_temperature 5)'
+        """
+        require(algorithm.task == self.key, f"{algorithm.key!r} is of {algorithm.task!r}, not of {self.key!r}")
+        said = ", ".join(
+            f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in algorithm.parameters.items()
+        )
+        named = replace(algorithm, name=f"{algorithm.name} ({said})" if said else algorithm.name)
+        others = [one for key, one in self.algorithm_records().items() if key != algorithm.key]
+        first = AlgorithmRecord(algorithm.key, named.name, algorithm.name, lambda: named)
+        algorithms = replace(self.algorithms, hypothesis=lambda model: named, records=lambda: (first, *others))
+        return replace(self, algorithms=algorithms, recorded={**self.recorded, "algorithm": named.name})
 
     def algorithm_records(self) -> dict[str, AlgorithmRecord]:
         """The registered algorithms by key."""

@@ -231,7 +231,8 @@ def untrained_runs(
         return [], None
     samples, elsewhere, n_rounds, more = [episodes], None, run.n_rounds, None
     n_more, task = PLATEAU - len(episodes), interp.tasks.of(episodes)
-    if n_more > 0 and run.missing is None and getattr(episodes, "participants", None) is None:
+    recorded = run.missing is not None or getattr(episodes, "participants", None) is not None
+    if n_more > 0 and not (recorded or "episodes" in task.recorded):
         own_seed = int(np.random.SeedSequence([seed, _MORE]).generate_state(1)[0])
         with suppress(InputError):  # such as of episodes that were recorded
             sizes = task.sizes_of(episodes)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from circuits.compare.choices import ChoicePart, explain_choices
-from circuits.compare.fitting import predictor
+from circuits.compare.fitting import predictor, said
 from circuits.compare.players import by_participant, phase_portrait
 from interp import tasks
 from interp.checks import checked, integer
@@ -55,7 +55,7 @@ def write(
     if not quick and people > 1:
         from interp.training.recorded import fit_cell
 
-        cell = fit_cell(episodes, units=units, n_folds=min(5, people), seed=seed)
+        cell = fit_cell(episodes, units=units, seed=seed)
         untrained = predictor(cell.machine.fresh(seed))(episodes)
         beside = {name: (cell.held_out, np.where(episodes.counted[..., None], untrained, 1 / episodes.n_arms))}
         machines = {name: cell.machine}
@@ -89,7 +89,7 @@ def _report(
         ]
         caption = f"{family.name}, fitted to each participant. Mean over participants: {'; '.join(told)}."
         sections.append(Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)]))
-    sources = {family.name: family.make(**found.parameters)} if family else {}
+    sources = {f"{found.algorithm.name} ({said(found.parameters)})": found.algorithm} if found.algorithm else {}
     if sources | machines:
         portrait = phase_portrait(sources | machines, episodes)
         drawn = Figure(portrait.plot(), "Phase portrait", f"{portrait.sentence} Bands: one standard deviation.")

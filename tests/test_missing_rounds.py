@@ -9,6 +9,7 @@ from sklearn.linear_model import Ridge
 
 import interp
 import probes
+from circuits.compare.algorithm import explain
 from interp.audit.trial import QUICK, Trial
 from interp.evaluation.experts import regret
 from interp.evaluation.plan import round_attention
@@ -165,4 +166,13 @@ def test_intervals_over_episodes_of_one_participant_are_warned_of():
         patching.sweep(MODEL, twice, episodes, round=1, sites="latent")
     with pytest.raises(UserWarning, match="an audit are over 8 episodes, which are of 2 participants"):
         Trial(MODEL, twice, QUICK)
+    with pytest.raises(UserWarning, match="scores are over 8 episodes"):
+        regret.score(np.full((8, 4), 0.5), twice)
+    with pytest.raises(UserWarning, match="calibration are over 8 episodes"):
+        regret.calibration(np.full((8, 4), 0.5), twice)
+    transitions = replace(mdp.sample(4, 4, 2, 2, seed=0), participants=["ann", "bob"] * 2)
+    with pytest.raises(UserWarning, match="scores are over 4 episodes"):
+        agreement(transitions.greedy, transitions)
+    with pytest.raises(UserWarning, match="the search for an algorithm are over 8 episodes"):
+        explain(ALGORITHM, experts.TASK, {"one": (episodes, twice)}, seed=0)
     Trial(MODEL, replace(episodes, participants=[*"abcdefgh"]), QUICK)

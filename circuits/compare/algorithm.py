@@ -72,7 +72,7 @@ from circuits.compare.fitting import (
 from circuits.compare.question import Compared, Participant, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
-from interp.algorithm import Algorithm, Family, Predicted, refuse_missing
+from interp.algorithm import Algorithm, Family, Predicted, refuse_missing, warn_of_participants
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
@@ -243,6 +243,8 @@ def explain(
     """
     require(task_of(sets) == task.key, f"these episodes are of {task_of(sets)!r}, not of {task.key!r}")
     refuse_missing("the search for an algorithm", *(batch for pair in sets.values() for batch in pair))
+    for _, scored in sets.values():
+        warn_of_participants("the search for an algorithm", scored)
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
     scores = _scores(subject, task, sets, asked.values())

@@ -525,7 +525,7 @@ def _best_switch(game: _Game, simple: Sequence[Family], use: NDArray[np.bool_]) 
 
 
 def _decided(game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family]) -> ChoicePart:
-    ranked = sorted(scores, key=lambda one: float(one.losses.sum()))
+    ranked = sorted(scores, key=lambda one: (float(one.losses.sum()), not one.memoryless))
 
     def less(one: _ChoiceScore, other: _ChoiceScore) -> Interval:
         """Nats a round by which ``one`` loses less than ``other``."""

@@ -12,6 +12,7 @@ By maximum likelihood on a grid of all parameters, with 95 % profile intervals. 
 the family's own: a family that has no temperature is taken to draw from its distribution. A short record says little
 of one participant, and an interval that ends at a bound of the search is open there. :func:`explain_each` says which
 family explains the choices of each participant, at which parameters, and how far participants differ.
+:func:`recovery` asks the same of simulated players, whose answer is known.
 
 :func:`phase_portrait` says by how much a round moves the log-odds of an arm, ``log p / (1 - p)``, against what they
 were: by a family at its fitted parameters, a machine, or anything that predicts choices. The change over a round is
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -41,14 +42,14 @@ from scipy import special
 from circuits.compare.choices import ChoicePart, explain_choices
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor
 from interp import tasks
-from interp.algorithm import Family
+from interp.algorithm import Algorithm, Family
 from interp.checks import array_of, checked, integer
-from interp.errors import require
+from interp.errors import require, require_known
 from interp.measure import Found, listed
 from interp.palette import CYCLE
 from interp.statistics import mean_interval
 from interp.style import WIDTH, styled
-from interp.tasks.bandit import BanditEpisodes
+from interp.tasks.bandit import BanditEpisodes, sample
 
 _VALUES, _COSTS = {1: 201, 2: 31, 3: 13}, 1.92
 """Number of parameters -> values of each; half the 95 % point of chi-squared, in nats."""
@@ -180,6 +181,142 @@ def explain_each(
         rows = np.flatnonzero(whose == name)
         found[str(name)] = explain_choices(episodes.select(rows), chosen[rows], families=families, seed=seed)
     return _EachParticipant(found, seed)
+
+
+@dataclass(frozen=True, repr=False)
+class _Recovery(Found):
+    """What was found of simulated players, beside what they are.
+
+    Attributes:
+        truth: the algorithm of each player, at its parameters.
+        each: what was found of each, in the same order.
+    """
+
+    truth: tuple[Algorithm, ...]
+    each: _EachParticipant
+
+    @property
+    def sentence(self) -> str:
+        """How many players are closest to their own family, how many are named, and how well parameters come back."""
+        table = self.to_frame()
+        own, named = table["family"] == table["closest"], table["word"] == "yes"
+        told = f"Of {len(table)} simulated players, {own.sum()} are closest to their own family; "
+        told += f"{named.sum()} are named, {(named & ~own).sum()} of them wrongly"
+        worth = [f"{row.r:.2f} ({row.family} {row.parameter})" for row in self.correlations().itertuples()]
+        return told + (f". True and fitted parameters correlate by {listed(worth)}." if worth else ".")
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each player: its ``family``, its parameters (``true_rate``, ...), and what was found of it."""
+        truth = [{"family": one.key, **{f"true_{k}": v for k, v in one.parameters.items()}} for one in self.truth]
+        return pd.concat([pd.DataFrame(truth), self.each.to_frame()], axis=1)
+
+    def confusion(self) -> pd.DataFrame:
+        """How many players of each family, a row, are closest to each family, a column."""
+        table = self.to_frame()
+        counts = pd.crosstab(table["family"], table["closest"])
+        rows = list(dict.fromkeys(table["family"]))
+        return counts.reindex(index=rows, columns=[*rows, *counts.columns.difference(rows)], fill_value=0)
+
+    def correlations(self) -> pd.DataFrame:
+        """A row for each family and parameter: ``n`` players that are closest to their own, and Pearson's ``r``.
+
+        ``off`` is the mean distance of the fitted from the true value. Left out where fewer than 3 players vary.
+        """
+        rows, table = [], self.to_frame()
+        for key, own in table[table["family"] == table["closest"]].groupby("family", sort=False):
+            for name in next(one for one in self.truth if one.key == key).parameters:
+                true, fitted = own[f"true_{name}"].astype(float), own[name].astype(float)
+                if len(own) > 2 and min(true.nunique(), fitted.nunique()) > 1:
+                    about = {"r": true.corr(fitted), "off": (fitted - true).abs().mean()}
+                    rows.append({"family": key, "parameter": name, "n": len(own), **about})
+        return pd.DataFrame(rows, columns=["family", "parameter", "n", "r", "off"])
+
+    @styled
+    def _draw(self, figures: Any) -> Any:
+        """The confusion of families, and the fitted on the true values of each parameter, coloured by family."""
+        from matplotlib.figure import Figure
+
+        table, counts = self.to_frame(), self.confusion()
+        own = table[table["family"] == table["closest"]]
+        names = list(dict.fromkeys(self.correlations()["parameter"]))
+        figure = Figure(figsize=(WIDTH, 3.6 * (1 + -(-len(names) // 3))))
+        grid = figure.add_gridspec(1 + -(-len(names) // 3), 3)
+        matrix = figure.add_subplot(grid[0, :])
+        matrix.imshow(counts, cmap="Blues", aspect="auto")
+        for (i, j), n in np.ndenumerate(counts.to_numpy()):
+            matrix.annotate(
+                str(n), (j, i), ha="center", va="center", color="white" if 2 * n > counts.max(axis=None) else "black"
+            )
+        matrix.set_xticks(range(counts.shape[1]), [str(key).replace("_", "\n") for key in counts.columns])
+        matrix.set_yticks(range(len(counts)), [str(key).replace("_", " ") for key in counts.index])
+        matrix.grid(False)
+        matrix.set(xlabel="closest family", ylabel="family of the player")
+        for at, name in enumerate(names):
+            axes = figure.add_subplot(grid[1 + at // 3, at % 3])
+            for hue, (key, part) in zip(CYCLE * 2, own.groupby("family", sort=False), strict=False):
+                if f"true_{name}" in part and part[f"true_{name}"].notna().any():
+                    axes.plot(
+                        part[f"true_{name}"], part[name], "o", markersize=4, color=hue, label=str(key).replace("_", " ")
+                    )
+            axes.axline((0, 0), slope=1, **figures.REFERENCE)
+            axes.set(xlabel=f"true {name.replace('_', ' ')}", ylabel="fitted" if at % 3 == 0 else "")
+            axes.legend(fontsize=7)
+        return figure
+
+
+@checked
+def recovery(
+    players: Sequence[Family | Algorithm],
+    *,
+    n_players: int = 10,
+    within: Mapping[str, tuple[float, float]] | None = None,
+    families: Sequence[Family] | None = None,
+    seed: int = 0,
+    **played: Any,
+) -> _Recovery:
+    """Simulate players among arms, and ask of each which family it is: do families and parameters come back?
+
+    Args:
+        players: families, of each of which ``n_players`` are drawn; and algorithms, a player each as it is, such as
+            ``one.algorithm`` of those that :func:`explain_each` found.
+        within: bounds of what is drawn by the name of a parameter; those of the family's search where it is not named.
+            Values are drawn evenly between the points of the search, or between the bounds.
+        families: those that are fitted; all of the task's when None.
+        seed: of what is drawn, of the players and of the bootstraps.
+        played: ``n_episodes``, ``n_rounds``, ``n_arms`` and ``regime`` of each player, as
+            :func:`interp.tasks.bandit.sample` takes them; 2 episodes of 100 rounds of "reversal".
+
+    Example::
+
+        learners, habit = bandit.TASK.rivals()["rescorla_wagner"], choice_kernel(rate=0.3, inverse_temperature=3)
+        found = recovery([learners, habit], within={"rate": (0.1, 0.9)})
+        found.confusion(), found.correlations(), found.plot()
+    """
+    rng, truth, bounds = np.random.default_rng(seed), list[Algorithm](), dict(within or {})
+    require(bool(players), "no player to simulate; give families, or algorithms at their parameters")
+    drawn = [one for one in players if isinstance(one, Family)]
+    for name in bounds:
+        require_known("parameter that is drawn", name, {s.name for one in drawn for s in one.searched})
+    for one in players:
+        if isinstance(one, Algorithm):
+            truth.append(one)
+            continue
+        for _ in range(integer("n_players", n_players, 1)):
+            values = {}
+            for s in one.searched:
+                between = np.interp(rng.uniform(0, len(s.grid) - 1), np.arange(len(s.grid)), s.grid)
+                real = rng.uniform(*bounds[s.name]) if s.name in bounds else between
+                values[s.name] = float(real if s.kind == "real" else rng.choice(s.grid))
+            truth.append(one.make(**values))
+    how: dict[str, Any] = {"n_episodes": 2, "n_rounds": 100, "regime": "reversal", **played}
+    seeds = rng.integers(2**31, size=len(truth)).tolist()
+    games = [sample(**how, seed=own, player=one) for own, one in zip(seeds, truth, strict=True)]
+    whole: dict[str, Any] = {
+        name: np.concatenate([getattr(one, name) for one in games]) for name in games[0].round_arrays
+    }
+    whose = np.repeat([f"{i:04}" for i in range(len(truth))], [len(one) for one in games])
+    episodes = replace(games[0], **whole, participants=whose)
+    return _Recovery(tuple(truth), explain_each(episodes, episodes.choices, families=families, seed=seed))
 
 
 _LEVELS, _CERTAIN = 4, 1e-9

@@ -24,6 +24,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -204,6 +205,7 @@ def command(
                 values = {one: given.pop(option.name) for one, option in several.items()}
                 given[holder] = {one: value for one, value in values.items() if value is not None}
             with (
+                say.until_done,
                 workers.silenced(quiet),
                 warnings.catch_warnings(),
             ):  # a warning is a line, without its place in the code
@@ -306,10 +308,13 @@ _SHARED = (
 
 class Say:
     """What one run of a command tells, and how: as text, as one JSON object at the end and nothing else on standard
-    output (``--json``), or as nothing but the paths of the files written (``--quiet``)."""
+    output (``--json``), or as nothing but the paths of the files written (``--quiet``).
+
+    ``until_done`` holds what is open until the command ends.
+    """
 
     def __init__(self, command: str, as_json: bool = False, quiet: bool = False) -> None:
-        self.as_json, self.quiet = as_json, quiet
+        self.as_json, self.quiet, self.until_done = as_json, quiet, ExitStack()
         self._told: dict[str, Any] = {"command": command, "version": interp.__version__}
         self._files: list[str] = []
 

@@ -10,6 +10,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.errors import require
 from interp.files import folder_to_write, write_csv
 from interp.library import handwired_models, models
 
@@ -56,6 +57,8 @@ def _compare(
         int | None, options.number("Episodes that are scored; maps are fitted on two or three times as many", 8)
     ] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode; 30 by default, 20 with --quick", 3)] = None,
+    recorded: options.Recorded = None,
+    hypothesis: options.Hypothesis = None,
     arguments: options.Set = None,
     seed: options.Seed = 0,
     device: options.Device = "cpu",
@@ -71,11 +74,13 @@ def _compare(
     from interp.llm.loading import holds_runs
 
     if holds_runs(model):
+        require(not (recorded or hypothesis), "traces are recorded already: leave --recorded and --hypothesis out")
         held_against = [] if reference in ("", "none") else [options.load(reference, sizes, arguments, device).model]
         _players(say, Path(model), held_against, seed, out)
         return
     is_built = any(record.name == model and record.kind != "learned" for record in models())
     subject = options.load(model, sizes, arguments if is_built else None, device).model
+    options.use(say, subject, recorded, hypothesis)
     of_reference = {} if is_built else options.settings_of(arguments or ())
     from circuits import compare as room
 

@@ -26,6 +26,8 @@ def _audit(
     model: options.ModelName,
     quick: Annotated[bool, typer.Option("--quick", help="Half of the episodes, with wider intervals.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
+    recorded: options.Recorded = None,
+    hypothesis: options.Hypothesis = None,
     arguments: options.Set = None,
     seed: options.Seed = 0,
     device: options.Device = "cpu",
@@ -36,6 +38,7 @@ def _audit(
     from interp.audit import audit as ask
 
     machine = options.load(model, sizes, arguments, device).model
+    options.use(say, machine, recorded, hypothesis)
     folder = folder_to_write(out / Path(model).name)
     found = ask(machine, effort=replace(QUICK if quick else FULL, seed=seed))
     say.measures(found)

@@ -9,17 +9,20 @@ import inspect
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import interp.tasks
 from interp.checks import device_called
-from interp.errors import require
+from interp.errors import InputError, require, require_known
 from interp.machine import Machine
+
+if TYPE_CHECKING:
+    from interp.cli.command import Say
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
@@ -122,6 +125,63 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="NAME=VALUE: any argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6]."),
 ]
+
+
+Recorded = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="FILE of recorded episodes, a row a trial, in place of sampled ones; names of its columns may follow, "
+        "such as participant=subjID choice=key.",
+    ),
+]
+Hypothesis = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="KEY of a family and its parameters, such as rescorla_wagner rate=0.36: what the model is held against "
+        "and probed for, as `interp choices` found it.",
+    ),
+]
+
+
+def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
+    """The episodes in a table, ``[FILE, NAME=COLUMN, ...]``."""
+    reader = task.data.read
+    if reader is None:
+        raise InputError(f"no table of {task.name} can be read; use interp.tasks.using(episodes) in Python")
+    given, known = settings_of(recorded[1:], "--recorded"), inspect.signature(reader).parameters
+    for name in given:
+        require_known("column of --recorded", name, [one for one in known if one != "path"])
+    return reader(recorded[0], **given)
+
+
+def use(say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None) -> Any:
+    """The recorded episodes, None where no FILE is given; until the command ends, analyses use them and the algorithm.
+
+    >>> from interp.cli.command import Say
+    >>> use(Say("probe"), interp.load("wma-handwired"), None, None) is None
+    True
+    """
+    if not (recorded or hypothesis):
+        return None
+    task, algorithm = interp.tasks.get(model.layout.task), None
+    people = read(task, recorded) if recorded else None
+    if hypothesis:
+        key, *pairs = hypothesis
+        known: dict[str, Any] = {**task.algorithm_records(), **task.rivals()}
+        require_known("algorithm of --hypothesis", key, known, limit=20)
+        values, names = settings_of(pairs, "--hypothesis"), [s.name for s in getattr(known[key], "searched", ())]
+        for name in values:
+            require_known(f"parameter of {key!r}", name, names)
+        algorithm = known[key].make(**values)
+    about = say.until_done.enter_context(interp.tasks.using(people, algorithm)).recorded
+    say.facts(recorded=dict(about))
+    if recorded:
+        say.line(
+            f"{about['rounds']:,} rounds of {about['episodes']} recorded episodes, {about['participants']} participants"
+        )
+    if algorithm:
+        say.line(f"held against {about['algorithm']}")
+    return people
 
 
 def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:

@@ -43,6 +43,8 @@ def _patch(
     map_: _MapSize = 12,
     tables: bool = False,
     regime: options.Regime = "",
+    recorded: options.Recorded = None,
+    hypothesis: options.Hypothesis = None,
     arguments: options.Set = None,
     seed: options.Seed = 0,
     device: options.Device = "cpu",
@@ -67,6 +69,7 @@ def _patch(
     require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
+    options.use(say, loaded, recorded, hypothesis)
     from interp.interventions import causal_tables as run
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at

@@ -61,6 +61,8 @@ def _probe(
     quick: options.Quick = False,
     rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, or what the task has")] = None,
     regime: options.Regime = "",
+    recorded: options.Recorded = None,
+    hypothesis: options.Hypothesis = None,
     arguments: options.Set = None,
     seed: options.Seed = 0,
     device: options.Device = "cpu",
@@ -74,6 +76,9 @@ def _probe(
     require(sweep or not windows, "--windows are rounds of a sweep: give --sweep, too, or leave them out")
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
+    people = options.use(say, loaded, recorded, hypothesis)
+    taken = not (people and (episodes or rounds or regime))
+    require(taken, "--recorded takes all that was recorded: leave --episodes, --rounds and --regime out")
     import pandas as pd
 
     import probes
@@ -82,10 +87,10 @@ def _probe(
     n_episodes, n_rounds = episodes or (64 if quick else 256), rounds or interp.tasks.of(loaded).at_most(100)
     spans = [_window(text) for text in windows] if windows else None
     task = interp.tasks.of(loaded)
-    sampled = task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
+    sampled = people or task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(sampled)
     folder = out / Path(model).name
-    say.facts(model=loaded.name, n_episodes=n_episodes, n_rounds=n_rounds, regime=sampled.regime, seed=seed)
+    say.facts(model=loaded.name, n_episodes=len(sampled), n_rounds=sampled.n_rounds, regime=sampled.regime, seed=seed)
     folder_to_write(folder)
     if not sweep:
         names = targets or list(task.analysis.probed) or None

@@ -47,6 +47,9 @@ def _choices(
     for name, beside in found.beside.items():
         say.line(f"as {name} chooses: {beside.measure}")
     say.table(found.to_frame(), "Families, the best first", "families")
+    if found.algorithm:
+        used = " ".join(f"{name}={value:.4g}" for name, value in found.parameters.items())
+        say.line(f"to use it in probe, audit, compare, patch and report: --hypothesis {found.closest} {used}")
     say.facts(closest=found.closest, parameters=dict(found.parameters), measures=[found.measure.to_dict()])
     say.wrote([page])
 
@@ -96,6 +99,8 @@ def _report(
     episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 16 with --quick", 5)] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)] = None,
     regime: options.Regime = "",
+    recorded: options.Recorded = None,
+    hypothesis: options.Hypothesis = None,
     arguments: options.Set = None,
     seed: options.Seed = 0,
     device: options.Device = "cpu",
@@ -110,6 +115,7 @@ def _report(
 
     folder_to_write(out)
     chosen = options.load(model, sizes, arguments, device, sampled=True)
+    options.use(say, chosen.model, recorded, hypothesis)
     n_episodes = episodes or (16 if quick else 64)
     of: dict[str, Any] = {"source": model, "regime": regime, "sizes": chosen.sizes, "arguments": chosen.arguments}
     written = write(chosen.model, out, n_episodes=n_episodes, n_rounds=rounds, seed=seed, quick=quick, **of)

@@ -13,9 +13,9 @@ import interp.tasks
 from interp.checks import folder_name
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import require
+from interp.errors import require, require_known
 from interp.files import folder_to_write, require_free, write_csv, write_figure
-from interp.workers import working
+from interp.workers import one_thread, working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
 _Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")]
@@ -24,7 +24,8 @@ _Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE
 @command(
     example="interp train experts --preset laptop --name mine --experts 2 8 --seed 1",
     sizes="several",
-    more="Tasks and their presets:\n<interp.training.goal:presets>",
+    more="Of recorded choices: interp train bandit --machine gru --units 2 --recorded people.csv\n"
+    "Tasks and their presets:\n<interp.training.goal:presets>",
 )
 def _train(
     say: Say,
@@ -33,6 +34,8 @@ def _train(
     preset: str = "laptop",
     name: str = "",
     machine: list[str] | None = None,
+    units: Annotated[int | None, options.number("Numbers that the --machine carries")] = None,
+    recorded: options.Recorded = None,
     config: Path | None = None,
     overrides: _Overrides = None,
     regime: list[str] | None = None,
@@ -43,13 +46,16 @@ def _train(
 ) -> None:
     """Train a model, or resume its training, and print the folder of the checkpoint.
 
+    With --recorded a gru or lstm is fitted to the choices in FILE, and scored on participants that it was not fitted
+    to.
+
     A size takes one number, or the smallest and the largest. It runs on the accelerator where the machine has one.
 
     Args:
         preset: One of the task's presets, listed below.
         name: Name of the trained model; its run is kept in OUT/NAME.
-        machine: A machine of your own in place of a transformer: the name that a module registered it by (`interp
-            --import MODULE train ...`), and arguments of its builder, NAME=VALUE.
+        machine: In place of a transformer: gru, lstm, loop, mamba, thoughts, or a name that your module registered
+            (`interp --import MODULE train ...`); and arguments, NAME=VALUE.
         config: TOML file of fields to override.
         regime: Regimes drawn in turn; the preset's by default.
         seed: Seed of everything random; the preset's by default.
@@ -58,6 +64,20 @@ def _train(
     from interp.training import config as settings
     from interp.training import goal
 
+    require(units is None or bool(machine), "--units are of a --machine: give gru, say, or leave --units out")
+    if machine and machine[0] in ("gru", "lstm", "loop", "mamba", "thoughts"):
+        machine = [f"{machine[0]}-{task}", *machine[1:]]
+    if units is not None:
+        machine = [*(machine or []), f"width={units}"]
+    if recorded:
+        others: dict[str, Any] = {"--config": config, "--set": overrides, "--regime": regime, "sizes": sizes}
+        others |= {"--preset": preset != "laptop", "--device": device != "auto"}
+        for option, value in others.items():
+            require(not value, f"--recorded says what is learned, by a few steps on all of it; leave {option} out")
+        _fit_recorded(
+            say, task, machine or [], recorded, folder_name("--name", name or f"{task}-recorded"), seed or 0, out
+        )
+        return
     given = goal.preset(task, preset)
     changed: dict[str, Any] = settings.read_toml(config) if config else {}
     for assignment in overrides or []:
@@ -85,6 +105,31 @@ def _train(
         say.line(f"precision: {precision} ({because})")
     written = run(chosen, out / name, name=name, n_processes=processes, device=device)
     say.wrote([written] if first else [])
+
+
+def _fit_recorded(
+    say: Say, task: str, machine: list[str], recorded: list[str], name: str, seed: int, out: Path
+) -> None:
+    """A cell that is fitted to recorded episodes, saved in a folder; and what it loses of each participant."""
+    kind, arguments = (machine or [""])[0].removesuffix(f"-{task}"), options.settings_of(machine[1:], "--machine")
+    require(
+        kind in ("gru", "lstm"), f"--recorded is fitted by a cell: give --machine gru or lstm, got {kind or 'none'!r}"
+    )
+    for argument in arguments:
+        require_known("argument of a cell that is fitted to --recorded", argument, ("width", "steps", "n_folds"))
+    folder_to_write(out / name)
+    require_free(out / name)
+    episodes = options.read(interp.tasks.get(task), recorded)
+    with working("importing torch"):
+        from interp.model.checkpoints import save_checkpoint
+        from interp.training.recorded import fit_cell
+    with one_thread():
+        cell = fit_cell(episodes, kind, units=arguments.pop("width", 2), seed=seed, **arguments)
+    cell.machine.name = name
+    say.facts(name=name, nats=cell.nats, rounds=int(episodes.counted.sum()), participants=len(cell.participants))
+    say.line(f"{episodes}\n{cell.sentence}")
+    folder = save_checkpoint(cell.machine, out / name / "model")
+    say.wrote([folder, write_csv(out / name / "held_out.csv", cell.participants)])
 
 
 @command(example="interp curves output/training/seed-0 output/training/seed-1")

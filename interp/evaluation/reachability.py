@@ -46,7 +46,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.algorithm import refuse_missing
+from interp.algorithm import refuse_missing, warn_of_participants
 from interp.checks import checked
 from interp.decoder import Affine
 from interp.errors import require
@@ -99,6 +99,7 @@ def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple
 def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
     """The set before every round, Float[episode, round, node]."""
     refuse_missing("the reading of sets", episodes)
+    warn_of_participants("the reading of sets", episodes)
     sets: NDArray[np.float64] = breadth_first().run(episodes)["reached"]
     return sets
 

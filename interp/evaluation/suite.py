@@ -90,6 +90,8 @@ def evaluate(
         n_jobs, scheduler: workers that measure the parts, as :func:`interp.workers.each` takes them.
     """
     plan = plan_of(model)
+    used = catalog.of(model).recorded
+    require(not used, f"evaluation draws the regimes of its plan; leave interp.tasks.using first, which has {used}")
     require(n_episodes >= plan.min_episodes, f"episodes must be at least {plan.min_episodes}, got {n_episodes}")
     if with_theory and plan.theory is None:
         raise InputError(f"the evaluation of {model.layout.task!r} has no theory to check; leave --theory out")

@@ -90,7 +90,7 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
         ) from error
     ok = task in ("", machine.layout.task)
     require(ok, f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}")
-    few = catalog.of(machine)
+    few = catalog.get(machine.layout.task)
     check_machine(machine, few.sample_for(machine, N_EPISODES, max(2, few.at_most(N_ROUNDS)), SEED), cheap=True)
     return machine
 
@@ -274,7 +274,7 @@ def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str)
 
 def _predicted(machine: Machine, n_episodes: int = 2, n_rounds: int = 2) -> dict[str, Any]:
     """What it does on a few episodes of its task: its predictions, how much it carries, and the state that is known."""
-    task = catalog.of(machine)
+    task = catalog.get(machine.layout.task)
     episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), SEED)
     layout = machine.layout.fit(episodes)
     run = sequential(machine, machine.prepare(layout.encode(episodes)), layout, "target")

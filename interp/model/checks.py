@@ -355,7 +355,7 @@ def check_machine(
     for key in only or ():
         require_known("check of a machine", key, MACHINE_CHECKS, limit=20)
     if episodes is None:
-        task = catalog.of(machine)
+        task = catalog.get(machine.layout.task)
         try:
             episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(room(machine, _N_RUN))), SEED)
         except InputError:  # recorded episodes may be shorter

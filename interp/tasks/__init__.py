@@ -3,7 +3,7 @@
 ``experts`` (prediction with expert advice), ``qlearning`` (tabular Q-learning), ``reachability`` (search in a graph)
 and ``bandit`` (choices among arms) come with the package; ``mdp`` is the data side of Q-learning.
 :func:`get` looks a task up by key, :func:`of` by its episodes, layout or model, :func:`register` adds your own,
-:func:`every` lists them.
+:func:`every` lists them. :func:`using` puts recorded episodes in the place of a task's sampler.
 
     >>> import interp.tasks
     >>> [task.key for task in interp.tasks.every()]

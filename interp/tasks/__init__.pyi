@@ -4,6 +4,7 @@ from interp.catalog import every as every
 from interp.catalog import get as get
 from interp.catalog import of as of
 from interp.catalog import register as register
+from interp.catalog import using as using
 from interp.lazy import lazy as lazy
 from interp.task import Algorithms as Algorithms
 from interp.task import Analysis as Analysis

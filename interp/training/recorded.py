@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -23,9 +24,9 @@ from torch import Tensor, nn
 from interp import catalog
 from interp.checks import checked, integer
 from interp.errors import require, require_known
-from interp.machines.learners import learner
 from interp.machines.recurrent import Said
 from interp.model.adapted import AdaptedMachine
+from interp.model.checkpoints import built
 from interp.statistics import Interval, ratio_interval
 from interp.training.goal import goal_of
 
@@ -41,31 +42,39 @@ class _FittedCell:
         machine: fitted to all of them.
         held_out: what cells that were fitted to the other participants predict, ``[episode, round, outcome]``.
         nats: what these lose a round, with its interval over participants.
+        participants: a row for each: its ``rounds`` that count, and what it loses a round, ``nats``.
     """
 
     machine: AdaptedMachine
     held_out: NDArray[np.float64] = field(repr=False)
     nats: Interval
+    participants: pd.DataFrame = field(repr=False)
+
+    @property
+    def sentence(self) -> str:
+        """What the cells lose of participants that they were not fitted to."""
+        even, people = np.log(self.held_out.shape[-1]), len(self.participants)
+        return f"Of {people} participants, held out, it loses {self.nats} nats a round; an even guess loses {even:.4g}."
 
 
 @checked
 def fit_cell(
-    episodes: Any, kind: str = "gru", *, units: int = 2, n_folds: int = 5, steps: int = 150, seed: int = 0
+    episodes: Any, kind: str = "gru", *, units: int = 2, n_folds: int | None = None, steps: int = 150, seed: int = 0
 ) -> _FittedCell:
     """Fit a cell of a few units to what was recorded of participants.
 
     Args:
         episodes: of a task that predicts one of several outcomes; each stands for itself where it has no participants.
         kind: "gru" or "lstm"; ``units`` is how many numbers it carries.
-        n_folds: groups of participants of which each is held out once.
+        n_folds: groups of participants of which each is held out once; 5, or as many as there are, when None.
         steps: of Adam, each on all episodes.
     """
     require_known("kind of cell", kind, ["gru", "lstm"])
     task, whose = catalog.of(episodes), episodes.participants
     people, whose = np.unique(np.arange(len(episodes)) if whose is None else whose, return_inverse=True)
-    n_folds = integer("n_folds", n_folds, 2)
+    n_folds = max(2, min(5, len(people))) if n_folds is None else integer("n_folds", n_folds, 2)
     require(len(people) >= n_folds, f"{n_folds} folds need as many participants, got {len(people)}; give fewer n_folds")
-    blank = learner(kind, task, width=units, sizes=task.sizes_of(episodes))
+    blank = cast(AdaptedMachine, built(f"{kind}-{task.key}", {"width": units, "sizes": task.sizes_of(episodes)}))
     fold = (np.random.default_rng(seed).permutation(len(people)) % n_folds)[whose]
     held = np.zeros((len(episodes), episodes.n_rounds, blank.layout.n_outputs))
     for out in (fold == one for one in range(n_folds)):
@@ -73,8 +82,11 @@ def fit_cell(
         with torch.no_grad():
             held[out] = _scores(cell, episodes.select(out))[0].softmax(-1).double().numpy(force=True)
     lost = -np.log(np.maximum((held * goal_of(task).targets(episodes)).sum(-1), 1e-12)) * episodes.counted
-    by_person = [np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.counted)]
-    return _FittedCell(_fitted(blank.fresh(seed), episodes, steps), held, ratio_interval(*by_person, seed=seed))
+    nats, rounds = (np.bincount(whose, weights=values.sum(1)) for values in (lost, episodes.counted))
+    each = pd.DataFrame({"participant": people, "rounds": rounds.astype(int), "nats": nats / rounds})
+    machine = _fitted(blank.fresh(seed), episodes, steps)
+    machine.name = blank.name
+    return _FittedCell(machine, held, ratio_interval(nats, rounds, seed=seed), each)
 
 
 def _fitted(machine: AdaptedMachine, episodes: Any, steps: int) -> AdaptedMachine:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from circuits.compare.choices import explain_choices
-from circuits.compare.players import by_participant, explain_each, phase_portrait
+from circuits.compare.players import by_participant, explain_each, phase_portrait, recovery
 from interp.errors import InputError
 from interp.machines.learners import learner
 from interp.tasks import bandit
@@ -15,6 +15,7 @@ from tests.refusals import refused
 
 RATES = np.linspace(0.1, 0.9, 12)
 FAMILY = bandit.TASK.rivals()["rescorla_wagner"]
+BOUNDS = {"rate": (0.1, 0.9), "inverse_temperature": (3.0, 8.0)}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,8 @@ def test_what_cannot_be_fitted_to_one_is_refused(played):
         by_participant(FAMILY, played, played.choices[:, :5])
     with pytest.raises(InputError, match="has 0 parameters; participants are fitted by 1 to 3"):
         by_participant(replace(FAMILY, searched=()), played, played.choices)
+    with pytest.raises(InputError, match="name no participants"):
+        explain_each(replace(played, participants=None), played.choices)
 
 
 @pytest.fixture(scope="module")
@@ -109,20 +112,44 @@ def test_a_soft_chooser_is_named_and_noise_is_not():
     assert noise.measure.word != "yes" and "These choices are made by" not in noise.sentence
 
 
-def test_each_participant_is_closest_to_the_family_that_it_was_drawn_from(few_steps: None) -> None:
-    """Two learners of different rates and two with a habit, 300 choices each."""
-    players = (rescorla_wagner(0.2, 6.0), rescorla_wagner(0.8, 6.0), choice_kernel(0.3, 3.0), choice_kernel(0.3, 3.0))
-    drawn = [bandit.sample(2, 150, 2, "reversal", seed, player=one) for seed, one in enumerate(players)]
-    arrays = {name: np.concatenate([getattr(one, name) for one in drawn]) for name in ("choices", "rewards")}
-    played = replace(drawn[0], **arrays, participants=["a", "a", "b", "b", "c", "c", "d", "d"])
-    asked = [one for one in families() if one.key in ("rescorla_wagner", "choice_kernel", "fixed_bias")]
-    found = explain_each(played, played.choices, families=asked)
-    table = found.to_frame()
-    assert table["closest"].tolist() == ["rescorla_wagner"] * 2 + ["choice_kernel"] * 2
+def test_a_planted_mixture_comes_back_with_its_parameters_and_is_drawn(few_steps: None) -> None:
+    """Three learners, of one a drawn rate, and a habit: 160 choices each."""
+    asked = [bandit.TASK.rivals()[key] for key in ("rescorla_wagner", "choice_kernel")]
+    players = (rescorla_wagner(0.2, 6.0), rescorla_wagner(0.8, 6.0), asked[0], choice_kernel(0.3, 3.0))
+    bounds = {"rate": (0.4, 0.6), "inverse_temperature": (5.0, 7.0)}
+    found = recovery(players, n_players=1, within=bounds, families=asked, n_rounds=80)
+    assert found.confusion().to_dict("index") == {
+        "rescorla_wagner": {"rescorla_wagner": 3, "choice_kernel": 0},
+        "choice_kernel": {"rescorla_wagner": 0, "choice_kernel": 1},
+    }
+    table, rows = found.to_frame(), found.correlations().set_index(["family", "parameter"])
+    assert table["true_rate"].iloc[:2].tolist() == [0.2, 0.8] and 0.4 < table["true_rate"].iloc[2] < 0.6
     assert table["rate_low"][1] > table["rate_high"][0] and (table["saved_low"] > 0).all()
-    pooled = found.pooled().set_index(["family", "parameter"])
-    assert pooled["participants"].tolist() == [2] * 4
-    assert pooled.loc[("rescorla_wagner", "rate"), "spread"] > 0.15 and "of 4 participants" in found.sentence.lower()
-    assert found.plot() is not None
-    with pytest.raises(InputError, match="name no participants"):
-        explain_each(replace(played, participants=None), played.choices, families=asked)
+    assert rows.loc[("rescorla_wagner", "rate"), "r"] > 0.9
+    assert "choice_kernel" not in rows.index, "one player has no correlation"
+    assert found.sentence.startswith("Of 4 simulated players, 4 are closest to their own family; ")
+    pooled = found.each.pooled().set_index(["family", "parameter"])
+    assert pooled["participants"].tolist() == [3, 3, 1, 1]
+    assert pooled.loc[("rescorla_wagner", "rate"), "spread"] > 0.15 and "Of 4 participants" in found.each.sentence
+    assert len(found.plot().axes) == 3 and found.each.plot() is not None
+
+
+@pytest.mark.slow(reason="forty players of 300 choices, nine families each: some minutes")
+def test_twenty_learners_and_twenty_habits_are_told_apart_among_all_families() -> None:
+    """Measured: 16 and 17 of 20 are closest to their own family, 4 learners to what extends it, 3 habits to a learner
+    that repeats; 7 of 40 are named, none wrongly; learners' rates correlate by .94, temperatures by .75."""
+    players = [bandit.TASK.rivals()[key] for key in ("rescorla_wagner", "choice_kernel")]
+    found = recovery(players, n_players=20, within=BOUNDS, n_rounds=150)
+    own, table = found.confusion(), found.to_frame()
+    assert own.loc["rescorla_wagner", "rescorla_wagner"] >= 14 and own.loc["choice_kernel", "choice_kernel"] >= 14
+    assert own.loc["rescorla_wagner", "choice_kernel"] == own.loc["choice_kernel", "rescorla_wagner"] == 0
+    assert not ((table["word"] == "yes") & (table["family"] != table["closest"])).any()
+    assert found.correlations().set_index(["family", "parameter"])["r"]["rescorla_wagner"].min() > 0.6
+
+
+test_what_nobody_could_play_is_refused = refused(
+    ([], {}, "no player to simulate"),
+    (families()[:1], {"within": {"shifts": (0.1, 0.2)}}, "unknown parameter that is drawn 'shifts'"),
+    (families()[:1], {"n_players": 0}, "n_players must be an integer >= 1, got 0"),
+    by=lambda players, options: recovery(list(players), **options),
+)

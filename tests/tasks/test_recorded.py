@@ -7,10 +7,17 @@ import pytest
 
 import interp
 import probes
+from circuits.compare.question import QUICK, Samples
 from interp.algorithm import refuse_missing
+from interp.audit.trial import QUICK as SHORT
+from interp.audit.trial import Trial
+from interp.errors import InputError
 from interp.evaluation.qlearning import returns
+from interp.evaluation.suite import evaluate
 from interp.interventions import interchange, patching
-from interp.tasks import experts, mdp
+from interp.machines.learners import learner
+from interp.provenance import provenance
+from interp.tasks import bandit, experts, mdp
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.qlearning import MDPEpisodes
 from interp.tasks.reachability import ReachabilityEpisodes
@@ -114,14 +121,51 @@ def test_a_history_that_is_exchanged_brings_its_missing_rounds_along():
         assert corrupted.counted[:, 2:].tolist() == ragged.counted[:, 2:].tolist()
 
 
-def test_a_recorded_set_gives_disjoint_halves_by_participant_and_never_more_than_there_are():
+def test_a_recorded_set_gives_disjoint_halves_of_participants_one_episode_of_each():
     recorded = replace(WHOLE["experts"], participants=[0, 0, 1, 1, 1, 2, 2, 3, 3, 3])
     source = experts.TASK.of_recorded(recorded)
-    with pytest.warns(UserWarning, match=r"there are only [46] episodes in this half of the 10 recorded ones, not 256"):
+    with pytest.warns(UserWarning, match=r"only 4 participants, of which one half .*: 2 episodes, not 256") as told:
         halves = source.sets_for(recorded, 256, 99, seed=4, n_scored=256)["default"]
-    assert sum(map(len, halves)) == 10 and halves[0].n_rounds == 5
-    assert not set(halves[0].participants) & set(halves[1].participants)
-    assert len(source.sample(2, 5, n_experts=3, seed=1)) == 2
+    assert len(told) == 1 and halves[0].n_rounds == 5
+    assert sorted([*halves[0].participants, *halves[1].participants]) == [0, 1, 2, 3]
+    assert len(source.sample(2, 3, n_experts=3, seed=1).labels[0]) == 3
+    drawn = {source.sample(2, 5, seed=seed).labels.tobytes() for seed in range(0, 40, 2)}
+    assert len(drawn) > 4, "the seed says which episode of a participant"
+
+
+def test_missed_trials_are_left_out_of_a_source_and_a_state_after_them_is_the_same():
+    missing = np.arange(5) == np.array([[1], [2], [3], [1], [4], [0], [0], [2], [3], [3]])
+    missing[0, 2:] = True
+    for task, whole in WHOLE.items():
+        gone = replace(whole, missing=None).relearned(transitions={"missing": missing}) if task == "qlearning" else None
+        ragged = gone or replace(whole, missing=missing)
+        drawn = interp.tasks.get(task).of_recorded(ragged).sample(4, 99, seed=0)
+        assert drawn.counted.shape == (4, 4) and drawn.counted.all(), "one episode is shorter than nine of ten"
+        algorithm = next(iter(interp.tasks.get(task).algorithm_records().values())).make()
+        key = algorithm.state[0]
+        first, ends = ragged.first(4), algorithm.run(ragged)[f"next_{key}"][:, -1]
+        assert np.allclose(algorithm.run(first)[f"next_{key}"][:, -1], ends) and first.counted.sum() == 37
+
+
+def test_what_was_fitted_is_what_models_are_probed_for_and_held_against_and_results_say_so():
+    people, family = bandit.sample(12, 20, 2, "reversal", seed=0), bandit.TASK.rivals()["two_rates"]
+    fitted = family.make(gain=0.7, loss=0.2, inverse_temperature=4.0)
+    machine = learner("gru", "bandit", width=2)
+    with interp.tasks.using(people, fitted) as task:
+        target = probes.targets.get("arm_values", interp.tasks.of(people))(people)
+        assert interp.tasks.of(machine).explains(machine).parameters == fitted.parameters
+        samples, trial = Samples.draw(machine, QUICK, {"n_arms": 2}), Trial.of(machine, SHORT)
+        used = provenance(machine)
+    assert not set(samples.known.participants) & set(samples.test.participants) and len(samples.known) == 6
+    assert len(set(trial.episodes.participants)) == 6 and trial.algorithm.key == "two_rates"
+    with pytest.raises(InputError, match="evaluation draws"), interp.tasks.using(WHOLE["experts"]):
+        evaluate(interp.load("wma-handwired", n_experts=3))
+    assert np.array_equal(target.values, fitted.run(people)["next_arm_values"])
+    assert used["recorded"]["bandit"]["participants"] == 12
+    name = "Rescorla-Wagner with two rates (gain 0.7, loss 0.2, inverse_temperature 4)"
+    assert task.name == "a bandit" and used["recorded"]["bandit"]["algorithm"] == name
+    assert used["digest"] == machine.digest() and "recorded" not in provenance(machine)
+    assert interp.tasks.of(people) is bandit.TASK is interp.tasks.get("bandit")
 
 
 ADVICE, LABELS = RAGGED["experts"].advice, RAGGED["experts"].labels

@@ -1,8 +1,11 @@
 """Cells of a few units, fitted to recorded choices and held out by participant."""
 
+import json
+import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from interp.tasks import bandit
 from interp.tasks.bandit.algorithms import win_stay
 from interp.training.recorded import _scores, fit_cell
 from tests.refusals import refuses
+from tests.shell import invoked
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +57,34 @@ def test_a_missing_round_leaves_the_state_as_it_is(played):
 def test_more_folds_than_participants_are_refused(played):
     refuses("7 folds need as many participants, got 6", fit_cell, played, n_folds=7)
     refuses("unknown kind of cell 'loop'", fit_cell, played, "loop")
+
+
+def test_the_shell_fits_a_cell_to_a_table_and_other_commands_take_both(played, tmp_path):
+    played = played.select(slice(0, 12, 2)).first(8)
+    rows, table = np.indices(played.choices.shape).reshape(2, -1), tmp_path / "people.csv"
+    about = {"who": played.participants[rows[0]], "key": played.choices.ravel()}
+    pd.DataFrame(about | {"paid": played.rewards.ravel()}).to_csv(table, index=False)
+    recorded = ("--recorded", table, "participant=who", "choice=key", "reward=paid")
+    trained = invoked(
+        *f"train bandit --machine gru steps=20 n_folds=2 --units 2 --name mine --out {tmp_path}".split(), *recorded
+    )
+    assert trained.exit_code == 0, trained.output
+    assert "6 episodes of 8 rounds, 6 participants, 2 arms" in trained.output
+    assert re.search(r"Of 6 participants, held out, it loses 0.* an even guess loses 0.6931", trained.output)
+    model = interp.load(tmp_path / "mine" / "model")
+    assert [channel.shape for channel in model.channels] == [(2,)]
+    assert pd.read_csv(tmp_path / "mine" / "held_out.csv")["rounds"].tolist() == [8] * 6
+    asked = ("--targets", "last_paid", "--hypothesis", "win_stay", "stays=0.9", "--out", tmp_path / "probes", "--json")
+    told = json.loads(invoked("probe", tmp_path / "mine" / "model", *recorded, *asked).stdout)
+    assert told["n_episodes"] == 6 and told["recorded"]["participants"] == 6
+    assert told["recorded"]["algorithm"] == "win-stay lose-shift (stays 0.9, shifts 0.9)"
+    settings = json.loads((tmp_path / "probes" / "model" / "probes.json").read_text())["last_paid"]
+    assert settings["n_groups"] == 6 and settings["recorded"]["bandit"] == told["recorded"]
+    for command, options, said in (
+        ("train", ("bandit", "--machine", "gru", "--set", "lr=1"), "leave --set out"),
+        ("train", ("bandit",), "give --machine gru or lstm, got 'none'"),
+        ("train", ("experts", "--machine", "gru"), "no table of expert advice can be read"),
+        ("probe", (tmp_path / "mine" / "model", "--rounds", 5), "leave --episodes, --rounds and --regime out"),
+    ):
+        refused = invoked(command, *options, *recorded)
+        assert refused.exit_code == 2 and said in refused.output

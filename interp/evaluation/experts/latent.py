@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from interp.algorithm import refuse_missing
+from interp.algorithm import refuse_missing, warn_of_participants
 from interp.checks import checked
 from interp.display import Scores
 from interp.errors import require
@@ -43,6 +43,7 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
     Beside them stand a majority vote and the Bayes predictor; differences are paired by episode.
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
+    warn_of_participants("the control of the latent", episodes)
     clean = rollout(model, episodes) if run is None else run
     runs = {"intact": clean} | {
         name: rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
@@ -84,6 +85,7 @@ def attention_to_experts(
     ``without_history`` is that with the latent cut.
     """
     refuse_missing("attention to experts", episodes)
+    warn_of_participants("attention to experts", episodes)
     names = patterns(model)
     run = rollout(model, episodes) if run is None else run
     chosen = select_rounds(rounds, run.n_rounds)

@@ -31,6 +31,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from interp.algorithm import warn_of_participants
 from interp.checks import checked
 from interp.display import Scores, Tabled
 from interp.errors import InputError, require, unknown_name
@@ -115,6 +116,7 @@ def score(
         decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
         reference_name: the reference's name, with what it ignores of the regime, if anything.
     """
+    warn_of_participants("scores", episodes)
     after = regret(predictions, episodes, decision)[:, -1]
     measured = {
         "accuracy": 1 - np.nanmean(mistakes(predictions, episodes, decision), axis=1),
@@ -165,6 +167,7 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
     """The reliability table of ``predictions`` P(y=1) [episode, round]."""
     require(n_bins >= 1, f"n_bins must be >= 1, got {n_bins}")
     p = _check_predictions(predictions, episodes)
+    warn_of_participants("calibration", episodes)
     b = len(p)
     cells = np.minimum((p * n_bins).astype(int), n_bins - 1) + n_bins * np.arange(b)[:, None]
 

@@ -27,6 +27,7 @@ TASK = Task(
         sample=sample,
         sizes=(Size("n_arms", "arms", "number of arms", minimum=2, default=2),),
         regimes=lambda: REGIMES,
+        read=read,
     ),
     algorithms=Algorithms(
         **lazies("interp.tasks.bandit.algorithms", "records", "families"),

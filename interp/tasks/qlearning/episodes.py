@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
+from interp.algorithm import warn_of_participants
 from interp.checks import array_of, check_fields, checked, integer
 from interp.errors import InputError, require, require_known
 from interp.provenance import provenance
@@ -189,6 +190,9 @@ class MDPEpisodes(BaseEpisodes):
         given["alpha"], given["gamma"] = self.alpha if alpha is None else alpha, self.gamma if gamma is None else gamma
         return MDPEpisodes.from_transitions(self.mdps, **given, initial=self.q_tables[:, 0])
 
+    def _with_rounds(self, arrays: Mapping[str, Any]) -> MDPEpisodes:
+        return replace(self, noise=None).relearned(transitions=arrays)
+
     n_rounds = length_of("states", 1, "Rounds of the longest episode.")
     n_states = length_of("q_tables", 2, "States of every MDP.")
     n_actions = length_of("q_tables", 3, "Actions of every MDP.")
@@ -294,5 +298,7 @@ def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEp
 
 def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
     """The provenance of a result on batches: their regimes and seeds, then ``settings``."""
+    for batch in batches:
+        warn_of_participants("scores", batch)
     regimes, seeds = sorted({b.regime for b in batches}), sorted({b.seed for b in batches})
     return provenance(regimes=regimes, seeds=seeds, **settings)

@@ -90,6 +90,9 @@ class ReachabilityEpisodes(BaseEpisodes):
         most = int(lengths.max(initial=1))
         return cls._made(**{**given, "n_rounds": most, "missing": np.arange(most) >= lengths[:, None]})
 
+    def _with_rounds(self, arrays: Any) -> ReachabilityEpisodes:
+        return replace(self, n_rounds=arrays["missing"].shape[1], **arrays)
+
     n_edges = length_of("edges", -2, "Number of edges, repeated ones included.")
 
     @checked
