@@ -567,7 +567,8 @@ class Task:
             return episodes.select(rows[:n_episodes]).first(n_rounds)
 
         about = {"episodes": len(episodes), "participants": len(names), "rounds": int(counts.sum())}
-        arrays = [np.ascontiguousarray(value) for value in vars(episodes).values() if isinstance(value, np.ndarray)]
+        held = (getattr(episodes, one.name) for one in fields(episodes))
+        arrays = [np.ascontiguousarray(value) for value in held if isinstance(value, np.ndarray)]
         digest = hashlib.sha256(b"".join(map(np.ndarray.tobytes, arrays))).hexdigest()
         data = replace(self.data, sample=sample, regimes=dict, sample_options=lambda model: {}, rounds=longest)
         algorithms, recorded = replace(self.algorithms, battery=None), {**self.recorded, **about, "digest": digest}
