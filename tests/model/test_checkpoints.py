@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import pytest
@@ -176,7 +176,8 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
     known = tasks.get("experts").data
 
     def sample(*sizes, **how):
-        return ForeignEpisodes(**vars(known.sample(*sizes, **how)))
+        drawn = known.sample(*sizes, **how)
+        return ForeignEpisodes(**{one.name: getattr(drawn, one.name) for one in fields(drawn)})
 
     tasks.register(tasks.Task("foreign", "foreign", "", tasks.Data(ForeignRound, sample, known.losses, sizes)))
     folder = save_checkpoint(model, tmp_path / "m")
