@@ -143,16 +143,20 @@ def contents(answer: Answer, reference: Answer | None) -> dict[str, Any]:
     names = {i: name for name, i in layout.token_ids.items()}
     tokens = [names.get(token, str(token)) for token in fed.tokens[0].tolist()]
     called = ["carried" if i in layout.latent_positions else token for i, token in enumerate(tokens)]
+    choices, state = _choices(bench), _state(answer)
+    places = {label: what for what, label in choices["state"]}
+    tiles = [{**row, "what": places[row["number"]], "key": places[row["number"]].split(".")[0]} for row in state]
     positions = zip(layout.labels, called, fed.values[0].tolist(), strict=True)
     return {
         "picture": inline_svg(figure(answer, reference), said, "timeline"),
         "sentence": said,
         "outcomes": _outcomes(answer, reference),
-        "state": _state(answer),
+        "state": state,
+        "tiles": tiles,
         "tokens": [dict(zip(("position", "token", "value"), row, strict=True)) for row in positions],
         "moved": answer.differences()["machine"].tolist(),
         "acted": {t for edit in view.edits for t in edit.rounds(bench)},
-        "choices": _choices(bench),
+        "choices": choices,
         "python": script(bench, view),
         "kinds": KINDS,
     }

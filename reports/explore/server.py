@@ -147,12 +147,21 @@ class Explorer:
         """A view with one edit more, as a form says it; refused where the edit is none of this machine's."""
         view = View.of(query)
         kind, at, on = given.get("kind", ""), given.get("at", ""), given.get("on", "")
-        what, value = given.get("what", "").strip(), given.get("value", "").strip() or "-"
+        to = given.get("to", "").strip()
+        what, value = given.get("what", "").strip(), given.get("value", "").strip() or to or "-"
         if kind == "input":
             what, _, options = what.partition(" ")
             value = f"{options}{value}" if options.endswith("=") else options or "-"
         edit = Edit.parse(f"{kind} {at}{'-' if on and kind != 'input' else ''} {what} {value}")
-        changed = replace(view, edits=(*view.edits, edit))
+        others = view.edits
+        if to:  # a number of the decoded state becomes so much: its only move in that round
+            named = [(one.kind, one.round, one.on, one.what) for one in (*others, edit)]
+            others = tuple(one for one, name in zip(others, named, strict=False) if name != named[-1])
+            now = self.answer(replace(view, edits=others))[0]
+            key, _ = edit.moved(now.bench)
+            at = (edit.rounds(now.bench).start, *map(int, edit.what.split(".")[1:]))
+            edit = replace(edit, value=f"{float(edit.value) - float(now.decoded[1][key][at]):.6g}")
+        changed = replace(view, edits=(*others, edit) if not to or abs(float(edit.value)) >= 1e-6 else others)
         self.answer(changed)
         return changed
 

@@ -12,7 +12,13 @@
       };
     }
   };
-  const show = async (address, push) => {
+  const refuse = (form, why) => {  // what is wrong is said beside the field, and replaces nothing
+    const said = form.querySelector(".refused") ?? form.appendChild(document.createElement("output"));
+    said.className = "refused";
+    said.textContent = why;
+    main().classList.remove("busy");
+  };
+  const show = async (address, push, form) => {
     asked?.abort();
     const mine = asked = new AbortController();
     const open = [...document.querySelectorAll("details[id]")].filter((one) => one.open).map((one) => one.id);
@@ -22,6 +28,7 @@
     try {
       const answer = await fetch(address, { signal: mine.signal });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html"), next = page.getElementById("main");
+      if (!answer.ok && form) { refuse(form, next.querySelector("#said").textContent); return; }
       if (!answer.ok) { location.assign(address); return; }
       for (const id of open) { const one = next.querySelector(`details[id="${id}"]`); if (one) one.open = true; }
       for (const id of shut) { const one = next.querySelector(`details[id="${id}"]`); if (one) one.open = false; }
@@ -47,10 +54,11 @@
   });
   document.addEventListener("submit", (event) => {
     event.preventDefault();
-    show(`${event.target.action}?${new URLSearchParams(new FormData(event.target))}`, true);
+    show(`${event.target.action}?${new URLSearchParams(new FormData(event.target))}`, true, event.target);
   });
   document.addEventListener("change", (event) => {
-    if (event.target.closest("form[action='look']") && event.target.matches("select, [type=checkbox]")) event.target.form.requestSubmit();
+    const form = event.target.form;
+    if (form?.matches(".tile") || (form?.getAttribute("action") === "look" && event.target.matches("select, [type=checkbox]"))) form.requestSubmit();
   });
   addEventListener("popstate", () => show(location.href, false));
   copies();

@@ -66,7 +66,7 @@ def tabbed(page: Page, wanted: str, most: int = 80) -> None:
 
 
 def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
-    """Choose a round, move the state in it, read what it does, undo it; no outside request, nothing for axe."""
+    """Choose a round, move the state in it, read what it does, undo it, set a cell; no outside request, nothing for axe."""
     with opened(browser, interp.load("wma-handwired", n_experts=2), "round=1&rounds=5") as (_, page):
         look(page, 390, dark=True)
         tabbed(page, "#round-2")
@@ -89,6 +89,13 @@ def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
         page.go_back()
         page.wait_for_url("**edit=move+2+log_weights.0+2.5")
         page.wait_for_selector(".edits li")
+        tabbed(page, "[id='tile-log_weights.1']")
+        page.keyboard.type("-1.5")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**edit=move+2+log_weights.1+-*")
+        page.wait_for_selector(".edits li + li")
+        assert page.evaluate("document.activeElement.id") == "tile-log_weights.1"
+        assert page.input_value("[id='tile-log_weights.1']") == "-1.5"
 
 
 def made(page: Page, edit: Edit) -> None:
