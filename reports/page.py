@@ -8,6 +8,7 @@ what the folder holds; it is written again, atomically, whenever a report or a c
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -19,10 +20,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from interp import files
+from interp import files, foreign
 from interp.checks import checked_fields, shown
 from interp.errors import require
-from interp.foreign import loaded
 from reports import attention
 from reports.blocks import (
     TEMPLATES,
@@ -49,22 +49,24 @@ def slug(title: str) -> str:
 
 @dataclass(frozen=True)
 class _Cards:
-    """Pages of a list by what each says of itself: ``report`` (a link), ``sentence``, ``drawn`` and what is beside."""
+    """Pages of a list by what each says of itself: ``report`` (a link), ``sentence``, ``picture`` and what is beside."""
 
     pages: Sequence[Mapping[str, str]]
     kind: ClassVar[str] = "cards"
 
     @property
-    def rows(self) -> list[tuple[Mapping[str, str], list[tuple[str, str]], str]]:
-        """(what a page says, the marks of its thumbnail as (colour, percent or nothing), what else is known)."""
-        return [
-            (page, re.findall(_MARK, page.get("drawn", "")), " · ".join(filter(None, map(page.get, _BESIDE))))
-            for page in self.pages
-        ]
+    def rows(self) -> list[tuple[Mapping[str, str], str]]:
+        """(what a page says, what else is known of it)."""
+        return [(page, " · ".join(filter(None, map(page.get, ("words", "task", "run"))))) for page in self.pages]
 
 
-_MARK = r"\b(pass|fail|neutral):(\d+(?:\.\d+)?)?"
-_BESIDE = ("words", "task", "run")
+def _small(figure: Any) -> str:
+    """A figure as a small picture in an address."""
+    return "data:image/png;base64," + base64.b64encode(foreign.png(figure, _SMALL)).decode()
+
+
+_SMALL = 260
+"""Pixels: how wide the picture of a page is in the list."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +147,8 @@ class Report:
         for name, kinds in (("Figure", (Figure, Measures, attention.AttentionView)), ("Table", (Table,))):
             of_kind = [block for block in blocks if isinstance(block, kinds)]
             shown["numbers"] |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
-        marks = [(colour(one), plot.marks(one)) for plot in plots[:1] for one in plot.measures]
-        small = " ".join(f"{hue}:{of[-1][1] if of else ''}" for hue, of in marks)  # the first measures, for the list
-        shown["about"] = json.dumps({**self.about, "drawn": small}) if self.about else ""
+        small = {"picture": _small(figures[0].figure)} if figures and self.about else {}
+        shown["about"] = json.dumps({**self.about, **small}) if self.about else ""
         shown |= {"notices": attention.notices() if views else [], "provenance": list(_flat(self.provenance))}
         return str(environment().get_template("page.html.j2").render(report=self, **shown))
 
@@ -176,7 +177,7 @@ _PAGES = (
     "choices/*.html",
 )
 """Where pages lie below a folder of reports."""
-_HEAD = 20_000
+_HEAD = 200_000
 """Characters of a page in which it says what it is."""
 _KINDS = {
     "handwired": "Wired by hand",
@@ -195,8 +196,9 @@ def write_index(folder: str | Path) -> Path:
     """Write ``folder/index.html`` from the pages that lie there, and from those of other commands below it."""
     pages = list(_pages(Path(folder)))
     titles = [about["title"] for about in pages]
-    for about in pages:  # two entries of one title are told apart by their files
-        said = f"{about['title']} ({Path(about['where']).stem})" if titles.count(about["title"]) > 1 else about["title"]
+    for about in pages:  # two entries of one title are told apart by where they lie
+        where = f" ({about['where'].removesuffix('.html')})" if titles.count(about["title"]) > 1 else ""
+        said = about["title"] + where
         about["report"] = link(said, quote(os.fsencode(about["where"])))
     groups = {title: [about for about in pages if about["kind"] == kind] for kind, title in _KINDS.items()}
     sections = [Section(title, [_Cards(rows)]) for title, rows in groups.items() if rows]
@@ -232,7 +234,7 @@ def _pages(folder: Path) -> Iterator[dict[str, str]]:
         if not (title and about):
             continue
         try:
-            said = loaded(unescape(about[1]))
+            said = foreign.loaded(unescape(about[1]))
         except (ValueError, RecursionError):
             continue
         texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())

@@ -66,7 +66,7 @@ def tabbed(page: Page, wanted: str, most: int = 80) -> None:
 
 
 def test_a_view_is_made_and_undone_by_keyboard_alone(browser: Browser) -> None:
-    """Choose a round, move the state in it, read what it does, undo it, set a cell; no outside request, nothing for axe."""
+    """Choose a round, move the state in it, read what it does, undo it, set a cell; no outside request, no fault."""
     with opened(browser, interp.load("wma-handwired", n_experts=2), "round=1&rounds=5") as (_, page):
         look(page, 390, dark=True)
         tabbed(page, "#round-2")

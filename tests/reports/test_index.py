@@ -1,18 +1,22 @@
 """A folder of reports: no report overwrites another model's, and one page lists them all."""
 
+import base64
+import io
 import re
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
+from PIL import Image
 
 import interp
 from interp.measure import Measure
 from interp.model.checkpoints import save_checkpoint
 from interp.statistics import Interval
 from interp.tasks.experts.layout import ExpertRound
-from reports.blocks import Prose
+from reports.blocks import Figure, Prose
 from reports.build import write
 from reports.page import INDEX, Report, Section, write_index, write_listed
 from reports.part import Part
@@ -70,8 +74,13 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
         ("llm", "llm/llm.html"),
         ("learned", "a.html"),
         ("learned", "b.html"),
+        ("comparison", "comparisons/a/comparison.html"),
+        ("comparison", "comparisons/b/comparison.html"),
     ):
         Report("Named alike", "", [], about={"kind": kind}).write(tmp_path / at)
+    drawn, axes = plt.subplots()
+    axes.set_title("costs $5, \ud800$")
+    Report("Drawn", "", [], about={"kind": "llm"}, hero=[Figure(drawn, "A", "A.")]).write(tmp_path / "drawn.html")
     elsewhere = Report("Alone", "Same?", [], about={"kind": "comparison"})
     assert (
         write_listed(elsewhere, tmp_path / "far" / "x" / "y" / "comparison.html")
@@ -87,7 +96,14 @@ def test_the_index_lists_what_lies_there(tmp_path: Path) -> None:
         assert verdicts in html
     assert "Not a report" not in html and "Wired by hand" in html and "Compared" in html
     listed = re.findall(r'<h3><a href="(.*?)">(.*?)</a>', html)
-    assert len({title for _, title in listed}) == len(listed), "no two entries have one title"
+    assert len({title for _, title in listed}) == len(listed) == 9, "no two entries have one title"
+    pictures = re.findall(
+        r'<img src="data:image/png;base64,([\w+/=]+)" alt="" loading="lazy">\n*<div>\n*<h3>(.*?)</h3>', html
+    )
+    assert [title for _, title in pictures] == ['<a href="drawn.html">Drawn</a>'], (
+        "a page's first figure is its picture"
+    )
+    assert Image.open(io.BytesIO(base64.b64decode(pictures[0][0]))).width == 260
     assert {"audits/one/one.html", "llm/llm.html"} <= {where for where, _ in listed}
     assert '<a href="../../index.html">All reports</a>' in comparison.read_text("utf-8")
     assert '<a href="index.html">All reports</a>' in (tmp_path / "wma-handwired.html").read_text("utf-8")
