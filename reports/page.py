@@ -49,7 +49,7 @@ def slug(title: str) -> str:
 
 @dataclass(frozen=True)
 class _Cards:
-    """Pages of a list by what each says of itself: ``report`` (a link), ``sentence``, ``picture`` and what is beside."""
+    """Pages of a list by what each says of itself: ``report`` (a link), ``sentence``, ``picture`` and others."""
 
     pages: Sequence[Mapping[str, str]]
     kind: ClassVar[str] = "cards"

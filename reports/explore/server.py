@@ -159,8 +159,8 @@ class Explorer:
             others = tuple(one for one, name in zip(others, named, strict=False) if name != named[-1])
             now = self.answer(replace(view, edits=others))[0]
             key, _ = edit.moved(now.bench)
-            at = (edit.rounds(now.bench).start, *map(int, edit.what.split(".")[1:]))
-            edit = replace(edit, value=f"{float(edit.value) - float(now.decoded[1][key][at]):.6g}")
+            held = now.decoded[1][key][(edit.rounds(now.bench).start, *map(int, edit.what.split(".")[1:]))]
+            edit = replace(edit, value=f"{float(edit.value) - float(held):.6g}")
         changed = replace(view, edits=(*others, edit) if not to or abs(float(edit.value)) >= 1e-6 else others)
         self.answer(changed)
         return changed
