@@ -1,6 +1,7 @@
 """Long work: its independent parts on this machine's cores or the workers of a dask cluster, and how far it is.
 
-Progress is shown on standard error: a bar where that is a terminal, a line every half minute elsewhere.
+Progress is shown on standard error: a bar where that is a terminal, elsewhere a line every half minute, whether or not
+a step has ended meanwhile.
 
 >>> sorted(each(pow, 2, [1, 2, 3]))
 [2, 4, 8]
@@ -8,6 +9,7 @@ Progress is shown on standard error: a bar where that is a terminal, a line ever
 
 from __future__ import annotations
 
+import math
 import platform
 import signal
 import sys
@@ -30,6 +32,10 @@ _R = TypeVar("_R")
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 _EVERY = 30.0
 """Seconds between two lines where standard error is no terminal."""
+_AT_ONCE = 2.0
+"""Seconds at the beginning of a bar: steps that end in them were kept from before, and tell nothing of the others."""
+_SAYING: list[object] = []
+"""What says how far the work is, the innermost last."""
 _LOCAL = "local"
 """The scheduler that is started for the work: a cluster of processes on this machine."""
 TRUSTED: set[str] = set()
@@ -197,21 +203,48 @@ def display(text: str, total: int, completed: int = 0, shown: bool = True) -> It
 
     console = Console(stderr=True)
     columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), rich.MofNCompleteColumn())
-    times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
-    told = shown and not _SILENT.get()
-    hidden, last = not (told and console.is_terminal), time.monotonic()
-    with rich.Progress(*columns, *times, console=console, disable=hidden, transient=True) as bars:
+    times: Any = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
+    began, hidden = time.monotonic(), not (shown and console.is_terminal) or _SILENT.get()
+    bars = rich.Progress(
+        *columns, *times, console=console, disable=hidden, transient=True, speed_estimate_period=math.inf
+    )
+    with bars:
         task = bars.add_task(one_line(text), total=total, completed=completed)
 
         def update(*, advance: int | None = None, completed: int | None = None, text: str | None = None) -> None:
-            nonlocal last
-            said = None if text is None else one_line(text)
-            bars.update(task, advance=advance, completed=completed, description=said)
-            if told and hidden and time.monotonic() - last >= _EVERY:
-                last, now = time.monotonic(), bars.tasks[0]
-                sys.stderr.write(f"{now.description}: {now.completed:.0f} of {total}\n")
+            bars.update(task, advance=advance, completed=completed, description=text and one_line(text))
+            if time.monotonic() - began < _AT_ONCE:
+                bars.reset(task, completed=int(bars.tasks[0].completed))
 
-        yield update
+        with saying(lambda: f"{bars.tasks[0].description}: {bars.tasks[0].completed:.0f} of {total}", shown):
+            yield update
+
+
+@contextmanager
+def saying(text: Callable[[], str], shown: bool = True, first: str = "") -> Iterator[None]:
+    """Say ``text`` every half minute where standard error is no terminal, but where work within it says more.
+
+    ``first`` is said on a terminal, too, once the work has taken so long that nothing was refused.
+    """
+    ended, me, began = threading.Event(), object(), time.monotonic()
+
+    def say() -> None:
+        if first and not ended.wait(_AT_ONCE):
+            sys.stderr.write(f"{first}\n")
+        while not sys.stderr.isatty() and not ended.wait(_EVERY):
+            if _SAYING[-1] is me:
+                sys.stderr.write(f"{text()} ({time.monotonic() - began:.0f} s)\n")
+
+    if not shown or _SILENT.get():
+        yield
+        return
+    _SAYING.append(me)
+    threading.Thread(target=say, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        _SAYING.remove(me)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -15,11 +16,20 @@ with bar("steps", 3) as done:
         done(2)
 """
 
+KEPT = """
+import time
+from interp.workers import bar
+with bar("grading", 6) as done:
+    for _ in range(5):
+        done(1)
+    time.sleep(2)
+"""
 
-def on_a_terminal(shown):
+
+def on_a_terminal(shown, work=WORK):
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    subprocess.run([sys.executable, "-c", WORK.format(shown=shown)], check=True, stderr=theirs, env=environment)
+    subprocess.run([sys.executable, "-c", work.format(shown=shown)], check=True, stderr=theirs, env=environment)
     os.close(theirs)
     text = os.read(ours, 100_000).decode()
     os.close(ours)
@@ -40,7 +50,33 @@ def test_nothing_is_shown_elsewhere():
     assert done.stdout == done.stderr == b""
 
 
+OFTEN = """
+import time
+import interp.workers as workers
+workers._EVERY, workers._AT_ONCE = 0.4, 0.01
+with workers.saying(lambda: "all of it", first="takes an hour"):
+    with workers.display("start", 7, completed=2) as update:
+        update(advance=1)
+        time.sleep(1)
+        update(completed=5, text="half way")
+        time.sleep(1)
+    time.sleep(1)
+"""
+
+
 def test_a_line_now_and_then_is_shown_elsewhere():
-    often = f"import interp.workers; interp.workers._EVERY = 0{WORK.format(shown=True)}"
-    done = subprocess.run([sys.executable, "-c", often], check=True, capture_output=True, text=True)
-    assert done.stderr.splitlines() == ["start: 3 of 7", "half way: 5 of 7", "steps: 2 of 3"] and not done.stdout
+    """How long it takes first, then what the innermost work says, whether or not a step has ended."""
+    done = subprocess.run([sys.executable, "-c", OFTEN], check=True, capture_output=True, text=True)
+    first, *lines = done.stderr.splitlines()
+    assert list(dict.fromkeys(line.rsplit(" (", 1)[0] for line in lines)) == [
+        "start: 3 of 7",
+        "half way: 5 of 7",
+        "all of it",
+    ]
+    assert first == "takes an hour" and re.fullmatch(r".* \([0-9]+ s\)", lines[-1]) and not done.stdout
+
+
+def test_steps_that_were_kept_say_nothing_of_how_long_the_others_take():
+    """Five of six were done before: the sixth is not said to take a moment."""
+    text = on_a_terminal(True, KEPT)
+    assert "5/6" in text and "\x1b[36m-:--:--" in text and "\x1b[36m0:" not in text

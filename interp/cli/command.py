@@ -37,7 +37,7 @@ import interp
 import interp.tasks
 from interp import workers
 from interp.errors import InputError, require
-from interp.files import json_values
+from interp.files import json_values, read_rows
 from interp.foreign import markup, one_line, plain, rich_table
 from interp.lazy import named
 from interp.measure import Measured
@@ -191,6 +191,7 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = function.__name__.strip("_").replace("_", "-")
+        takes = _takes(key)
         own = inspect.signature(function, eval_str=True).parameters
         passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
         for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
@@ -207,6 +208,7 @@ def command(
             with (
                 say.until_done,
                 workers.silenced(quiet),
+                workers.saying(lambda: f"interp {key}", shown=bool(takes), first=takes),
                 warnings.catch_warnings(),
             ):  # a warning is a line, without its place in the code
                 warnings.showwarning = lambda message, *_, **__: typer.echo(
@@ -228,7 +230,7 @@ def command(
         parameters += [option for several in passed.values() for option in several.values()]
         run.__signature__ = inspect.Signature([*parameters, *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
-        epilog = "\n\n".join(filter(None, (f"Example: {example}", *more.splitlines())))
+        epilog = "\n\n".join(filter(None, (f"Example: {example}", takes, *more.splitlines())))
         about = (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
         group.command(key, cls=_Command, epilog=epilog, help=about)(run)
         return run
@@ -250,6 +252,15 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
         gc.enable()
     with one_thread():
         function(**given)
+
+
+def _takes(key: str) -> str:
+    """How long a command takes at its default size; empty where it was not measured."""
+    for row in read_rows(Path(__file__).with_name("durations.csv")):
+        if row["command"] == key:
+            less = f", {row['quick']} with --quick" if row["quick"] else ""
+            return f"interp {key} takes about {row['takes']} of one core at its default size{less} ({row['of']})."
+    return ""
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:
