@@ -22,3 +22,4 @@ from interp.tasks import experts as experts
 from interp.tasks import mdp as mdp
 from interp.tasks import qlearning as qlearning
 from interp.tasks import reachability as reachability
+from interp.tasks.arrays import series as series

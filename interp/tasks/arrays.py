@@ -1,0 +1,179 @@
+"""A task of your own in few lines: something is heard in each round, an outcome is predicted, and told.
+
+    <w> <z> x p? | y w?                  one of several inputs
+    <w> <z> x_1 ... x_n p? | y pay w?    a vector, its numbers as payloads; what the outcome paid, where it pays
+
+What is predicted is one of several outcomes, or a number. A sampler of plain arrays is the whole of the data:
+
+    >>> import numpy as np
+    >>> def draw(n_episodes, n_rounds, seed):
+    ...     sounds = np.random.default_rng(seed).normal(size=(n_episodes, n_rounds, 3))
+    ...     return sounds, (sounds.sum(-1).cumsum(1) > 0).astype(int)
+    >>> task = series("drift", draw, inputs=3, outcomes=("down", "up"))
+    >>> task.layout().labels
+    ('<w>', '<z>', 'x_1', 'x_2', 'x_3', 'p?', 'y', 'w?')
+    >>> task.sample(2, 5, seed=0)
+    SeriesEpisodes(2 episodes of 5 rounds, own regime, seed 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.algorithm import Predicted
+from interp.checks import checked
+from interp.errors import require
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.task import (
+    Analysis,
+    BaseEpisodes,
+    Corruption,
+    Data,
+    RoundInputs,
+    Task,
+    episode_array,
+    exchange_history,
+)
+
+_Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SeriesEpisodes(BaseEpisodes):
+    """What was heard and what came out.
+
+    Attributes:
+        inputs: which one of several was heard, ``[episode, round]``, or a vector, ``[episode, round, number]``.
+        outcomes: which one came out, or a number, ``[episode, round]``.
+        rewards: what it paid, ``[episode, round]``; all 0 where nothing pays.
+    """
+
+    round_arrays: ClassVar[tuple[str, ...]] = ("inputs", "outcomes", "rewards")
+
+    task: str
+    inputs: _Array
+    outcomes: _Array
+    rewards: _Array
+    regime: str = "own"
+    seed: int | None = None
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds of the longest episode."""
+        return self.outcomes.shape[1]
+
+
+@dataclass(frozen=True)
+class SeriesRound(RoundLayout):
+    """A round that hears one of ``heard`` (or so many numbers as it has, where ``numbers``), then what came out."""
+
+    task: str = ""  # type: ignore[misc]  # of every layout of a class elsewhere
+    heard: tuple[str, ...] = ()
+    numbers: bool = False
+    names: tuple[str, ...] = ()
+    pays: bool = False
+    kind: Predicted = "classes"  # type: ignore[misc]
+    payload: str | None = "numbers"  # type: ignore[misc]
+    n_latents = 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return ("<w>", "<z>", *(self.heard if self.numbers else ("x",)), "p?", "y", *["pay"] * self.pays, "w?")
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...]:
+        return ("<w>", "p?", "w?", "pay", "y", *(f"in {name}" for name in self.heard), *(f"out {n}" for n in self.names))
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        return self.names or super().outcomes
+
+    def fit(self, episodes: Any) -> SeriesRound:
+        shape = (len(self.heard),) if self.numbers else ()
+        fits = getattr(episodes, "task", None) == self.task and np.shape(episodes.inputs)[2:] == shape
+        require(fits, f"a round of {self.task!r} reads the episodes of its own task, with inputs of shape {shape}")
+        return self
+
+    def encode(self, episodes: Any) -> EncodedRounds:
+        self.fit(episodes)
+        ids, at = self.token_ids, self.position
+        tokens = torch.zeros(*episodes.outcomes.shape, self.n_positions, dtype=torch.long)
+        values = torch.zeros(tokens.shape, dtype=torch.float64)
+        for label in ("p?", "y", "w?", *["pay"] * self.pays):
+            tokens[..., at(label)] = ids[label]
+        first, inputs, outcomes = ids[f"in {self.heard[0]}"], episodes.inputs, torch.from_numpy(episodes.outcomes)
+        here = slice(2, at("p?"))
+        if self.numbers:
+            tokens[..., here], values[..., here] = first + torch.arange(len(self.heard)), torch.from_numpy(inputs)
+        else:
+            tokens[..., here] = first + torch.from_numpy(inputs)[..., None]
+        if self.names:
+            tokens[..., at("y")] = ids[f"out {self.names[0]}"] + outcomes
+        else:
+            values[..., at("y")] = outcomes
+        if self.pays:
+            values[..., at("pay")] = torch.from_numpy(episodes.rewards)
+        return EncodedRounds(tokens, values, torch.zeros(tokens.shape[:2], dtype=torch.long))
+
+
+@checked
+def series(
+    key: str,
+    sample: Callable[..., Sequence[Any]],
+    *,
+    inputs: int | Sequence[str],
+    outcomes: Sequence[str] | Literal["mean", "normal"],
+    pays: bool = False,
+    what: str = "predict what comes out",
+) -> Task:
+    """A task whose data are plain arrays; ``interp.tasks.register`` makes commands and reports know it.
+
+    Args:
+        sample: ``(n_episodes, n_rounds, seed)`` to inputs and outcomes, and rewards where it ``pays``, each ``[episode,
+            round]``; inputs that are vectors have one more axis. Of recorded data it draws rows.
+        inputs: the names of the inputs, one of which is heard in each round; or how many numbers are.
+        outcomes: the names of the outcomes, one of which comes out; or what is predicted of a number.
+        what: a sentence for pages.
+    """
+    numbers = isinstance(inputs, int)
+    heard = tuple(f"x_{i + 1}" for i in range(inputs)) if isinstance(inputs, int) else tuple(inputs)
+    kind, names = (outcomes, ()) if isinstance(outcomes, str) else ("classes", tuple(outcomes))
+    for listed, of, least in ((heard, "inputs", 1), (names, "outcomes", 2 * bool(names))):
+        enough = len(set(listed)) == len(listed) >= least
+        require(enough, f"{of} of {key!r} must be {least} or more different names, or a number, got {listed}")
+    layout = partial(SeriesRound, key, heard=heard, numbers=numbers, names=names, pays=pays, kind=kind)
+
+    def draw(n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0) -> SeriesEpisodes:
+        drawn = dict(zip(SeriesEpisodes.round_arrays, sample(n_episodes, n_rounds, seed), strict=False))
+        require(len(drawn) == 2 + pays, f"the sampler of {key!r} must give {2 + pays} arrays, got {len(drawn)}")
+        axes, whole = ("episode, round, number", False) if numbers else ("episode, round", True)
+        bounds = (0, len(heard) - 1) if whole else ()
+        x = episode_array("inputs", drawn["inputs"], axes, *bounds, whole=whole)
+        bounds = (0, len(names) - 1) if names else ()
+        y = episode_array("outcomes", drawn["outcomes"], "episode, round", *bounds, whole=bool(names))
+        paid = episode_array("rewards", drawn.get("rewards", np.zeros(y.shape)), "episode, round")
+        fits = x.shape[:2] == y.shape == paid.shape and len(y) == n_episodes
+        require(fits, f"the sampler of {key!r} gave arrays of shapes {x.shape}, {y.shape} and {paid.shape}")
+        return SeriesEpisodes(key, x, y, paid, regime, seed)
+
+    def losses(predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)) -> Tensor:
+        loss: Tensor = layout().loss(predictions, torch.from_numpy(episodes.outcomes[:, rounds]))
+        return loss
+
+    def round_inputs(episodes: SeriesEpisodes) -> RoundInputs:
+        x, y = episodes.inputs, episodes.outcomes
+        features = [x if numbers else np.eye(len(heard))[x], np.eye(len(names))[y] if names else y[..., None]]
+        kinds = [y if names else y > np.median(y), *([] if numbers else [x])]
+        return RoundInputs((np.concatenate([*features, episodes.rewards[..., None]], -1),), np.stack(kinds, -1))
+
+    history = Corruption("exchange-history", "take another history", 0, exchange_history, changes_history=True)
+    analysis = Analysis(round_inputs, (), lambda: (history,), history.key)
+    return Task(key, key, what, Data(layout, draw, losses), analysis=analysis)
