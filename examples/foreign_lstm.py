@@ -43,7 +43,9 @@ def draw(n_episodes: int, n_rounds: int, seed: int) -> tuple[np.ndarray, np.ndar
     return heard[:, starts].astype(np.float32), voiced
 
 
-VOICE = series("voice", draw, inputs=BEFORE + CHUNK, outcomes=("silence", "speech"), what="hear whether somebody speaks")
+VOICE = series(
+    "voice", draw, inputs=BEFORE + CHUNK, outcomes=("silence", "speech"), what="hear whether somebody speaks"
+)
 
 
 class Detector(nn.Module):
@@ -126,9 +128,9 @@ def main(path: str, n: int = 64, n_rounds: int = 24, t: int = 12) -> dict[str, A
         states, other = (of.latents[:, ago + 1 :].flatten(2).numpy() for of in (run, blank))
         voiced, now = episodes.outcomes[:, :-ago, None], inputs[:, ago:]
         found[f"speech {ago} rounds ago"] = probes.fit(states, voiced, untrained=other, inputs=now, method="logistic")
+    print(*(f"{name}: {value}" for name, value in found.items()), sep="\n", flush=True)
     found["audit"] = audit(silero, effort=Scope(episodes=32, rounds=8, writes=4, away=0, held=20, jacobians=1, along=2))
-    print(*(f"{name}: {value}" for name, value in found.items()), sep="\n")
-    print(f"{time.process_time() - began:.0f} CPU seconds")
+    print(found["audit"], f"{time.process_time() - began:.0f} CPU seconds", sep="\n")
     return found
 
 

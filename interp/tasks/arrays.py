@@ -90,7 +90,15 @@ class SeriesRound(RoundLayout):
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        return ("<w>", "p?", "w?", "pay", "y", *(f"in {name}" for name in self.heard), *(f"out {n}" for n in self.names))
+        return (
+            "<w>",
+            "p?",
+            "w?",
+            "pay",
+            "y",
+            *(f"in {name}" for name in self.heard),
+            *(f"out {n}" for n in self.names),
+        )
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -145,7 +153,8 @@ def series(
     """
     numbers = isinstance(inputs, int)
     heard = tuple(f"x_{i + 1}" for i in range(inputs)) if isinstance(inputs, int) else tuple(inputs)
-    kind, names = (outcomes, ()) if isinstance(outcomes, str) else ("classes", tuple(outcomes))
+    kind: Any = outcomes if isinstance(outcomes, str) else "classes"
+    names = () if isinstance(outcomes, str) else tuple(outcomes)
     for listed, of, least in ((heard, "inputs", 1), (names, "outcomes", 2 * bool(names))):
         enough = len(set(listed)) == len(listed) >= least
         require(enough, f"{of} of {key!r} must be {least} or more different names, or a number, got {listed}")
@@ -154,14 +163,15 @@ def series(
     def draw(n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0) -> SeriesEpisodes:
         drawn = dict(zip(SeriesEpisodes.round_arrays, sample(n_episodes, n_rounds, seed), strict=False))
         require(len(drawn) == 2 + pays, f"the sampler of {key!r} must give {2 + pays} arrays, got {len(drawn)}")
-        axes, whole = ("episode, round, number", False) if numbers else ("episode, round", True)
-        bounds = (0, len(heard) - 1) if whole else ()
-        x = episode_array("inputs", drawn["inputs"], axes, *bounds, whole=whole)
-        bounds = (0, len(names) - 1) if names else ()
-        y = episode_array("outcomes", drawn["outcomes"], "episode, round", *bounds, whole=bool(names))
+        axes = "episode, round" + ", number" * numbers
+        x = episode_array("inputs", drawn["inputs"], axes, *(() if numbers else (0, len(heard) - 1, True)))
+        y = episode_array(
+            "outcomes", drawn["outcomes"], "episode, round", *((0, len(names) - 1, True) if names else ())
+        )
         paid = episode_array("rewards", drawn.get("rewards", np.zeros(y.shape)), "episode, round")
-        fits = x.shape[:2] == y.shape == paid.shape and len(y) == n_episodes
-        require(fits, f"the sampler of {key!r} gave arrays of shapes {x.shape}, {y.shape} and {paid.shape}")
+        fits = x.shape[:2] == y.shape == paid.shape == (n_episodes, n_rounds) and x.shape[2:] in ((), (len(heard),))
+        wanted = f"({n_episodes}, {n_rounds})" + f", inputs with {len(heard)} numbers each" * numbers
+        require(fits, f"the sampler of {key!r} must give arrays {wanted}; got {x.shape}, {y.shape} and {paid.shape}")
         return SeriesEpisodes(key, x, y, paid, regime, seed)
 
     def losses(predictions: Tensor, episodes: SeriesEpisodes, rounds: slice = slice(None)) -> Tensor:

@@ -1,0 +1,94 @@
+"""A task of plain arrays: its rounds hold what was drawn, its machines keep their contract, bad data are refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import interp
+from interp import InputError, catalog, machines
+from interp.tasks import register, series
+
+
+def sounds(n_episodes, n_rounds, seed):
+    drawn = np.random.default_rng(seed).normal(size=(n_episodes, n_rounds, 2))
+    return drawn, (drawn.sum(-1) > 0).astype(int)
+
+
+def choices(n_episodes, n_rounds, seed):
+    rng = np.random.default_rng(seed)
+    cues, chosen = rng.integers(2, size=(2, n_episodes, n_rounds))
+    return cues, chosen, (cues == chosen) * 0.5
+
+
+VOICE = series("voice", sounds, inputs=2, outcomes=("silence", "speech"))
+ARMS = series("arms", choices, inputs=("sun", "rain"), outcomes=("left", "right"), pays=True)
+LEVEL = series("level", lambda *of: (sounds(*of)[0], sounds(*of)[0][..., 0]), inputs=2, outcomes="normal")
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+    for task in (VOICE, ARMS, LEVEL):
+        register(task)
+
+
+def test_a_round_holds_what_was_heard_and_what_came_out():
+    """Vectors and numbers as payloads, names as tokens; the truth and what it paid stand after the prediction."""
+    layout, episodes = ARMS.layout(), ARMS.sample(3, 4, seed=1)
+    assert layout.labels == ("<w>", "<z>", "x", "p?", "y", "pay", "w?") and layout.outcomes == ("left", "right")
+    fed, at = layout.encode(episodes), layout.position
+    said = [[layout.vocabulary[token] for token in row] for row in fed.tokens[0, :, [at("x"), at("y")]].tolist()]
+    names = [("in sun", "in rain"), ("out left", "out right")]
+    assert said == [[names[0][x], names[1][y]] for x, y in zip(episodes.inputs[0], episodes.outcomes[0], strict=True)]
+    assert np.array_equal(fed.values[..., at("pay")], episodes.rewards) and episodes.rewards.max() == 0.5
+    layout, episodes = LEVEL.layout(), LEVEL.sample(3, 4, seed=1)
+    fed = layout.encode(episodes)
+    assert np.array_equal(fed.values[..., 2:4], episodes.inputs) and layout.outcomes == ("mean", "log variance")
+    assert np.array_equal(fed.values[..., layout.position("y")], episodes.outcomes) and LEVEL.kind == "normal"
+    exact = torch.from_numpy(np.stack([episodes.outcomes, np.zeros((3, 4))], -1))
+    assert LEVEL.data.losses(exact, episodes, slice(0, 4)).allclose(torch.tensor(0.5 * np.log(2 * np.pi)))
+    assert interp.tasks.of(episodes) is LEVEL and type(layout)(**layout.to_dict()) == layout
+
+
+@pytest.mark.parametrize("task", [VOICE, ARMS], ids=["vectors", "names"])
+def test_a_module_of_ones_own_is_a_machine_of_it(task):
+    """It keeps its contract, is corrupted by another history, and a state that is put back carries all of it."""
+    net = nn.ModuleDict({"rnn": nn.GRUCell(2, 4), "head": nn.Linear(4, 2)})
+    heard = slice(2, 4) if task is VOICE else slice(4, 6)
+    machine = machines.cell(
+        net, task, core="rnn", hear=lambda m, fed: fed.values[:, heard], read=lambda m, h, fed: m["head"](h), name="own"
+    )
+    interp.check_machine(machine)
+    (history,) = task.analysis.corruptions()
+    clean, corrupted = history.build(episodes := task.sample(4, 6, seed=0), 3)
+    assert clean is episodes and np.array_equal(corrupted.inputs[1, :3], episodes.inputs[2, :3])
+    assert np.array_equal(corrupted.outcomes[:, 3:], episodes.outcomes[:, 3:])
+    said = task.analysis.round_inputs(episodes)
+    assert said.features[0].shape == (4, 6, 5) and said.kinds.shape[:2] == (4, 6)
+
+
+def late(n_episodes, n_rounds, seed):
+    return sounds(n_episodes, n_rounds + 1, seed)[0], sounds(n_episodes, n_rounds, seed)[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"inputs": 0}, "inputs of 'a' must be 1 or more different"),
+        ({"outcomes": ("x", "x")}, "outcomes of 'a' must be 2 or more different"),
+        ({"outcomes": ("x",)}, "outcomes of 'a' must be 2 or more"),
+        ({"outcomes": "x"}, "outcomes"),
+        ({"pays": True}, "must give 3 arrays, got 2"),
+        ({"sample": choices, "pays": True}, "inputs must be an array"),
+        ({"sample": choices, "inputs": ("c",), "pays": True}, "from 0 to 0"),
+        ({"sample": lambda n, rounds, seed: sounds(n + 1, rounds, seed)}, r"arrays \(20, 3\)"),
+        ({"sample": late}, r"got \(20, 4, 2\)"),
+        ({"inputs": 3}, "3 numbers"),
+    ],
+)
+def test_what_is_no_task_or_no_data_of_it_is_refused(given, why):
+    with pytest.raises(InputError, match=why):
+        series("a", **{"sample": sounds, "inputs": 2, "outcomes": ("x", "y"), **given}).sample(20, 3)
+    with pytest.raises(InputError, match="reads the episodes of its own task"):
+        VOICE.layout().encode(LEVEL.sample(2, 3))
