@@ -137,6 +137,18 @@ def test_letters_to_come_are_held_and_used_in_a_model_that_others_trained(tmp_pa
     assert "Not computed" not in next(tmp_path.glob("g2p-*.html")).read_text()
 
 
+@pytest.mark.slow(reason="fetches a wheel of 11 MB, probes and audits an LSTM of 128: a minute of one core")
+def test_a_voice_detector_is_its_vendors_and_is_patched_as_by_hand(tmp_path, monkeypatch):
+    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "silero-vad==6.2.3", "-d", str(tmp_path)]
+    if subprocess.run(fetch, capture_output=True, check=False).returncode:
+        pytest.skip("the wheel silero-vad 6.2.3 cannot be fetched here: no package index answers")
+    assert len((EXAMPLES / "foreign_lstm.py").read_text().splitlines()) <= 150
+    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+    found = example("foreign_lstm").main(str(next(tmp_path.glob("silero_vad*.whl"))))
+    assert found["from the vendor"] < 1e-5 > found["patch from hand-made hooks"] and found["patch moves by"] > 0.5
+    assert found["audit"]["used"].word == "yes"
+
+
 def test_published_graphs_are_answered_by_path(tmp_path, monkeypatch):
     """Every predictor by depth; the handwired machine takes the graphs' own sizes."""
     chain = {"edges": [[0, 1], [1, 2], [2, 3], [4, 5]], "root": 0, "target": 3, "neg_target": 5}
