@@ -130,7 +130,8 @@ def main(path: str, n: int = 48, n_rounds: int = 20, t: int = 10) -> dict[str, A
         voiced, now = episodes.outcomes[:, :-ago, None], inputs[:, ago:]
         found[f"speech {ago} rounds ago"] = probes.fit(states, voiced, untrained=other, inputs=now, method="logistic")
     print(*(f"{name}: {value}" for name, value in found.items()), sep="\n", flush=True)
-    found["audit"] = audit(silero, effort=Scope(episodes=48, rounds=12, writes=4, away=0, held=12, jacobians=1, along=1))
+    effort = Scope(episodes=48, rounds=12, writes=4, away=0, held=12, jacobians=1, along=1)
+    found["audit"] = audit(silero, effort=effort)
     print(found["audit"], f"{time.process_time() - began:.0f} CPU seconds", sep="\n")
     return found
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -138,16 +137,6 @@ def svg(figure: Any, **saving: Any) -> str:
     with matplotlib.rc_context({**settings, **_as_text(figure)}), _laid_out(figure):
         figure.savefig(buffer, format="svg", metadata=metadata, **saving)
     return plain(buffer.getvalue())
-
-
-def png(figure: Any, width: int) -> bytes:
-    """A figure of matplotlib as a picture ``width`` pixels wide, the same bytes each time; names in it are text."""
-    import matplotlib
-
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(_as_text(figure)), warnings.catch_warnings(action="ignore"):
-        figure.savefig(buffer, format="png", dpi=width / figure.get_figwidth(), metadata={"Software": None})
-    return buffer.getvalue()
 
 
 @contextmanager

@@ -9,9 +9,11 @@ what the folder holds; it is written again, atomically, whenever a report or a c
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,9 +22,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from interp import files, foreign
+from interp import files
 from interp.checks import checked_fields, shown
 from interp.errors import require
+from interp.foreign import loaded
 from reports import attention
 from reports.blocks import (
     TEMPLATES,
@@ -61,8 +64,11 @@ class _Cards:
 
 
 def _small(figure: Any) -> str:
-    """A figure as a small picture in an address."""
-    return "data:image/png;base64," + base64.b64encode(foreign.png(figure, _SMALL)).decode()
+    """A figure as a small picture in an address; it was drawn for the page before, so that its names are text."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
+        figure.savefig(buffer, format="png", dpi=_SMALL / figure.get_figwidth(), metadata={"Software": None})
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
 _SMALL = 260
@@ -234,7 +240,7 @@ def _pages(folder: Path) -> Iterator[dict[str, str]]:
         if not (title and about):
             continue
         try:
-            said = foreign.loaded(unescape(about[1]))
+            said = loaded(unescape(about[1]))
         except (ValueError, RecursionError):
             continue
         texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())

@@ -72,7 +72,7 @@ class SeriesEpisodes(BaseEpisodes):
 
 
 @dataclass(frozen=True)
-class SeriesRound(RoundLayout):
+class _Round(RoundLayout):
     """A round that hears one of ``heard`` (or so many numbers as it has, where ``numbers``), then what came out."""
 
     task: str = ""  # type: ignore[misc]  # of every layout of a class elsewhere
@@ -104,7 +104,7 @@ class SeriesRound(RoundLayout):
     def outcomes(self) -> tuple[str, ...]:
         return self.names or super().outcomes
 
-    def fit(self, episodes: Any) -> SeriesRound:
+    def fit(self, episodes: Any) -> _Round:
         shape = (len(self.heard),) if self.numbers else ()
         fits = getattr(episodes, "task", None) == self.task and np.shape(episodes.inputs)[2:] == shape
         require(fits, f"a round of {self.task!r} reads the episodes of its own task, with inputs of shape {shape}")
@@ -158,7 +158,7 @@ def series(
     for listed, of, least in ((heard, "inputs", 1), (names, "outcomes", 2 * bool(names))):
         enough = len(set(listed)) == len(listed) >= least
         require(enough, f"{of} of {key!r} must be {least} or more different names, or a number, got {listed}")
-    layout = partial(SeriesRound, key, heard=heard, numbers=numbers, names=names, pays=pays, kind=kind)
+    layout = partial(_Round, key, heard=heard, numbers=numbers, names=names, pays=pays, kind=kind)
 
     def draw(n_episodes: int, n_rounds: int, *, regime: str = "own", seed: int = 0) -> SeriesEpisodes:
         drawn = dict(zip(SeriesEpisodes.round_arrays, sample(n_episodes, n_rounds, seed), strict=False))
