@@ -41,6 +41,7 @@ from interp.task import (
     Task,
     episode_array,
     exchange_history,
+    length_of,
 )
 
 _Array = NDArray[Any]
@@ -65,10 +66,7 @@ class SeriesEpisodes(BaseEpisodes):
     regime: str = "own"
     seed: int | None = None
 
-    @property
-    def n_rounds(self) -> int:
-        """Rounds of the longest episode."""
-        return self.outcomes.shape[1]
+    n_rounds = length_of("outcomes", 1, "Rounds of the longest episode.")
 
 
 @dataclass(frozen=True)
