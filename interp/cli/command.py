@@ -255,12 +255,10 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
 
 
 def _takes(key: str) -> str:
-    """How long a command takes at its default size; empty where it was not measured."""
-    for row in read_rows(Path(__file__).with_name("durations.csv")):
-        if row["command"] == key:
-            less = f", {row['quick']} with --quick" if row["quick"] else ""
-            return f"interp {key} takes about {row['takes']} of one core at its default size{less} ({row['of']})."
-    return ""
+    """How long a command takes; empty where it was not measured."""
+    rows = read_rows(Path(__file__).with_name("durations.csv"))
+    takes = next((row["takes"] for row in rows if row["command"] == key), "")
+    return takes and f"interp {key} takes about {takes}, on one core at its default size."
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:
