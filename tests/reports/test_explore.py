@@ -175,10 +175,8 @@ def test_forms_lead_to_addresses_and_undo_is_one(client: TestClient) -> None:
 
 def test_a_cell_of_the_table_is_set() -> None:
     """To a value, by one edit, whatever it was before; to what it is without, by none; others stay."""
-    looked, view = (
-        Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=2)),
-        "rounds=4&edit=zero+0+z[0.0]+-",
-    )
+    looked = Explorer(interp.load("qlearning-handwired", n_states=2, n_actions=2))
+    view = "rounds=4&edit=zero+0+z[0.0]+-"
     cell = {"kind": "move", "at": "2", "what": "table.1.0"}
     for value in (0.5, -0.25):
         set_to = looked.added(view, {**cell, "to": str(value)})
@@ -186,7 +184,7 @@ def test_a_cell_of_the_table_is_set() -> None:
         assert len(set_to.edits) == 2 and table[2, 1, 0] == pytest.approx(value) and table[2, 0, 1] != value
     without = looked.answer(View.of("rounds=4&edit=zero+0+z[0.0]+-"))[0].decoded[1]["table"][2, 1, 0]
     assert [edit.kind for edit in looked.added(view, {**cell, "to": repr(float(without))}).edits] == ["zero"]
-    with pytest.raises(InputError, match="got 'much'"):
+    with pytest.raises(interp.InputError, match="got 'much'"):
         looked.added(view, {**cell, "to": "much"})
     assert 'name="to" id="tile-table.1.0" value="-0.25"' in looked.page(View.of(f"{view}&round=2"))
 
