@@ -221,10 +221,11 @@ def display(text: str, total: int, completed: int = 0, shown: bool = True) -> It
 
 
 @contextmanager
-def saying(text: Callable[[], str], shown: bool = True, first: str = "") -> Iterator[None]:
+def saying(text: Callable[[], str], shown: bool = True, first: str = "", silent: bool = False) -> Iterator[None]:
     """Say ``text`` every half minute where standard error is no terminal, but where work within it says more.
 
-    ``first`` is said on a terminal, too, once the work has taken so long that nothing was refused.
+    ``first`` is said on a terminal, too, once the work has taken so long that nothing was refused. Within a ``silent``
+    one nothing is said, and no bar and no sign is shown, on a terminal either.
     """
     ended, me, began = threading.Event(), object(), time.monotonic()
 
@@ -232,19 +233,19 @@ def saying(text: Callable[[], str], shown: bool = True, first: str = "") -> Iter
         if first and not ended.wait(_AT_ONCE):
             sys.stderr.write(f"{first}\n")
         while not sys.stderr.isatty() and not ended.wait(_EVERY):
-            if _SAYING[-1] is me:
+            if _SAYING[-1:] == [me]:
                 sys.stderr.write(f"{text()} ({time.monotonic() - began:.0f} s)\n")
 
-    if not shown or _SILENT.get():
-        yield
-        return
-    _SAYING.append(me)
-    threading.Thread(target=say, daemon=True).start()
+    token = _SILENT.set(silent or _SILENT.get())
+    if shown and not _SILENT.get():
+        _SAYING.append(me)
+        threading.Thread(target=say, daemon=True).start()
     try:
         yield
     finally:
         ended.set()
-        _SAYING.remove(me)
+        _SAYING[:] = [one for one in _SAYING if one is not me]
+        _SILENT.reset(token)
 
 
 @contextmanager
@@ -265,16 +266,6 @@ def working(text: str) -> Iterator[None]:
         return
     with console.status(rich_text(text)):
         yield
-
-
-@contextmanager
-def silenced(silent: bool = True) -> Iterator[None]:
-    """No bar and no sign is shown within it, on a terminal either; with False, they are shown as before."""
-    token = _SILENT.set(silent or _SILENT.get())
-    try:
-        yield
-    finally:
-        _SILENT.reset(token)
 
 
 @contextmanager

@@ -207,8 +207,7 @@ def command(
                 given[holder] = {one: value for one, value in values.items() if value is not None}
             with (
                 say.until_done,
-                workers.silenced(quiet),
-                workers.saying(lambda: f"interp {key}", shown=bool(takes), first=takes),
+                workers.saying(lambda: f"interp {key}", shown=bool(takes), first=takes, silent=quiet),
                 warnings.catch_warnings(),
             ):  # a warning is a line, without its place in the code
                 warnings.showwarning = lambda message, *_, **__: typer.echo(
