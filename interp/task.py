@@ -132,14 +132,9 @@ def chosen_indices(index: slice | ArrayLike, size: int) -> NDArray[np.int64]:
     return chosen
 
 
-def length_of(array: str, axis: int, doc: str) -> cached_property[int]:
-    """A size of episodes: the length of an axis of one of their arrays, as an attribute of their class."""
-
-    def length(record: Any) -> int:
-        return int(getattr(record, array).shape[axis])
-
-    length.__doc__ = doc
-    return cached_property(length)
+def length_of(array: str, axis: int, doc: str) -> property:
+    """A size of episodes: the length of an axis of one of their arrays, as a property of their class."""
+    return property(lambda record: int(getattr(record, array).shape[axis]), doc=doc)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
