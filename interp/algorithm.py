@@ -7,17 +7,11 @@
     >>> values["log_weights"].shape, values["next_log_weights"].shape, values["prediction"].shape
     ((2, 10, 4), (2, 10, 4), (2, 10))
 
-A round computes every variable from its parents, in order. Three kinds of variables are given rather than computed, or
-carried: an *input* is read from the episodes; a *state* variable is carried from round to round, and the variable
-``next_<key>`` is what the round makes of it; a *round* variable is computed within the round. A variable that depends
-on nothing but the state exists at two moments, before the round (``key``) and after it (``next_<key>``).
+A round computes every variable from its parents, in order. An *input* is read from the episodes; a *state* variable is
+carried from round to round, and ``next_<key>`` is what the round makes of it; a *round* variable is computed within the
+round. ``do={key: values}`` sets a variable, and everything downstream follows.
 
-Setting a variable, ``do={key: values}``, cuts it from its parents, and everything downstream follows (Pearl's do).
-Interchange interventions ask whether a network does the same when an activation is taken from another input.
-
-Everything that a room says about an algorithm goes through these keys: probe targets, interchange hypotheses, the
-ground truth of handwired circuits, verification, labels in reports. An algorithm is a hypothesis about a model, never
-evidence about one.
+What these keys are used for, and what an algorithm is no evidence of: docs/method/causal-model.md.
 """
 
 from __future__ import annotations

@@ -15,13 +15,8 @@ functions check themselves.
     Traceback (most recent call last):
     interp.errors.InputError: n_rounds must be an integer, got True
 
-What a user gives is checked once, by the checked function that is called first: calls that are made while it runs are
-trusted, but every record that a user's own function makes is checked. What a module imports for type checkers alone
-stands for anything in its annotations.
-
-beartype judges classes, protocols, functions and literals. Numbers and lists are judged here, because they may be
-converted: integers are not booleans, numbers are finite, a text is no list, every element of a list is checked, and
-NumPy's numbers become Python's.
+What a user gives is checked by the checked function that is called first; calls that are made while it runs are
+trusted. What is checked where, and what is converted: docs/method/input.md.
 """
 
 from __future__ import annotations

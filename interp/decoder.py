@@ -8,24 +8,12 @@
     >>> bool(np.allclose(decoder(latents[4:]).numpy(), states[4:]))
     True
 
-The map is least squares, or ridge regression where latents have directions that hardly vary: without a penalty the map
-would read noise off these. A penalty shrinks what is read, so leave it out where sizes matter, as rates of learning do.
-One map reads all latents together, or each latent holds a part of the state and has its own map (``per_latent``), as
-the columns of a Q-table do::
+The map is least squares, or ridge regression; a penalty shrinks what is read, so leave it out where sizes matter. One
+map reads all latents together, or each latent holds a part of the state and has its own map (``per_latent``).
+:meth:`Decoder.move` writes: it changes latents so that what is decoded changes by what is asked for, and nothing else
+that is decoded with it does. A state that can be decoded may still be idle: interventions show what a model uses.
 
-    held = layout.per_latent(torch.from_numpy(episodes.q_tables))                     # [episode, step, action, state]
-    decoded = layout.state(cross_fitted(latents, held, per_latent=True, seed=seed))   # [episode, step, state, action]
-
-:meth:`Decoder.move` writes: it changes latents so that what is decoded changes by what is asked for, along the way in
-which latents vary with what is decoded::
-
-    h + C A (A^T C A)^-1 change          A: the slopes of the map, C: the covariance of the latents
-
-Of all changes that are decoded as the one asked for, this is the most probable one for Gaussian latents: whatever does
-not vary with the decoded state stays (the change is the regression of latents on it). What is decoded together stays,
-too: with counts and the round in one decoder, counts move alone.
-
-A state that can be decoded may still be idle: interventions show what a model uses.
+How latents are moved, and when a penalty is needed: docs/method/decoders.md.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """A measure is a claim about a model, the number that decides it, and one of four words: the one currency of results.
 
-A claim is a sentence that could be false of a model, such as "the latents hold the log-weights". Beside it stand the
-number with its 95 % interval, the threshold with the side on which the claim is true, and the *controls*: the same
-quantity, in the same unit, of something of which the claim should not be true, such as an untrained copy in the
-model's place. One rule gives the word:
-
-* **no**: the whole interval lies on the wrong side of the threshold;
-* **yes**: the whole interval lies on the right side and is *clear* of every control that counts (:func:`_is_clear`);
-* **undecided**: everything else, with the reason: the interval spans the threshold, a control does as well, a control
-  was not run (and how to run it), there are too few episodes, or there is no number;
-* **not applicable**: the machine lacks what the claim is about.
+A claim is a sentence that could be false of a model. Beside it stand the number with its 95 % interval, the threshold
+with the side on which the claim is true, and the *controls*: the same quantity of something of which the claim should
+not be true. The word is **yes** where the whole interval lies on the right side and is clear of every control that
+counts, **no** where all of it lies on the wrong side, **not applicable** where the machine lacks what the claim is
+about, and **undecided**, with the reason, elsewhere. The rule: docs/method/measures.md.
 
     >>> untrained = {"an untrained copy": Control(0.4)}
     >>> held = Measure("state", "The latents hold the counts", Interval(0.98, 0.97, 0.99), 0.5, controls=untrained)

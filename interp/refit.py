@@ -1,48 +1,12 @@
 """Intervals of refitted quantities: scores of cross-validated fits, with the luck of the training episodes counted.
 
-The estimand is *the score, on new episodes, of this very fit, refitted on all n episodes* (R2 of a probe, say). The
-out-of-fold errors of a K-fold cross-validation, grouped by episode, estimate it; resampling these errors as if they
-were fixed counts which episodes were scored but not which episodes the fit was made from, and covers 73 to 92 % of a
-nominal 95. Here a score is 1 minus a ratio of sums over episodes,
+A score is 1 minus a ratio of sums over episodes, ``sum L / sum R`` (R2: squared errors over squares about the mean;
+accuracy: misses over steps), of the out-of-fold errors of a K-fold cross-validation. :func:`interval` is about the
+score, on new episodes, of this very fit, refitted on all episodes; :func:`difference` joins two scores of the same
+episodes. Episodes are independent and alike, and folds are made of whole episodes. Where :func:`leans_low` says so, a
+small score is no sign that there is nothing to decode. Plain means of nothing fitted: :mod:`interp.statistics`.
 
-    q = sum_e L_e / sum_e R_e        (R2: squared errors over squares about the mean; accuracy: misses over steps)
-
-whose logarithm has the linearised contributions ``z_e = n (L_e / sum L - R_e / sum R)`` (delta method). The interval is
-
-    q exp(+-h),   h = t(m - 1) . sd(z) / sqrt(n) . sqrt(1 + K / (K - 1)) . m / (m - 1).
-
-The first square root is the standard error of fixed errors. The second adds the variance of the fit: Nadeau and
-Bengio (2003, Inference for the generalization error, section 3.2) add the size of the test set over that of the
-training set, 1 / (K - 1), to the 1 / K of the folds' mean. ``m / (m - 1)`` is ours, an allowance for small samples of
-``m = (sum R)^2 / sum R^2`` episodes: n where all vary alike, fewer where what is decoded varies in a few of them
-(:func:`effective`), as a rare label does, or a number that an episode holds from its first round to its last.
-A difference of two scores of the same episodes joins both intervals and the correlation r of their contributions
-(MOVER: Zou and Donner 2008), so that it keeps each interval's own skew: for ``D = q' - q`` (' is the control)
-
-    D - sqrt(u^2 + l'^2 - 2 r u l'),   D + sqrt(l^2 + u'^2 - 2 r l u'),   l and u: distances to q's bounds.
-
-Assumptions: episodes are independent and alike; folds are made of whole episodes; the fit is stable (leaving out a
-fold changes it little). Coverage of nominal 95 % was measured, not proved (``lab/designs.py``: thirteen designs,
-400 data sets a cell, our cross-validated ridge in 5 folds, R2, accuracy and differences; ``lab calibrate`` writes
-the table ``coverage``): 94 to 100 % at 16 and at 32 episodes in the eleven designs that do not lean low, and 93 % at 64
-in the hardest of them, rare labels of random walks. With n in place of m these covered 68 to 83 %, rare labels with
-episode effects 78 to 97 % (16 to 64 episodes, R2 of 300 data sets). What is missed is mostly a truth *above* the
-interval (below it: 2 % at most).
-
-Where a target is constant within episodes and there are fewer than two effective episodes for each feature, the score
-leans low (:func:`leans_low`): fits on four fifths of the episodes say less than one on all. With 16 features coverage
-was 91 and 92 % at 16 episodes, 88 and 89 % at 32, 91 and 95 % at 64; the truth lay below 1 to 3 % of the intervals
-and above up to 12 %. So no probe says "no" there (:func:`probes.result.measure_of`), while it may say "yes".
-Where nothing is decoded of a rare label the interval of R2 is narrow (.01 at 64 episodes) and covered 91 % of 300 data
-sets. The allowance ``m / (m - 1)``, m in place of n, and the two episodes for each feature were chosen on these
-designs, too.
-
-What the interval is NOT: valid given the data at hand (no interval from cross-validation is: Bates, Hastie and
-Tibshirani 2023, Cross-validation: what does it estimate and how well does it do it?); about another training size or
-other kinds of episodes; about seeds of a trained model; corrected for choosing among many scores. Cross-validation
-trains on n (K - 1) / K episodes, so the score leans low where n is small. Where fits hardly vary (many rounds, few
-features) the interval is up to 1.5 times wider than it need be and covers more than 99 %. Plain means of nothing fitted
-have no second square root: use :mod:`interp.statistics`.
+How the interval is made, and what it was measured to cover: docs/method/intervals.md.
 
     >>> print(interval([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0], n_folds=2))
     0.75 [-0.1207, 0.9442]

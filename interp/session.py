@@ -9,18 +9,10 @@
     >>> interp.rollout(model, episodes) is interp.rollout(model, episodes)
     False
 
-A report, a comparison and a sweep each open a session around their work. The few public functions that all of them call
-(a rollout, an algorithm's values, a digest) ask :func:`once` in it. A session remembers by identity: the same model
-object, the same episodes object. It keeps them alive until it closes.
-
-What an object that is passed on owns, a comparison, a participant of one, the trial of an audit, is computed once for
-that object, and lives as long as it does: :func:`remembered`. Results are shared, so nobody may write into them.
-
-Finished parts of long work are kept in files (:class:`Finished`), so that a run that was killed goes on where it was.
-A part is a number, text, array, table or dataclass, or a list, tuple or mapping of these. Its file holds the settings
-that it was computed under and the SHA-256 of its content, and is named by a digest of all that it depends on: its name,
-the settings, the versions of the libraries and the fields of its dataclasses. A part of other settings lies beside it
-and is never read; a file that was damaged or edited is computed again.
+A report, a comparison and a sweep each open a session; what all of them call asks :func:`once` in it. A session
+remembers by identity: the same model object, the same episodes object. :func:`remembered` computes once for an object
+that is passed on. Results are shared, so nobody may write into them. Finished parts of long work are kept in files
+(:class:`Finished`), so that a run that was killed goes on where it was. What a part is: docs/method/sessions.md.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()

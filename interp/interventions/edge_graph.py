@@ -1,42 +1,13 @@
 r"""A round as a graph of edges: who writes to the residual stream, who reads it, and a forward pass with edges cut.
 
-Sources: the embedding (tokens, payloads, latents, positions), every head, every MLP. Destinations: the query, key and
-value inputs of every head, every MLP's input, and the two exits of a round, "prediction" and "update". The residual
-stream is a sum, so each destination's input is exactly ``sum_s contribution(s)`` over earlier sources (plus biases);
-cut edges contribute their *ablated* value instead::
+Sources are the embedding, every head and every MLP; destinations are the inputs of every head and MLP, and the two
+exits of a round, "prediction" and "update". A cut edge contributes its *ablated* value: the other run's of a pair
+("resample"), a mean over episodes ("mean"), or zero.
 
-    input(d) = sum_s  keep[s, d] now(s) + (1 - keep[s, d]) ablated(s)
-
-``keep`` is one for the whole batch, over all positions. Ablated contributions come from the other run of a pair
-("resample"), from a mean over episodes ("mean"), or are zero. What a model with additive latents carries from round to
-round beside its update is no edge of a round: cutting every edge to "update" leaves the base's old latents.
-
-Which edges and which reads matter is estimated by gradients, for all of them at once.
-
-**Edges** (:func:`attribute`): edge attribution patching, with integrated gradients.
-
-Cutting edge (s, d) replaces what d reads of s by the corrupted run's. To first order the metric then drops by::
-
-    score(s, d) = sum  (clean(s) - corrupted(s)) . dm / d input(d)            EAP  (Nanda; Syed et al., 2023)
-
-EAP-IG (Hanna et al., 2024) averages the gradient over inputs between the corrupted and the clean embedding,
-``corrupted + k/steps (clean - corrupted)``, k = 1 ... steps, which saturated softmaxes and MLPs need; ``steps = 1``
-takes the gradient at the clean input, which is plain EAP. Positive scores mean that the edge raises the metric.
-
-A score is an estimate: check the edges that matter by cutting them (:mod:`interp.interventions.ablation`). Hard
-attention has no gradient (its scores get none); use the softmax-only variant of a handwired circuit. A clipped
-log-probability (see :mod:`interp.interventions.pairs`) has none either.
-
-**Reads** (:func:`strongest_reads`): a read is (layer, head, query, key). To cut it is to set its attention weight to
-zero and leave the others as they are, so that what the head wrote at the query lacks what it brought from the key. Its
-effect on an exit x (the prediction's distribution, or the update) is, in each episode,
-
-    | x - x_cut | / mean over episodes of | x - mean x |
-
-so that 1 is a change as large as the exit's own differences between episodes. All reads are ranked by the first-order
-estimate of that (two random projections of each exit, one backward pass each); the best are then cut and measured.
-NOT evidence of what a read brings, or that the reads together are a circuit; two reads that stand in for each other can
-each show nothing. The first position is left out: heads rest on it.
+:func:`attribute` estimates by gradients which edges matter: check those by cutting them
+(:mod:`interp.interventions.ablation`). Hard attention has no gradient; use the softmax-only variant of a handwired
+circuit. :func:`strongest_reads` ranks single reads (layer, head, query, key), cuts the best and measures them: NOT
+evidence of what a read brings, or that the reads together are a circuit. The formulas: docs/method/edges.md.
 
     >>> import interp
     >>> from interp.tasks import experts

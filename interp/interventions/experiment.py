@@ -1,16 +1,9 @@
 """One experiment: change something in some rounds of a run, let the model run on, and read: one labelled array.
 
-Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round, outcome]``: patching is
-the difference from the unpatched run, interchange the difference from an algorithm's counterfactual, mediation a ratio
-of two such differences. Each edit is made in every one of ``rounds`` *apart from the other edits and rounds*: a row of
-one large batch is one episode in one edited round. The round axis is labelled by (round edited, round read).
-
-An edit puts something at a :class:`~interp.interventions.sites.Place`: the value of another run in the same round, a
-tensor (a mean, a state that was decoded and moved), or what a function makes of the value there; with ``add`` it is
-added. What a round reads can be replaced, too (encoded rounds).
-
-Rounds are stepped here and in :mod:`interp.model.rollout`, and nowhere else: how many rows run at once, what is reused
-of the unpatched round (:mod:`interp.interventions.round_patcher`), dtype and device are decided here.
+Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round, outcome]``. Each edit is
+made in every one of ``rounds`` *apart from the other edits and rounds*; the round axis is labelled by (round edited,
+round read). An edit puts something at a :class:`~interp.interventions.sites.Place`: the value of another run in the
+same round, a tensor, or what a function makes of the value there; with ``add`` it is added.
 
     >>> import interp
     >>> model, task = interp.load("wma-handwired", n_experts=2), interp.tasks.get("experts")
@@ -22,10 +15,8 @@ of the unpatched round (:mod:`interp.interventions.round_patcher`), dtype and de
     >>> bool((found.effects[0, :, 0] != 0).any())
     True
 
-A result says what was found in a sentence, its table has the largest effects first, and ``plot()`` draws it
-as a heat map (by place and layer, by round and round), a curve (by dose, by size) or intervals (by part, by control).
-
-What a number is NOT: an effect in the model's own use, where an edit puts in what never occurs there.
+What a number is NOT: an effect in the model's own use, where an edit puts in what never occurs there. How methods are
+made of this, and what results share: docs/method/experiments.md.
 """
 
 from __future__ import annotations

@@ -1,35 +1,14 @@
 """Interchange interventions against an algorithm: does this place in the network carry that variable?
 
-For a pair of inputs, run the base with the activation at some places set, inside a subspace, to its value on the source
-(``h + (h_source - h) B B^T``; the whole activation where there is no basis), and compare with the algorithm's own
-counterfactual: the base with the variable set to its value in the source (Geiger et al., 2021).
+The base is run with the activation at some places set to its value on the source, and compared with the algorithm's own
+counterfactual: the base with the variable set to its value in the source. Accuracy (IIA) is the share of pairs whose
+outcome, "prediction" or "state", is the counterfactual's; the column ``chance`` is the accuracy of doing nothing, and
+``iia_informative`` counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base. The
+``score`` says how much of the counterfactual effect there is: 1 is all of it in every pair, 0 is no better than no
+effect. :func:`carriers` tests many claims of what lives where, each beside a random subspace. A basis that was
+*learned* needs the controls of :mod:`interp.interventions.alignment`.
 
-* outcome "prediction": the choice is the counterfactual's choice;
-* outcome "state": what the round writes into the state (:attr:`interp.algorithm.Algorithm.written`: all of it, or one
-  column of a table) is the counterfactual's, within a tolerance. Where a fitted decoder reads the state, its own error
-  is left out: the decoded change that the intervention makes is within half of the change that is asked for.
-
-Interchange accuracy (IIA) is the share of pairs for which that holds. Many pairs agree whatever one does, because the
-counterfactual is what the base gives anyway: the column ``chance`` is the accuracy of doing nothing, and
-``iia_informative`` counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base.
-Accuracy is blind to how far a probability moved. *Effects* are not: how far did the outcome move (``effect``), and how
-far should it have moved (``wanted``)?
-
-    score = 1 - sum |effect - wanted|^2 / sum |wanted|^2        slope = sum effect wanted / sum wanted^2
-
-A score of 1 is the whole counterfactual effect in every pair, 0 is no better than no effect, and it is negative
-where the model moves elsewhere; the slope says whether the direction is right though the size is not.
-
-Effects tell algorithms apart that choose alike: the same intervention has a score under each of them
-(:func:`score_difference`). Sums are over pairs; intervals resample episodes.
-
-An accuracy of 1 says, for these pairs only, that these places hold the variable in a form the rest of the network uses.
-For a whole activation it says that the variable is among what reaches this place and that nothing else there matters to
-the outcome, not that the place holds the variable alone or in any particular form. A basis that was *learned* needs the
-controls of :mod:`interp.interventions.alignment`.
-
-:func:`carriers` tests many claims of what lives where, each beside an equally large displacement of the same places in
-a random subspace (orthogonal, of equal rank), because moving an activation does something wherever it points.
+How effects are scored, and what an accuracy of 1 says: docs/method/interchange.md.
 """
 
 from __future__ import annotations

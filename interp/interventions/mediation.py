@@ -1,31 +1,10 @@
 """Mediation: which share of an effect passes through chosen attention patterns, head or MLP outputs, gates or cycles.
 
-A *cause*, some place in a base round, is set to its value in the source round. What that does to an outcome Y is split
-by *mediators* M, sites between the two. With c the cause's value in the base and c' its value in the source::
-
-    TE = Y(c', M(c')) - Y(c, M(c))        total effect: the cause is swapped
-    DE = Y(c', M(c))  - Y(c, M(c))        direct effect: swapped, while the mediators are frozen at the base's values
-    IE = Y(c, M(c'))  - Y(c, M(c))        indirect effect: not swapped; the mediators alone are set to what they are
-                                          in the base round whose cause is swapped
-
-    blocked = 1 - <DE, TE> / <TE, TE>     the share of the effect that is lost without the mediators
-    carried = <IE, TE> / <TE, TE>         the share of the effect that the mediators bring about by themselves
-
-Products are summed over pairs and rounds, so that large effects weigh more, and outcomes may be vectors: what counts is
-the part along the total effect. TE, DE and IE are the total, natural direct and natural indirect effect (Pearl, 2001;
-for language models Vig et al., 2020); blocked is the total indirect effect as a share, carried the pure one (Robins and
-Greenland, 1992).
-
-The two shares are equal where the mediators and everything beside them add up. They differ where these interact: of two
-redundant routes, each blocks nothing and carries everything. For the same reason, and because mediators in series hand
-on one effect, shares of single mediators need not add up to 1 or to the joint share, and may be negative or above 1. A
-frozen mediator meets activations that it never meets in a run: a share says how a computation is wired, not what
-happens in use. Read it beside that of an untrained model: all head outputs at the place that is read mediate everything
-that comes from other positions, whatever the model, and random patterns can carry much of an effect, too.
-
-:func:`effect_map` gives the carried share of the residual stream after each layer, at each position: it says where a
-cause arrives, and in which layer two causes meet. Of a machine that is no transformer it gives that of each point. A
-copy that is not read gives 0 there, and two activations that say the same give both the whole.
+A *cause*, some place in a base round, is set to its value in the source round. What that does to an outcome is split by
+*mediators*, sites between the two: ``blocked`` is the share of the effect that is lost while they are frozen, and
+``carried`` the share that they bring about by themselves. Shares of single mediators need not add up. A share says how
+a computation is wired, not what happens in use: read it beside that of an untrained model. :func:`effect_map` gives the
+carried share of the residual stream after each layer, at each position. The formulas: docs/method/mediation.md.
 
     >>> import interp
     >>> from interp.interventions import mediation

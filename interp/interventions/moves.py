@@ -1,30 +1,10 @@
 """Move a decoded variable alone and grade the effect, and ask whether a decoded state is closed under an update.
 
-Interchange takes whole activations, or a subspace that is known. In a learned model nobody says which subspace holds a
-variable, but a decoder reads it, and :meth:`interp.decoder.Decoder.move` changes the activation so that the decoded
-variable changes by what is asked for and nothing else that is decoded with it does. Two kinds of changes:
-
-* it is set, to its values in other episodes, say: ``by={key: theirs[key] - own[key]}``;
-* it is moved: a count by 8, the round by 10, one element alone.
-
-The outcome is graded against the same counterfactual in the algorithm (:class:`InterchangeResult`), or in several, of
-which at most one can be right about the model. States that no episode reaches can be asked for: an effect there says
-how the model *generalises*, and less about what it does on its data. The control is a move as far in a direction that
-is orthogonal to every move of what is decoded (:meth:`Writer.placebo`).
-
-**Closure** (:func:`transition`). A decoder D reads a statistic from the latents (counts and the round, say), and the
-algorithm says what a round makes of this statistic: ``F(state, inputs)``. If the model carries the statistic and
-updates it as the algorithm does, then decoding what a round leaves is the update of what was decoded before it:
-
-    step R2 = 1 - sum |D(f(m, x)) - F(D(m), x)|^2 / sum |step - mean step of the round|^2
-
-summed over the carried variables, each in units of its own root mean squared step. The denominator is what the round's
-inputs decide about the step; 1 is the algorithm's update and 0 is no better than the round's mean step. How well a
-state can be *decoded* says little beside this: untrained networks whose latents add up their updates hold what they
-were fed.
-
-Off the manifold: latents are first moved so that they decode as another state (:meth:`Decoder.move`), one that no
-episode reached, and then run on for some rounds, the model by itself and the algorithm from the decoded state.
+A :class:`Writer` holds a decoder of variables. :func:`move` changes an activation so that one decoded variable changes
+by what is asked for, and nothing else that is decoded with it does: it is set (``by={key: theirs[key] - own[key]}``) or
+moved. The outcome is graded against the same counterfactual in the algorithm. The control, :meth:`Writer.placebo`, is a
+move as far in a direction that is orthogonal to every move of what is decoded. :func:`transition` asks whether decoding
+what a round leaves is the algorithm's update of what was decoded before it. How it is scored: docs/method/moves.md.
 
     >>> import interp
     >>> from interp.interventions.moves import Writer, move

@@ -1,12 +1,8 @@
 """A view of a model over a bank of prepared rounds, so that token-based tools run on it.
 
-TransformerLens' tools (activation patching, attribution patching, direct paths, DAS, logit lens, head detection) call
-``model(tokens)`` with integer tokens ``[batch, pos]`` and read logits ``[batch, pos, outcome]``. A round needs more:
-its latents and scalar payloads. Here they are prepared: :func:`bind` lays chosen rounds of one or more rollouts in a
-bank, a "token" is the number of a row of the bank (the same at every position), and every forward looks rows up.
-Everything else (weights, configuration, hooks) is the model's own; nothing is copied.
-
-Scope: one round at a time. Effects that run on into later rounds are :mod:`interp.interventions.patching`'s.
+TransformerLens' tools call ``model(tokens)``; a round needs its latents and scalar payloads, too. :func:`bind` lays
+chosen rounds of one or more rollouts in a bank; a "token" is the number of a row of the bank, the same at every
+position. Weights, configuration and hooks are the model's own. One round is run at a time: docs/method/round-tokens.md.
 
 Example:
     >>> import interp

@@ -5,20 +5,11 @@ A round of prediction with expert advice (paper, section 3) and one of tabular Q
     <w> <z> e_1 p_1 ... e_n p_n p? | y w?
     <BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update
 
-A layout is a task's (``interp.tasks``); this module says what every layout tells the rest of the toolkit, so that
-nothing outside a task's folder needs to know whose round it is. Latents stand at ``latent_positions``; the prediction
-is read at ``predict_position``, which is that of the label ``predict_label``; the update is read after it, at
-``update_position``, and replaces (or is added to) one latent slot. Everything after the prediction is the *suffix*:
-the model is told the truth, in as many tokens as that takes, or commits its own choice, only there. A layout also
-knows how episodes become tokens, how scores become a prediction and a prediction a distribution, and how the
-algorithm's state is spread over the latents.
-
-What is predicted is one of several ``outcomes`` (``kind = "classes"``), or a real number: its ``"mean"``, scored by the
-squared error, or a ``"normal"`` distribution of it, mean and log variance, scored by the negative log density.
-
-A model can serve a range of sizes (``n_experts_range``, ...): its vocabulary is that of the largest, and
-:meth:`RoundLayout.fit` gives the layout for given episodes. Latents stand at fixed distances from the start in every
-size.
+A layout is a task's (``interp.tasks``). Latents stand at ``latent_positions``; the prediction is read at
+``predict_position``, and the update after it, at ``update_position``. Everything after the prediction is the *suffix*:
+only there is the model told the truth, or commits its own choice. What is predicted is one of several ``outcomes``
+(``kind = "classes"``), or a real number, ``"mean"`` or ``"normal"``. :meth:`RoundLayout.fit` gives the layout for the
+sizes of given episodes. What else a layout says: docs/method/round-tokens.md.
 """
 
 from __future__ import annotations

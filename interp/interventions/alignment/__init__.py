@@ -1,17 +1,9 @@
 """Learn the subspace that carries a variable (distributed alignment search), always beside its controls.
 
 An orthonormal basis at one place is trained so that interchanging it makes the network output what the algorithm
-predicts (Geiger et al., 2024). Such a method finds something in any network (Arora et al., 2024), so every result
-holds, with the same pairs, rank and budget:
-
-* ``arbitrary labels``: trained to give a fixed random outcome per source;
-* ``untrained model``: trained on a copy of the model with fresh weights, run through its own history;
-* ``norm-matched random``: the learned displacement, in a random subspace;
-* ``nothing``: no intervention.
-
-Episodes are split: some train, some say when training stops and which start is kept, the others score. A learned basis
-that beats all four carries the variable for such pairs; it is not thereby the only one, nor the one the network would
-use on others.
+predicts. Such a method finds something in any network, so every result holds four controls: ``arbitrary labels``,
+``untrained model``, ``norm-matched random`` and ``nothing``. A learned basis that beats all four carries the variable
+for such pairs; it is not thereby the only one. How it is trained, and beside what: docs/method/alignment.md.
 
     >>> import interp
     >>> from interp.interventions.alignment import Search, align

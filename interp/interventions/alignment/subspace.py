@@ -1,26 +1,11 @@
 """Pairs of rounds, what the algorithm chooses in each, and a subspace trained on them at one site.
 
-TransformerLens' ``fit_das`` draws every pair equally often, asks for the right choice, runs a fixed number of epochs
-from one start and keeps the last basis. Where few pairs are informative that finds a good basis by luck. The loop here
-draws informative pairs as often as others, evenly over rounds; asks for the counterfactual's whole distribution; stops
-when the loss on episodes that it does not train on falls no more, and keeps the basis of the smallest such loss; starts
-several times and keeps the best start. It searches only directions in which base and source ever differ: the others
-carry nothing. Subspace, interchange and the pass that applies it are TransformerLens'.
-
-A round is run whole with the site rotated, and its gradient goes through ``machine.step``. Of a transformer nothing
-before the site is run again: rounds are run on from the residual stream before the site's layer, from its position to
-the prediction.
-
 A pair takes a round of a base episode and the same round of a source episode. Its *counterfactual* is the algorithm's
 choice in the base round with one variable set to its value in the source round. A pair is *informative* where that
-differs from the algorithm's own choice in the base round: on the others a subspace that does nothing is right.
+differs from the algorithm's own choice in the base round. The *rank* is how many directions of the variable the
+algorithm's choices depend on: a property of the algorithm on these pairs, never of a model.
 
-The *rank* that a learned subspace needs is how many directions of the variable the algorithm's choices depend on.
-Adding one number to all log-weights changes no prediction, so of n log-weights only n - 1 directions can be found. The
-directions that count are the normals of the surfaces at which the choice changes. Each informative pair crosses such a
-surface on the way from the base's value to the source's. The crossing is found by halving, and its normal by how far
-the crossing moves when one element does. The rank is that of all normals together: a property of the algorithm on
-these pairs, never of a model.
+How pairs are drawn, when training stops, and how the rank is found: docs/method/alignment.md.
 """
 
 from __future__ import annotations
