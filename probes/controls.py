@@ -1,26 +1,12 @@
 """Controls: the same fit where it cannot succeed, or where success would mean nothing.
 
-* ``shuffled``: each episode is given the target of an episode of another group. What remains is what all share.
-* ``untrained``: the same architecture with fresh random weights: what any random features of the inputs hold.
-* ``inputs``: the current round's tokens and payloads, or these and their products, instead of activations.
-* ``round``: the round index alone (one indicator per round): a target that grows with time is half decoded by it.
-* ``control_task`` (Hewitt and Liang 2019): every kind of round (its tokens) is given a target drawn at random, the same
-  wherever it occurs; a probe that can memorise does well. The difference from it is the probe's *selectivity*.
+They are ``shuffled`` targets, ``untrained`` copies, the round's ``inputs``, the ``round`` index alone, and the
+``control_task`` of Hewitt and Liang (2019). Each has the penalties and score of the probe itself, and all but the
+untrained copies its folds. The word is "yes" where the score is clear of every control that counts. What a score
+estimates is *that score, on new episodes, of this very probe, refitted on all episodes*. Its interval is that of
+:mod:`interp.refit`. 0 is what the best constant gives. Entries outside a mask count nowhere.
 
-Each has the penalties and score of the probe itself. All but the untrained copies, which may be run over more episodes,
-have its folds, too, so that differences are paired by episode. The word about a probe is that of its measure
-(:mod:`interp.measure`): it is "yes" where the score is clear of every control that counts.
-
-Every score is a ratio of sums over episodes (or over groups of them, where several are not independent), and what it
-estimates is *that score, on new episodes, of this very probe, refitted on all episodes*. Its 95 % interval, and the
-paired one of a difference from a control, are those of :mod:`interp.refit`, where they are explained and calibrated.
-
-R2 is ``1 - sum (y - y_hat)^2 / sum of totals``: both sums run over rounds, episodes and the outputs of a target. The
-totals (:func:`interp.refit.totals`) are the squares about each output's mean over what is scored, without the
-optimism of taking that mean from the same episodes. They are larger than the plain squares of scikit-learn's
-``r2_score(multioutput="variance_weighted")``, by a share of at most 1/(n - 1) for n episodes, so that R2 is higher by
-at most ``(1 - R2) / n``. 0 is what the best constant gives; a probe that generalises badly falls below. Entries outside
-a mask count nowhere.
+What each control tells, and how R2 is taken: docs/method/probes.md.
 """
 
 from __future__ import annotations

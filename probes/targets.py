@@ -11,16 +11,10 @@
     >>> targets.get("bayes.prediction")(episodes, low=0.1, high=0.9).outputs
     ('P(y=1)',)
 
-What the variables are is written once, in the ``algorithms`` of each task (``interp.tasks``). A target of your own
-needs no name: :meth:`TargetValues.of` takes an array.
+A target of your own needs no name: :meth:`TargetValues.of` takes an array. A variable of the carried state stands for
+the state after the round or, with ``when="before"``, before it; every other variable belongs to the round itself.
 
-Time: a variable of the carried state stands, at round t, for the state after round t (what ``run.latents[:, 1:]``
-hold) or, with ``when="before"``, before it (what ``run.latents[:, :-1]`` hold: what round t reads). Every other
-variable (a vote, a TD error) belongs to round t itself, and its activations are those of round t.
-
-Names: a variable's key. Where several algorithms of a task share a key, it means that of the first one registered, and
-the others' are written ``algorithm.variable``. What the round's inputs alone determine is the same in every algorithm
-and has one name.
+Which activations go with which, and what a key means that algorithms share: docs/method/probes.md.
 """
 
 from __future__ import annotations

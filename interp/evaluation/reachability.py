@@ -1,17 +1,7 @@
 """What models of reachability are worth: accuracy by round and depth, beside searches, heuristics and controls.
 
-Accuracy counts an episode as right where the target is more probable than the negative, as half right on a tie. Before
-round d nobody can know of a target d steps away; a model that searches in parallel jumps from one half to one at round
-d, at every depth. The tables give that jump for the model, for the algorithms and heuristics that could imitate it, and
-for the model whose latent is cut, frozen or exchanged. Right answers say what was found, not how; so they also ask
-whether the latent holds the set, and whether it is used.
-
-Two questions that critics of latent reasoning ask. First, *is the recurrence needed?* (:func:`controlled`) The same
-model runs over the same episodes with its latent taken away (``cut``: every round reads the initial latent), ``frozen``
-(every round reads the latent that the first thought wrote, so that rounds are only repeated), ``reset`` (the initial
-latent once, halfway: the search begins again), and ``swapped`` (another episode's latent). A model that answers as well
-without its recurrence does not search by it. ``discrete`` commits: of the nodes that a round adds, the latent keeps
-one, as a chain of thought in tokens does; parallel search gains the difference.
+Right answers say what was found, not how. First, *is the recurrence needed?* :func:`controlled` runs the same model
+over the same episodes with its latent taken away; one that answers as well does not search by it.
 
     >>> import interp
     >>> from interp.tasks import reachability
@@ -22,15 +12,14 @@ one, as a chain of thought in tokens does; parallel search gains the difference.
     >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
     True
 
-Second, *is the set used?* (:func:`moved`) A latent from which a set can be decoded may still be idle. The set is
-changed in the round that first knows of the target, one node at a time, and the model's answer is held against what
-parallel breadth-first search answers with the same change: with the negative in the set as well, a half; with a
-*parent* of the negative in it, nothing at once, and a half a round later, since the search expands that parent itself.
-Another node, which leads to no candidate, is the control: its direction is as long and changes nothing.
+Second, *is the set used?* :func:`moved` changes the set that the latent holds, one node at a time, and holds the answer
+against what parallel breadth-first search answers with the same change.
 
     >>> table = moved(model, reachability.sample(24, 4, 12, 18, seed=0, depths=(2,)))
     >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is added", 1)]
     0.5
+
+What each control and move is, and how accuracy is counted: docs/method/reachability.md.
 """
 
 from __future__ import annotations

@@ -1,40 +1,11 @@
 """Read runs that others made: one folder for each run, with ``result.json`` and, if there is one, ``steps.jsonl``.
 
-Accepted in ``result.json`` (the first name found counts; JSON values):
+Advice, labels, predictions and notes are found under any of several names; other fields are ignored. Labels may be
+written 0/1 or rainy/sunny, and a missing prediction is null. Raw replies in ``steps.jsonl`` are read again by our own
+rules, so that an answer which the other runner took for 0 is missing here. Where the two files tell different plays,
+the longest consistent one is read. Everything else is set aside, with the reason.
 
-- advice: ``input.expert_predictions``, ``input.advice``, ``expert_predictions`` or ``advice``, [round][expert], 0
-  or 1;
-- labels: ``input.true_labels``, ``input.labels``, ``true_labels`` or ``labels``, [round], 0 or 1;
-- predictions: ``response.predictions`` or ``predictions``, [round]: 0, 1, or null where missing;
-- notes: ``response.notes`` or ``notes``: the note after each round. A list with one more entry than there are rounds,
-  the first of them empty, begins with the note before round 0, which is left out; a list of any other length cannot be
-  aligned with the rounds, so it is set aside;
-- the model: ``meta.model`` or ``model``; which prompt: ``meta.prompt``, ``prompt``, ``meta.scheme`` or ``scheme``,
-  in whose name "weather" means the weather framing (else online), "nonote" or "no-note" no note, and "hist" a note
-  with retained history (else the note is the only state);
-- instance number: ``meta.idx``, ``idx`` or ``index``; regime: ``meta.regime`` or ``regime``, else the argument,
-  else stratified, flat or anti-signal (also "antisignal") where the path has that word, else "unknown";
-- ``input.accuracies`` or ``accuracies`` [expert], and ``input.eta`` or ``eta``, the learning rate of weighted majority
-  on this instance: each where it is given;
-- tokens: ``token_usage.prompt_tokens``, ``.completion_tokens`` and ``.n_calls``.
-
-Accepted in ``steps.jsonl``, one object for each call: ``step`` (from 0), ``turn`` ("prediction", "forecast" or
-"feedback"), ``raw_response`` (the reply; where given it is read again by our own rules, so that an answer which the
-other runner took for 0 is missing here), else ``prediction`` or ``parsed.prediction``; ``note_out``, ``note`` or
-``parsed.note``; ``usage``.
-
-Labels may be written 0/1 or rainy/sunny. Other fields are ignored. Which of the two files is believed:
-
-1. The candidates are the record of ``result.json`` and each *attempt* in ``steps.jsonl``. A runner that crashed and
-   began again from round 0 wrote both attempts into one file, so a new attempt starts where the step number falls, or
-   where a prediction follows the feedback of its own step.
-2. A candidate is *consistent* when it has a prediction (usable or not) for each round from 0 to its last one. A torn
-   last line of ``steps.jsonl`` is left out; the others stay.
-3. The longest consistent candidate is read. Between an attempt and a record of equal length, the attempt is read where
-   it is the same play (every usable answer in it is the record's prediction), because its raw replies can be read by
-   our own rules; where it is another play, the record is.
-
-Everything else is set aside, with the reason.
+Which fields are accepted, and which file is believed: docs/method/traces.md.
 """
 
 from __future__ import annotations

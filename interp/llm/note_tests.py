@@ -1,29 +1,12 @@
 """Does a player's note carry its state? Notes are edited, the player goes on from them, and its choices are compared.
 
-A player that keeps a note is a machine with rounds whose channel is a text. At one moment of each trace (so many rounds
-before its end) its note is replaced by an edit of it (:data:`_EDITS`), and the player goes on for a few rounds, beside
-itself with its own note and the same votes. A note may be in any form, so an edit is kept only where the edited text,
-read again by :func:`~interp.llm.backend.evidence_in`, means what the edit should say. What an edit should do is the
-choice of scripted agents that know nothing but what either note says. The votes of the first round are chosen so that
-the edit *tells*: all of these agents choose otherwise after it. Later rounds are the instance's own and count where
-they tell. Under ``note`` the conversation so far stays as it was, and the edit changes the note alone.
+Near the end of each trace the note is replaced by an edit of it, and the player goes on for a few rounds, beside itself
+with its own note and the same votes. What an edit should do is the choice of scripted agents that know the note alone.
+Two measures (:class:`~interp.measure.Measure`), one note per instance, are about the first round: ``carries``, by the
+edit that is followed least, and ``used``, by the notes of which any edit moves the choice. Each stands beside its
+control, texts that say what the note said. A note that tells no experts apart is replaced by a right count first.
 
-A note that tells no experts apart cannot be edited: then a note that counts right is put in its place first ("given"),
-and the question becomes whether the player goes by such a note.
-
-- *follows*: the share of telling rounds in which the player, with either note, chooses as the agents do. The control of
-  it (:data:`_CONTROLS`) is another text that says what the note said, in the same rounds: a player who chooses after it
-  as after the edit would be counted as one who follows.
-- *moved*: the share of rounds in which its choice with the edited note is another than with its own.
-
-Two measures (:class:`~interp.measure.Measure`) are about the first round, with exact 95 % intervals, one note per
-instance:
-
-- ``carries``, the note carries the state: the edit that is followed least decides;
-- ``used``, the note is used: the share of notes of which any edit moves the choice. Its control is the share of notes
-  of which any text that says the same does.
-
-A player whose note is used and does not carry its state uses it in another way.
+Which edits are kept, when they tell, and what is followed and moved: docs/method/notes.md.
 """
 
 from __future__ import annotations

@@ -1,33 +1,11 @@
-r"""What a note says: the tallies that it writes down, whether they are right, and its format (paper, appendix F.3).
+"""What a note says: the tallies that it writes down, whether they are right, and its format (paper, appendix F.3).
 
-The paper gives the names of the formats and an example of each, not its rules. Ours, where the first that holds
-decides:
+The paper gives the names of the formats and an example of each; the rules are ours. They read surface form only: a note
+called Counter need not count correctly, nor be used by the model. The features that decide are returned with the
+verdict, so that they can be regrouped. A *tally* says how an expert has done over several rounds. :func:`read_counts`
+gives the numbers where a note tells both how often an expert was right and out of how many.
 
-1. *Other*: empty.
-2. *Round list*: a record of several rounds. That is: entries of 3 or more rounds ("Round2: ...", "R2: ...", "2) ...");
-   2 or more whole records ("A=1,B=0,C=0,D=1,label=1" or "1001->1"); or a sequence for 2 or more experts, or of 3 or
-   more outcomes ("A:1,0,1 B:0,0,1", "A ✓✗✓"). A note without tallies is one, too, where it refers to 3 or more rounds
-   by number ("rounds 1,4,7"), has 2 or more round marks, begins with one, or gives 3 or more labels.
-3. *Conditional counter*: tallies split by outcome, or by what the expert said ("sunny 22/39, rainy 18/61").
-4. *Counter*: a tally for 2 or more experts, in any of the forms below.
-5. *Other*: a word of vague frequency (often, tends to, ...), or a condition (if, when).
-6. *Last-step*: what the experts said, or who of them was right, in one round.
-7. *Other*: all else.
-
-The features that decide are returned with the verdict, so that they can be regrouped. The rules read surface form
-only: a note called Counter need not count correctly, which is what :func:`read_counts` is for,
-nor be used by the model.
-
-A *tally* says how an expert has done over several rounds. It is written in one of these forms, next to the expert's
-name: a fraction ("3/5", "3 of 5", "right 3 times out of 5"); right and wrong beside each other ("3 right 2 wrong",
-"3W-2L", "3-2"); a percentage; a count with its verdict ("wrong twice", "5 hits"); or a bare number ("A 3, B 8"). A
-bare 0 or 1 is what an expert said or whether it was right in one round, not a tally, so bare numbers count only where
-one of them is 2 or more or has a sign.
-
-:func:`read_counts` gives the numbers where a note tells both how often an expert was right and out of how many.
-
-``docs/howto/llm.md`` says how good they are on the labelled notes of ``tests/llm/notes.jsonl``. The same person wrote
-notes and rules.
+The rules in their order, and the forms of a tally: docs/method/notes.md. How good they are: docs/howto/llm.md.
 """
 
 from __future__ import annotations

@@ -1,30 +1,17 @@
 """A language model opened while it learns: a session over a TransformerLens bridge, with notes or without.
 
-The model plays on, and in every round its activations at chosen hook points are kept at chosen token positions: at the
-vote of each expert ("Expert_A", ...: the last token of its 0 or 1, rainy or sunny), and at the token before the answer
-itself ("answer"), which sees every outcome up to the last round. That gives every activation a round axis, so that
-``probes.fit`` works on it as on the latents of our own models:
+In every round its activations at chosen hook points are kept at the vote of each expert ("Expert_A", ...), at the token
+before the answer ("answer") and, with notes, at each count ("count_A", ...). So ``probes.fit`` works on them:
 
     >>> opened = Opened.load("models/Qwen3-14B", device="cuda")                                      # doctest: +SKIP
     >>> played = opened.play(episodes, ["blocks.20.hook_out"])                                       # doctest: +SKIP
     >>> probes.fit(played.at("blocks.20.hook_out", "answer"), targets.log_weights(episodes, "before"))  # doctest: +SKIP
 
-The prediction is read off the two answers' first differing tokens, P(1) = softmax over both; the likelier one goes into
-the conversation, whatever else the model might have written: a forced format, as ``response_format="grammar"`` forces
-it. The keys and values of what was read stay cached from round to round, where the bridge reads a cache.
+Answers are forced into their format, and each note is a right count in place of the model's own. Rounds must be equally
+many tokens for all episodes. What is decoded need not be used; a patch says where a vote or count of *this* round is
+read.
 
-In a condition with notes, each note is a right count ("A:3/9, B:8/9, ...") in place of the model's own: what it says is
-then known, and it stands in the same place for all episodes. The last token of each count is a position, too
-("count_A", ...), from the second round on; the first has no note. Whether a model's own notes are used is asked by
-:mod:`interp.llm.note_tests`.
-
-A *patch* puts the activation that one expert's vote has when it is the opposite (same history) in place of its own at
-one hook point, and asks how much of the full effect of the opposite vote on the answer that restores: 1 where the
-answer reads the vote through that place, 0 where it has been read before or is read elsewhere. A patch of a count does
-the same with another count in the note: as many digits, and as far from its own as they allow.
-
-Scope: what is decoded need not be used; a patch says where the vote or count of *this* round is read. Rounds must be
-equally many tokens for all episodes, which holds where 0 and 1 are one token, and counts before the eleventh round.
+How answers are read, and what a patch restores: docs/method/opened.md.
 """
 
 from __future__ import annotations

@@ -1,30 +1,14 @@
 """One episode between a language model and the task: a pure state machine, and the trace that its replies are kept in.
 
 :meth:`Session.next` gives the next request (or None when the episode is over) and :meth:`Session.feed` takes the reply
-to it. No clock, network, file or random number is involved: the same replies give the same requests. The runner
-drives it with a server, resuming drives it with recorded replies, scripted agents drive it in tests, a dry run
-drives it to count tokens.
+to it: the same replies give the same requests. A malformed answer is asked again at most ``max_retries`` times; then
+the prediction is missing (NaN, never 0), or the note stays as it was.
 
-Round t (paper, appendix F.3): *ask* for a prediction; then reveal the outcome, which under ``note`` and ``note-only``
-is a second request, answered by the note that the next round starts with.
+A trace is one JSONL file for each (model, condition, instance), safe against kill -9 and full disks: a header, one line
+per call, written before the next request is made, and a last line. Messages are not stored but made again from the
+replies, so resuming is replaying. Digests refuse what was edited.
 
-Malformed answers are asked again at most ``max_retries`` times: the request is repeated with the malformed answer and
-one retry message at its end. The retained history keeps none of that, only the first request and the answer that was
-accepted in the end. When every attempt failed, the prediction is *missing* (NaN, never 0), or the note stays as it
-was; the history then keeps the last malformed answer, because a conversation must alternate.
-
-A trace is one JSONL file for each (model, condition, instance), safe against kill -9 and full disks.
-
-Line 1 is the header: what was run (model, settings, prompt text and SHA-256, the instance with its advice and labels;
-never a key). Then one line per call, written and fsynced before the next request is made: round, turn, attempt, SHA-256
-of the messages, the reply and everything the server said about it. The last line of a finished episode is
-``{"end": "complete"}`` or ``{"end": "overflow"}`` (the context was full; what was played counts). Two more lines may
-stand between: ``{"refused": ...}``, what a server said that refused the next request for good (a later run asks it once
-more), and ``{"extended": ...}``, the longer instance of a run with more rounds, after which the episode goes on.
-
-The messages themselves are not stored: the state machine makes them again from the header and the replies, and the
-digests prove that it made the same ones. So resuming is replaying. Every line holds a digest over itself, so that an
-edited answer, label or setting is refused.
+What a round asks, what its history keeps, and every line of the file: docs/method/traces.md.
 """
 
 from __future__ import annotations

@@ -1,18 +1,7 @@
 """What a page shows, a view, and the edits in it: words of the page's address, hooks of the engine, and Python.
 
-An edit is written ``KIND ROUND WHAT VALUE``; a round followed by ``-`` means "from it on", and ``-`` is no value::
-
-    input 20 flip-vote expert=1      a corruption of the task's record: one thing about one round's inputs
-    move 20 counts.1 2.5             the decoded state, one number of it, by so much, off the manifold too
-    patch 20 latent 3                what episode 3 has there: all that is carried, a channel, a head, a point
-    zero 20- z[1.0]@p? -             a place set to 0, or with ``mean`` to its mean over the episodes
-
-Places are written as everywhere (:mod:`interp.interventions.sites`). What is refused is refused in a sentence. A page
-is a function of the machine and the view, so that undoing is a link, two tabs cannot disturb each other, and any server
-of the same machine shows an address that was kept.
-
-What does not depend on an edit is computed once for each setting (regime, rounds, seed), and shared by all
-views of it. Results are shared, so nobody may write into them.
+An edit is written ``KIND ROUND WHAT VALUE``; a round followed by ``-`` means "from it on", and ``-`` is no value. A
+page is a function of the machine and the view. Results are shared by all views of it, so nobody may write into them.
 
     >>> edit = Edit.parse("zero 20- z[1.0]@p? -")
     >>> edit.kind, edit.round, edit.on, edit.what, str(edit)
@@ -20,6 +9,8 @@ views of it. Results are shared, so nobody may write into them.
     >>> view = View.of("round=20&edit=input+20+flip-vote+expert%3D1")
     >>> [str(edit) for edit in view.edits], view.query()
     (['input 20 flip-vote expert=1'], 'round=20&edit=input+20+flip-vote+expert%3D1')
+
+An edit of each kind, and why a view is an address: docs/method/pages.md.
 """
 
 from __future__ import annotations

@@ -1,24 +1,11 @@
-r"""How good predictions are: mistakes, regret, accuracy, log-loss and its excess, with intervals over episodes.
+"""How good predictions are: mistakes, regret, accuracy, log-loss and its excess, with intervals over episodes.
 
-With mistakes :math:`L_t` of the learner and :math:`L_t^{(i)}` of expert i up to round t (paper, appendix on metrics),
+Regret is against the best expert of the same prefix. It is never clipped, so that a learner which beats every expert
+has a negative one. Ties and random choices count their expected mistakes. Log-loss is in nats, and a certain prediction
+that is wrong costs infinitely much. Excess log-loss is a divergence only where the reference is the exact Bayes
+predictor. The calibration error of even a perfect predictor is not 0: hold it against ``chance``.
 
-    R_t = L_t - min_i L_t^{(i)}
-
-against the best expert of the same prefix, never clipped: a learner that combines experts can beat the best of them,
-and then its regret is negative. Log-loss is in nats. Its excess over the exact Bayes predictor, summed over rounds,
-equals in expectation the summed KL divergence from the true conditional (paper, appendix B); over any other reference
-it is just a difference.
-
-Ties and random choices count their expected mistakes: a prediction within 1e-12 of 1/2 costs half a mistake under
-"threshold", and a prediction p costs \|p - y\| under "sample". So no metric has a seed, and the spread between episodes
-leaves out the luck of a learner's own coins.
-
-A certain prediction that is wrong costs infinite log-loss (weighted majority is certain when all experts agree).
-
-*Calibration* asks whether predicted probabilities are frequencies: the expected calibration error is
-:math:`sum_b share_b |frequency_b - prediction_b|` over bins of predictions. Even a perfect predictor shows some:
-``chance`` is what labels drawn from the predictions themselves would show, and only an error beyond it is evidence of
-miscalibration. (A bootstrap interval would inherit that bias.) A calibrated predictor need not be a good one.
+How each is defined, and what it is evidence of: docs/method/regret.md.
 """
 
 from __future__ import annotations

@@ -1,29 +1,12 @@
-r"""Does a policy agree with tabular Q-learning, and is that evidence that it bootstraps?
+"""Does a policy agree with tabular Q-learning, and is that evidence that it bootstraps?
 
-The target of a round is ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``. Three traps (measured on the training grid):
-
-* about 12 % of the steps are ties (states never left so far: Q = 0), where no target says anything. So agreement is
-  given on *untied* steps, and over all steps under *random ties*: the target is drawn uniformly from the greedy
-  actions, sum_a pi(a) tau(a) in expectation; a perfect learner scores .92, and cross-entropy has a floor of .13.
-* a table with gamma = 0, which never bootstraps, scores .90. So its agreement stands beside every number, with the gain
-  over it, and so do the *disputed* steps (2 %), where no action is greedy by both tables: there, and only
-  there, agreement shows bootstrapping.
-* the target is by the table after the update. A machine that selects before it updates, as the handwired circuit does,
-  is exact by ``Q_t`` and yet scores .960 on untied steps (.886 under random ties), below the table that never
-  bootstraps: score it with ``table="before"``.
-
-Every quantity is a ratio of sums over episodes, for whole episodes and for their early, middle and late thirds. NOT
+The target of a round is a greedy action by the table after the update; a policy that selects before it updates is
+scored with ``table="before"``. Agreement is given on untied steps, and over all steps under random ties. Beside it
+stands that of a table which never bootstraps (gamma = 0), and the *disputed* steps: there, and only there, agreement
+shows bootstrapping. :func:`followed_discount` asks which discount the choices follow, from behaviour alone. NOT
 evidence of how the policy computes its choice.
 
-:func:`followed_discount` asks which discount the choices follow, from behaviour alone: the tables that Q-learning makes
-of the same transitions are built for a range of discounts, and the choices are compared with each (the mean chance that
-a greedy action of Q^gamma, drawn uniformly from its ties, is the one chosen). A learner with discount gamma agrees best
-with its own tables, so
-
-    gamma_hat = argmax_gamma  mean_t  1[a_t in G^gamma_t] / |G^gamma_t|
-
-with a bootstrap over episodes of both the curve and its argmax. :mod:`interp.evaluation.qlearning.rates` answers the
-same question from inside. Most steps do not depend on gamma, so that a poor imitator gives a wide interval.
+The traps, how large they are, and how a discount is estimated: docs/method/playing.md.
 """
 
 from __future__ import annotations

@@ -1,24 +1,11 @@
-r"""The learning rate and discount that a decoded Q-table behaves as if it used.
+"""The learning rate and discount that a decoded Q-table behaves as if it used.
 
-    D_t = alpha (r_t - Q_t(s_t, a_t)) + alpha gamma max_a Q_t(s_{t+1}, a)
+The paper's update is read as a regression of decoded changes on their two causes, by instruments and by least squares.
+Instruments repair the noise of a decoding and not its bias, such as a ridge probe's. :func:`evaluate` sets three
+controls beside a model. A gamma near .9 says something only where R2 is near 1 and the untrained model's is not. NOT
+evidence of use: a table can be decodable and idle.
 
-with D_t the decoded change of Q(s_t, a_t) and all values decoded: the paper's update, read as a regression without
-intercept. The true tables give back their alpha and gamma, and those of the gamma = 0 table give 0.
-
-A noisy decoding puts the same error into both sides. Least squares then overstates alpha and understates gamma, so that
-a bootstrapping model looks as if it did not bootstrap. The remedy is instruments: the same two causes computed from the
-episodes' own tables, which do not share that error. Both estimates are given, the instrumented one first. NOT repaired
-by either: a decoding that is biased, such as a ridge probe's, shrunken towards its mean.
-
-The table of a handwired model is read exactly. That of a learned model is decoded on held-out episodes
-(``interp.decoder``): for every action slot, the column Q(., a) is an affine function of that slot's latent, in five
-folds of the episodes. There is no penalty: a shrunken table would understate the rates.
-
-:func:`evaluate` sets three controls beside the model: the same estimator on the episodes' own tables (alpha .1, gamma
-.9), on those that never bootstrap (gamma 0), and on what is decoded from an untrained model. The last is a warning: a
-reader fitted to bootstrapped tables finds them, in part, in any record of what happened (an untrained model of d_model
-64 gave R2 .30, alpha .055, gamma 1.2), so a gamma near .9 says something only where R2 is near 1 and the untrained
-model's is not. NOT evidence of use: a table can be decodable and idle.
+The regression, its instruments and what an untrained model gave: docs/method/playing.md.
 """
 
 from __future__ import annotations

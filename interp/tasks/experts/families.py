@@ -1,24 +1,11 @@
 """Rivals of Weighted Majority and the Bayes predictor: what else a model of expert advice could be doing.
 
-    bayes_mixture         the regime of the episode is one of two intervals; its posterior weighs their log-odds votes
-    bayes_fading          the Bayes predictor of counts that fade:  counts <- decay counts + match
-    fading_majority       Weighted Majority whose log-weights fade
-    fixed_share           Weighted Majority that hands a share of all weight out evenly after each round
-    sigmoid_vote          P = sigmoid(gain sum_i s_i (hits_i - misses_i)),  s_i = 2 votes_i - 1
-    follow_previous_winners   the majority of those who were right in the last round
-    fixed_vote            P = sigmoid(logit(accuracy) sum_i s_i): keeps nothing
-    late_majority, bayes_late         a round counts ``lag`` rounds after it should
-    majority_window, bayes_window     only the last ``window`` rounds count
-    stopped_majority, bayes_stopped   only the first ``last`` rounds count: a change point
-    deaf_majority         one expert is never heard: it has no vote, or is taken to say the same every time
-
-Those with a lapse, and those that forget bit by bit, extend their base, and replace it only where they explain clearly
-more. An average over rounds hardly shows some of these: a lag of one round costs 1.5 % of what the memory is worth.
-
 Each is the algorithm that it varies with a few equations exchanged, so that variables keep their keys. One that fits no
-better than its base says nothing for it. Two answer without a memory; what each other one explains beyond the better of
-these is what it explains at all. Intervals are searched by their low end and by how much of the room above it they
-take: never so little (.05) that the prior is all but certain, which would be a vote without a memory.
+better than its base says nothing for it. Those with a lapse, and those that forget bit by bit, replace their base only
+where they explain clearly more. Two answer without a memory: what another explains beyond them is what it explains at
+all.
+
+All of them with their equations, and how their intervals are searched: docs/method/families.md.
 """
 
 from __future__ import annotations

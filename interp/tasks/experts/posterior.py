@@ -1,23 +1,11 @@
-r"""What a record of k hits and l misses says about an accuracy q with prior U[low, high].
+"""What a record of k hits and l misses says about an accuracy q with prior U[low, high].
 
-Evidence and posterior mean are incomplete beta functions. With ``M(p, r) = P(low < Beta(p, r) < high)``,
+Experts are independent, and their accuracies do not move. Evidence and posterior mean are incomplete beta functions;
+means are exact to about 1e-13 for records of 1e5 rounds. An interval of width zero is a known accuracy. Where a
+regime gives its experts different intervals, the answer is averaged over which interval is whose; in a switching regime
+that order is filtered through the rotations.
 
-    \int q^k (1-q)^l dq / (high - low) = B(k+1, l+1) M(k+1, l+1) / (high - low)
-    E[q | k, l] = (k+1)/(k+l+2)  M(k+2, l+1) / M(k+1, l+1)
-
-M is a difference of two tails of the side that does not cancel, and where it underflows (a long record that the
-prior calls impossible, such as 10,000 hits of 10,000 with high = .9) it is summed in logarithms from
-``I_x(p, r) = x^p (1-x)^r / (p B(p, r)) 2F1(p+r, 1; p+1; x)``. An interval of width zero is a known accuracy.
-
-Scope: independent experts whose accuracies do not move. Means are exact to about 1e-13 for records of 1e5 rounds.
-
-Where a regime gives its experts different intervals, experts are independent given the order: which interval is whose.
-
-    P(y | advice, history)  ~  sum_order P(order | history) prod_i P(advice_i | y, history of i, interval of i)
-
-The sum runs over the different orders (24 for four different intervals, n for one special expert); where an episode is
-of one of several regimes, over the orders of each. In a switching regime the accuracies of the slots are known and the
-order rotates by a random non-zero shift every m rounds: the posterior over orders is filtered through the rotations.
+The formulas, and where a difference of tails is not trusted: docs/method/posterior.md.
 """
 
 from __future__ import annotations

@@ -1,24 +1,11 @@
 """What could explain a policy besides tabular Q-learning, and where a fit looks for the parameters.
 
-Rivals keep a table that is zero at first and is written where the round's pair (s, a) meets::
+Rivals keep a table that is zero at first and is written where the round's pair (s, a) meets. SARSA is on-policy: it
+follows the recorded actions, whoever chose them. :func:`acting` says how a table becomes a policy: that is no part of
+what is learned, so :func:`families` asks each learner with every way to act by its table. Q-learning's discount starts
+at .2, since one of 0 is a family of its own.
 
-    mean_bootstrap   Q(s, a) += alpha (r + gamma mean_b Q(s', b) - Q(s, a))         the mean in place of the maximum
-    soft_bootstrap   Q(s, a) += alpha (r + gamma sum_b pi(b) Q(s', b) - Q(s, a))    pi = softmax(Q(s', .) / temperature)
-    fading_q         Q(s, a) as in Q-learning, then every entry is multiplied by keep
-    trace_q          every Q(s, a) += alpha (TD error) e(s, a);  e fades by gamma trace, plus 1 where (s, a) is met
-    sarsa            Q(s, a) += alpha (r - Q(s, a)), and alpha gamma Q(s', a') once the next action a' is taken
-    mean_reward      Q(s, a) = mean of the rewards of the pair
-    visit_counts     Q(s, a) = how often the pair was visited, or less that
-    late_q           Q(s, a) is moved by a round some rounds after it, with the table of then
-    stopped_q        Q(s, a) is moved by the first rounds alone: a change point
-
-SARSA is on-policy: it follows the recorded actions, whoever chose them. :func:`acting` says how a table becomes a
-policy at the state reached: by the table before or after the round, greedily with ties shared or broken to the lowest
-index, or by a softmax. These are no part of what is learned, and any learner may be given any of them.
-
-:func:`families` asks each learner with every way to act by its table: a model that was taught a distribution over tied
-actions says something smooth, and should be blamed for what it learned, not for that. Q-learning's discount starts at
-.2, since one of 0 is a family of its own.
+All of them with their updates: docs/method/families.md.
 """
 
 from __future__ import annotations

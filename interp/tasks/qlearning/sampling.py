@@ -1,27 +1,11 @@
 """MDP episodes: act in a batch of MDPs round by round, and sample the episodes that Q-learning experiments need.
 
-    s_0 uniform, Q_0 = 0;  a_t uniform with probability epsilon, else argmax_a Q_t(s_t, a);
-    r_t = r(s_t, a_t);  s_{t+1} ~ P(. | s_t, a_t);  Q_{t+1} by the Q-learning update;
-    a*_t = argmax_a Q_{t+1}(s_{t+1}, a)
+:func:`sample` draws episodes of one size; :class:`Interaction` lets any agent act. :func:`battery` draws episodes on
+which learners of tabular control choose differently; their behaviour is that of tabular Q-learning, whoever is asked to
+explain it. States and actions are relabelled at random after an episode was made, and the targets ``greedy`` break ties
+to the lowest *new* label. Two agents with one seed meet the same luck, and the same seed gives the same bytes.
 
-(paper, appendix F.2). :func:`sample` draws episodes of one size; :class:`Interaction` lets any agent act.
-
-States and actions are relabelled at random after an episode was made, so that behaviour which breaks ties to the lowest
-index shows no preference for a label; the targets ``greedy`` break ties to the lowest *new* label.
-
-:func:`battery` draws episodes on which learners of tabular control choose differently, which tells them apart::
-
-    grid            the training grid, explored as in training
-    explored        deterministic transitions, uniform actions: what lies ahead, and whose actions it depends on
-    draws           rewards of 0 or 1 drawn anew at each visit, uniform actions: how many visits a value remembers
-    chain           one reward at the end of a chain, half of the actions greedy: values that must travel
-    delayed         small rewards at hubs, large and uneven ones at the leaves that they lead to, uniform actions: the
-                    discount, and the maximum against the mean
-
-Its behaviour is that of tabular Q-learning at learning rate .1 and discount .9, whoever is asked to explain it.
-
-Randomness comes in separate streams (MDPs, starts, exploration, transitions, ...): two agents with one seed meet the
-same luck, and the same seed gives the same bytes.
+How an episode is drawn, and what each of the battery tells apart: docs/method/playing.md.
 """
 
 from __future__ import annotations

@@ -1,25 +1,11 @@
 """Reachability as causal models of one round: parallel breadth-first search, and its rivals.
 
-    frontier = reached with the root      active_i = [source_i in frontier]
-    next_reached = frontier with the targets of active edges
-    member_k = [c_k in reached]           prediction: the candidate that is a member; 1/2 each when both or none are
+The prediction is a distribution over nodes. It reads ``reached``, as the root is told only after the question: round t
+answers from the nodes within t steps. ``spread`` says how much of it lies evenly on all nodes reached instead of on the
+candidates. Rivals (depth-first, random walk) hold one path and add one node a round; ``visits`` counts when a node was
+visited, 0 where it was not. Heuristics search nothing and keep nothing: they are what matched graphs must forbid.
 
-The prediction reads ``reached``, as the root is told only after the question: round t answers from the nodes within t
-steps. It is a distribution over nodes. ``spread`` says how much of it lies evenly on all nodes reached instead of on
-the candidates: 0 for the algorithm, more for the distribution that models are trained on, whose state would otherwise
-be learned from one bit a round. A set may hold half a node, when somebody sets it so; above one half is a member.
-
-Rivals hold one path and add one node a round, as a chain of thought in discrete tokens does. The first round visits the
-root and one child, so that round t holds at most t steps, as breadth-first search does. ``visits`` counts when a node
-was visited (the root 1, the next node 2, ...; 0 where it was not), so that the last node has the largest count:
-
-* depth-first: the next node is the first child (in the order of the edges) of the last visited node that has a child
-  without a visit: it backtracks, and finds every node that can be reached, one a round;
-* random walk: the next node is a child of the last one, all equally likely; at a sink it starts again at the root.
-
-Heuristics search nothing and keep nothing: a number of each candidate is looked up in the graph, and the higher one is
-the answer. They are what matched graphs must forbid. One of them, the distance to the root where edges run both ways,
-needs the root, which a round is told only after its answer: a model that uses it carries that much.
+The equations, and which rules the rivals follow: docs/method/reachability.md.
 """
 
 from __future__ import annotations
