@@ -1,17 +1,9 @@
 """A handwired construction as data: its heads, its embeddings, and its ground truth.
 
-The ground truth says where the variables of the circuit's algorithm live. ``circuit.algorithm``
-(:class:`interp.algorithm.Algorithm`) says what each of them is and computes it from episodes; ``circuit.sites`` adds
-*where* it is in the model: named locations (hook, position labels, directions), at which it can be read and set.
-:func:`circuits.verify` reads every location in a running model and compares, as the machine's
-:class:`VerificationPlan` says; probes and interventions take their places from the same table. The table is a claim
-about this construction only: it is no evidence about a learned model.
-
-An :class:`Edge` says which part reads what another one wrote, through which port, of which kind, and where. A
-:class:`Location` says that a variable can be *read* there; an interchange needs to know more: which locations must be
-set together so that the rest of the round takes the new value (a copy may feed one part of the update alone), and
-whether that shows in the prediction or in the state that is written. Each :class:`Carried` is such a claim. Tests hold
-edges against what they measure in running models (tests/circuits/wires.py), and ``lab/interchanges.py`` the claims.
+A :class:`Circuit` has an algorithm, and ``circuit.sites`` says where each variable of it lives in the model: at which
+:class:`Location` it can be read. An :class:`Edge` says which part reads what another one wrote, a :class:`Carried`
+which locations an interchange must set together. The machine's :class:`VerificationPlan` says what error is promised.
+All of it is a claim about this construction only, no evidence about a learned model.
 
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
@@ -23,6 +15,8 @@ edges against what they measure in running models (tests/circuits/wires.py), and
     >>> values = circuit.algorithm.run(experts.sample(3, 5, 2, seed=0))
     >>> circuit.truth(values, "log_weights").shape, circuit.truth(values, "votes").shape
     ((3, 5, 2), (3, 5, 4))
+
+What these claims say, and what holds them: ``docs/method/ground-truth.md``.
 """
 
 from __future__ import annotations

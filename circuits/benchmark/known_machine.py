@@ -1,26 +1,17 @@
 """Machines whose insides are known: what methods of interpretability are graded on.
 
-A subject is a model with its truth: which edges it has, where each variable of its algorithm lives, and what it does
-not hold. Handwired circuits state all of it (:class:`circuits.circuit.Circuit`); here each comes in variants that
-compute the same and look different:
-
-* ``plain``: as built, every coordinate of the residual stream with a meaning of its own;
-* ``rotated``: in a random orthogonal basis (:func:`rotated`);
-* ``distractors``: with heads and neurons that compute something which nobody reads;
-* ``superposed``: positions as sinusoids of fewer dimensions than there are positions, so that codes overlap (machines
-  whose construction has them);
-* ``simplex``: the n log-weights of Weighted Majority in n - 1 dimensions, in directions that overlap: only their
-  differences count (:func:`without`);
-* ``trained``: learned by gradient descent while interchanges tie it to the algorithm (its edges are unknown).
-
-Any other machine whose insides are known can be one, too: its places are sites of its own points and of what it
-carries; what it has no heads for (edges, nodes) is not asked of it.
+A :class:`KnownMachine` is a model with its truth: which edges it has, where each variable of its algorithm lives, and
+what it does not hold. :func:`build` makes those of handwired circuits, in :func:`variants` that compute the same and
+look different, and :func:`load_trained` one that was tied to its algorithm by training (its edges are unknown). Any
+other machine whose insides are known can be one, too.
 
     >>> subject = build("wma-handwired", "R", "rotated")
     >>> subject.name, len(subject.edges), sorted(set(subject.edges.values()))
     ('wma-handwired R, rotated', 36, ['clean-up', 'constant', 'content'])
     >>> [str(place) for place in subject.places["log_weights"]]
     ['embed@<z> (rank 3)', 'resid_post[1]@p? (rank 3)', 'resid_post[1]@w? (rank 3)']
+
+The variants, and what is asked of these machines: ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations

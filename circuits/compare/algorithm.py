@@ -1,47 +1,13 @@
 """Which algorithm explains what a model predicts, and does the model predict what its reference predicts?
 
-Every family of algorithms that the task knows is fitted to the model's predictions on some episodes, and scored on
-others, by the Jensen-Shannon divergence of the two distributions over outcomes, in nats, averaged over the rounds that
-the task asks about (``Task.data.first_asked``); predictions of real numbers by their own divergence
-(:func:`~circuits.compare.fitting.divergence`), and the rest is the same::
+:func:`explain` fits every family of algorithms that the task knows to the model's predictions on some episodes, and
+scores it on others, by the Jensen-Shannon divergence in nats. A family explains the model where it leaves little, and
+much less than its runner-up, and responds to single inputs as the model does (:mod:`circuits.compare.response`). Else
+the answer is "none of these". A :class:`Behaviour` says whether two models predict the same: on average, in all but
+rare rounds, and in response to one changed input; the worst of the three decides. Neither is evidence of how the model
+computes: a lookup table with the same predictions scores the same.
 
-    JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2          explained = 1 - JS(family) / JS(best without a memory)
-                                                           ratio     = JS(family) / JS(best other family)
-
-Kullback-Leibler is of no use here: Weighted Majority says exactly 0 and 1. The best family, its runner-up and the best
-that keeps no memory are chosen where families are fitted, and scored where they are not; the sets of episodes pull the
-families apart (the battery of a task) and count alike. A family *explains* the model where, by 95 % intervals over
-episodes, it explains at least :data:`_EXPLAINED` and leaves at most :data:`RATIO` of what its runner-up leaves. Else
-the answer is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it
-where it leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not, unless that
-one explains :data:`NEARLY_ALL`; the two are no rivals.
-
-Averages hide what happens rarely: a family that explains must also respond to single inputs as the model does
-(:mod:`circuits.compare.response`), to every input at every lag and in every round: every cell must reach
-:data:`_RESPONDS` with its whole interval.
-
-What this is NOT: evidence of how the model computes. A lookup table with the same predictions scores the same.
-
-That two models predict the same has three numbers, of which the worst decides, on the scored episodes of every set of
-the battery (the same for every seed) and on episodes in which one input is changed:
-
-* **average**: how far apart the predictions are, as a share of what the memories of the two are worth, which is how far
-  each of them is from the best algorithm without a memory. It is symmetric in the two::
-
-      alike = 1 - 2 JS(model, reference) / (JS(model, its best without) + JS(reference, its best without))
-
-* **rounds apart**: the share of rounds in which the predictions are plainly different (:data:`_PLAIN` nats). An average
-  hides one round in two hundred;
-* **response** (:mod:`circuits.compare.response`): the input, lag or round at which the two respond least alike.
-
-Where the two differ, the same is asked of the reference's algorithm with its read-out fitted to the model: how a
-prediction is read from the state (a temperature, a share that is spread over what was reached), with what is carried
-left as it is. A model that was trained on another read-out is the same but for that: the word is then that of the
-fitted one, unless this differs as well, and the note gives both numbers. One of the two must say which algorithm it
-computes, as handwired machines do.
-
-Beside the average stands that of untrained copies of the model. Without a reference the closest algorithm stands in its
-place, by what it explains (:mod:`circuits.compare.algorithm`).
+The scores, and how a family is chosen: ``docs/method/naming-an-algorithm.md``.
 """
 
 from __future__ import annotations

@@ -1,45 +1,14 @@
-r"""Which algorithm explains what a player chooses, where choices are all that is seen of it.
+"""Which algorithm explains what a player chooses, where choices are all that is seen of it.
 
 :func:`explain_choices` is :func:`~circuits.compare.algorithm.explain` with another link: the player, a person or a
-language model, announces an outcome each round and no probabilities. A family's distribution becomes the probability of
-a choice by a temperature and a lapse rate (:mod:`circuits.compare.link`). These and the family's parameters are fitted
-on every other unit, and scored on those left, then the other way round: every loss is *held out*, in nats a round. The
-units, which intervals draw whole, are participants, episodes where no participants are known, or stretches of fewer
-than eight episodes. A player may also *switch* at a round from one family to another, which is asked of the best few.
-
-That a family explains the choices is calibrated by its own simulated players, who choose by the fitted parameters and
-link in the rounds that were recorded: where a choice changes what is seen next, it is what the real player saw. It
-needs all of these, each by its whole 95 % interval:
-
-- the family loses less than the best guess without a memory, and less than the best family of another group;
-- in the rounds where it and that guess prefer different outcomes, the player does what the family says as often as its
-  own players do, within :data:`_OTHERWISE`; a soft chooser agrees seldom, and so do they;
-- own players save beside every family that was asked what the player saves, within :data:`_UNLIKE` of what a memory is
-  worth, and surely within :data:`_SURELY_UNLIKE`: who follows another algorithm is better explained where that says so;
-- the player guesses in at most :data:`_LAPSE` of the rounds, for a high lapse explains any noise.
-
-Own players are those of the held-out fits, in closed form. Refits of simulated players would add the error of the fits;
-beside families that are close it is a few hundredths of the memory's worth in 1,000 choices.
-
-Within a group (families that extend one another) the one with fewest parameters is taken of those that may lose no more
-than :data:`_WORTH` beyond the best, or whose own players would lose as much more by luck; it is undecided where a
-larger one may save :data:`_UNKNOWN`. Both are shares of what a memory is worth to this player, the nats a round that
-the best family saves over the best guess without one: a player who departs from its algorithm in one round of ten
-halves that worth, and with it every difference between families.
-
-That a player *chooses as a machine does* needs the same of the machine's predictions, through a link of their own, with
-an untrained copy in the place of the other family, and that no family saves :data:`_LEFT` nats a round beyond them.
-Without an untrained copy it is undecided.
-
-What this is NOT: evidence of how a player computes, or of another algorithm that nobody thought of and that departs
-from a family's players by less than the thresholds.
+language model, announces an outcome each round and no probabilities (:mod:`circuits.compare.link`). Every loss is held
+out, in nats a round; intervals draw whole participants, or episodes where none are known. That a family explains the
+choices is calibrated by its own simulated players. It is no evidence of how a player computes.
 
 :func:`behaviour` takes runs of language models (:mod:`interp.llm`) and asks :func:`explain_choices` for each model,
-condition and regime. Choices that fit an algorithm do not show that a model holds weights.
+condition and regime.
 
-Where instances were played more than once, the plays say how much of a player is noise. Who chooses with probability m
-what it prefers in a round agrees with itself with :math:`m^2 + (1 - m)^2`. So where two plays agree in a share r of the
-rounds, no algorithm agrees with the player in more than :math:`(1 + \sqrt{2 r - 1}) / 2` of them: the *ceiling*.
+What it takes to explain choices, and how much of a player is noise: ``docs/method/choices.md``.
 """
 
 from __future__ import annotations

@@ -1,50 +1,13 @@
-r"""Do two models compute by the same circuit? Mediated shares by path, and heads matched by role.
+"""Do two models compute by the same circuit? Mediated shares by path, and heads matched by role.
 
-Both are measured in both models on the same episodes, beside untrained models of both shapes:
+Roles say how well the heads of one model can be matched to heads of the other, by what they read where and what that
+is worth, and by which head reads what which other wrote. Paths say which share of an effect passes through attention
+patterns (:mod:`interp.interventions.mediation`). Both are measured on the same episodes, beside untrained models of
+both shapes, and the roles decide. Heads are matched one to one: a model that does with two heads what the other does
+with one is not the same in this. What MLPs do by themselves is not looked at, and different circuits can share these
+numbers.
 
-* **roles**: how well the heads of one can be matched to heads of the other, by what they read at every position and
-  what that is worth, and by which head reads what which other wrote; beside the best match that an untrained copy of
-  the model makes with the reference;
-* **paths**: which share of an effect passes through attention patterns (:mod:`interp.interventions.mediation`): of the
-  latents on the prediction, through the patterns where it is read; and of each input that the task says to act on the
-  state, on the state that is left, through the patterns where the update is read.
-
-The claim is decided by the roles: it is true where heads do alike things in alike places and hand them on alike, clear
-of untrained copies of the model, and no path differs by much; it is false where either is unlike. A path alone makes
-nothing false: which share passes through patterns is no sign of training. Of 60 untrained copies of
-``wma-learned`` it is -.26 to .93 (latents to prediction), of the handwired machine -.08 to 1.08, so that trained models
-lie among them (.29 and 1), and no few copies could tell.
-
-The profile of a head says, for each of two outcomes, for every kind of position that it writes at (p_1, p_2, ... are
-one kind, "p?" is one of its own) and for every position that it can attend to,
-
-    lost(head, kind) x read(head, kind, key position)
-
-* lost: the share of the outcome that goes with the head's output at that kind of position, which is ablated, set to its
-  mean over episodes and rounds: squared change over the outcome's own variance, at most 1. The outcome is the
-  prediction, or the step of the carried state (decoded from the latents; the latents themselves where nothing is
-  carried);
-* read: the share of the variance of the head's output there that comes from that key position: of pattern x value,
-  written to the residual stream. It is attention mass that counts only what varies: a sink, or attention to tokens that
-  always say the same, moves nothing from one place to another. A key with the query's own number (e_2 from p_2) counts
-  as one of its kind's own: so a head that binds each vote to its expert is told from one that reads all experts.
-
-Profiles of a model add up to 1. Its mean instead of zero is what a head is set to, because a constant output is wiring,
-which other models have in their biases. The similarity of two models is the weighted Jaccard index of their profiles,
-the sum of minima over the sum of maxima, under the best one-to-one matching of heads (Hungarian assignment): 1 for a
-model in another basis, with heads in another order, or with heads that do nothing; numbers of layers and heads may
-differ. Read it beside untrained models: heads that attend to everything alike match each other well.
-
-*Composition* says which head reads what which other head wrote. An earlier head is ablated at all positions, and how
-much a later one's output changes is a share of that output's variance, at most 1, weighed by what is lost without the
-later one there. For each outcome these shares add up to one half; the weighted Jaccard index of two models is taken
-under the matching of heads above. Profiles alone cannot tell two constructions that read the same places in another
-order.
-
-What this is NOT: proof of equal circuits. Different circuits can share these numbers, which say nothing of what is done
-with what is read. Heads are matched one to one: a model that does with two heads what the other does with one is not
-the same in this. An effect through MLPs between two heads counts as handed on by the first; what MLPs do by themselves
-is not looked at.
+How a role is matched, and against what: ``docs/method/roles-of-heads.md``.
 """
 
 from __future__ import annotations

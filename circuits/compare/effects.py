@@ -1,27 +1,12 @@
 """What does moving one variable do, where do models hold the algorithm's variables, and where do effects travel?
 
-In the latents, every carried variable that they hold is moved alone (:mod:`interp.interventions.moves`): all of its
-elements to their values in other episodes, one element alone, or, where it does not differ between episodes (the
-round), by an amount. At the tokens of a model that embeds them, inputs are taken from other episodes where the task
-says that they stand. Each has a score against what each algorithm wants, the difference from the rival with its
-interval, and its controls: a move as far in an orthogonal direction, and the same in an untrained model.
+:func:`effects` moves every carried variable in the latents alone, and every input at its tokens
+(:mod:`interp.interventions.moves`), and scores what follows against what each algorithm wants. A rival that holds the
+same numbers in other variables has a score where its state is a linear map of the moved one. A :class:`WherePart` puts
+two models side by side: the sites where each is claimed to hold a variable, tested by graded interchange, and maps of
+the share of an effect that each activation carries. It proves no claimed site to be the best there is.
 
-A rival may hold the same numbers in other variables: log-weights are counts times a gain. Where its state is a linear
-map of the moved state on these episodes (R2 of at least .99), the change of its state is that map of the change. Where
-it is not, the rival has no score for this move.
-
-Of two models, what each holds where, and where effects travel, stand side by side:
-
-* **sites**: what each model is claimed to hold where (a handwired circuit's ground truth; for others the places that
-  the task names, whole activations), tested by graded interchange: for every variable and outcome the site that scores
-  best, with the same site of an untrained model, and the best of all sites that such a model has. The carried state is
-  one row, whatever statistic each model's algorithm calls it by.
-* **maps**: the share of an effect that each activation of the residual stream carries by itself, layer by position:
-  of the latents on the prediction, and of each input of the round on the state that it leaves. Both models' maps have
-  one scale (1 is the whole effect), so they show where a cause arrives, and in which layer two of them meet. Of a
-  machine without layers the map is of its own points.
-
-What this is NOT: a proof that the best claimed site is the best there is.
+The moves, their controls, and both tables: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-r"""How a distribution over outcomes becomes choices: one temperature and one lapse rate, and what follows for players.
+"""How a distribution over outcomes becomes choices: one temperature and one lapse rate, and what follows for players.
 
-A player who holds a distribution :math:`p` over K outcomes, and announces one of them, makes a choice with::
+A player who holds a distribution p over K outcomes, and announces one of them, makes a choice with::
 
     q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
 
-Rounds in which all outcomes are alike go by how often each was chosen in such rounds. A temperature can be told from a
-lapse where p is graded, and only there: where p is certain in every round, T is 0, and where the distribution has a
-temperature of its own, T is 1. A lapse is 0 unless it saves :data:`CHI2` nats in all.
-
-A player of q draws each choice from it, given what was seen until then: what such players would do is known in closed
-form (:func:`own_players`), also where a choice changes what is seen next, for the recorded rounds are held as they are.
+:func:`fitted_link` finds both, and :func:`own_players` what players of q would do. When a temperature can be told from
+a lapse: ``docs/method/choices.md``.
 """
 
 from __future__ import annotations

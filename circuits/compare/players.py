@@ -8,22 +8,15 @@
     >>> list(found)[:6], len(found)
     (['participant', 'rounds', 'nats', 'rate', 'rate_low', 'rate_high'], 3)
 
-By maximum likelihood on a grid of all parameters, with 95 % profile intervals. The probability of a choice is
-the family's own: a family that has no temperature is taken to draw from its distribution. A short record says little
-of one participant, and an interval that ends at a bound of the search is open there. :func:`explain_each` says which
-family explains the choices of each participant, at which parameters, and how far participants differ.
-:func:`recovery` asks the same of simulated players, whose answer is known.
-
-:func:`phase_portrait` says by how much a round moves the log-odds of an arm, ``log p / (1 - p)``, against what they
-were: by a family at its fitted parameters, a machine, or anything that predicts choices. The change over a round is
-averaged in bins of the logit, apart for each choice and reward::
+:func:`explain_each` says which family explains the choices of each participant, and :func:`recovery` asks the same of
+simulated players. :func:`phase_portrait` says by how much a round moves the log-odds of an arm::
 
     >>> from interp.tasks.bandit.algorithms import perseveration, rescorla_wagner
     >>> episodes = bandit.sample(40, 50, 2, "reversal", seed=0)
     >>> phase_portrait({"RW": rescorla_wagner(0.5), "repeats": perseveration(0.5, 2.0)}, episodes)
     After a choice of arm_1 that paid 1 or 0, its logit moves by: RW +0.98 or -1.13; repeats +1.83 or -0.20.
 
-The spread in a bin says how much else than the logit decides: an algorithm whose whole state is the logit has none.
+How each is fitted and read: ``docs/method/choices.md``.
 """
 
 from __future__ import annotations

@@ -1,27 +1,13 @@
 """What a comparison is made of: its models on the same episodes, how much is done, its questions and their answers.
 
 A comparison fits maps and decoders on some episodes ("known"), scores them on others ("test"), and takes the values
-that variables are set to from a third batch ("other"). All models read the same three.
+that variables are set to from a third batch ("other"). A :class:`Question` computes a part of it and may decide a
+claim as a :class:`~interp.measure.Measure`. Its thresholds and their reasons stand in the file of the question.
+:func:`scored` gives ``1 - missed / asked`` over episodes with its interval; a :class:`CrossFitted` decoder reads every
+known and test episode by a fit to others, so that intervals count the luck of the fit. They say nothing about maps
+that are fitted to more episodes.
 
-A :class:`Question` computes a part of the comparison and may decide a claim, such as "holds the same state", as a
-:class:`~interp.measure.Measure`: by one number with its 95 % interval, a threshold, and the same number of untrained
-copies put in the model's place. It is "not applicable" where one of the two lacks what the claim is about, such as
-attention heads. Thresholds and their reasons stand in the file of the question. They were chosen on known machines
-(``lab/known``); machines that are held out there test them.
-
-Maps never saw the episodes that they are scored on, and intervals of scores count the luck of the fit. A comparison's
-known and test episodes are one pool, cut into :data:`~interp.decoder.N_FOLDS` folds: episode i is in
-fold i modulo their number. What an episode holds is mapped, or decoded, by a fit to the other folds, so that every
-episode serves for both. A score is ``1 - q`` with ``q = sum missed / sum asked`` over episodes. Its interval is that of
-log q by the delta method over episodes, with the quantile of Student's t:
-
-    q exp(+-h),   h = a . t(n - 1) . sd(z) / sqrt(n),   z = n (missed / sum missed - asked / sum asked)
-
-The estimand is the score, on new episodes, of maps that are fitted to as many episodes as the folds leave. The best
-affine map scores more: on a noisy machine by a fifth of an interval, but on ``wma-learned`` by more than one (update
-.9974 at quick effort and .9981 with 7 times the episodes; the second lies above the interval in 59 of 60 small
-comparisons): intervals say nothing about maps of more episodes. The allowance a is :data:`_ALLOWANCE`. Coverage is
-measured: the table "deciding" of ``lab/deciding.py``.
+The interval and its coverage: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

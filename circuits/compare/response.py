@@ -1,25 +1,12 @@
 """Does a model respond to each input of each round as the other does? One input changed, every later round looked at.
 
-An average over rounds hides what happens rarely or late: a machine that never hears the last round predicts almost what
-one predicts that hears it. So one input is changed (a vote, a label, a reward: the corruptions of the task that change
-no history) in one round of one episode, and the change of the prediction in that round and in every later one, the
-*response*, is compared with that of the reference to the same change::
+:func:`edits_of` changes one input in one round of one episode, :func:`responses` gives the change of the prediction in
+that round and in every later one, and :func:`cells` compares those of two models by input and lag, and by round. 1 is
+the same response, 0 none or an unrelated one; the cell that is least alike decides. A :class:`ResponsePart` asks the
+same of the update: does the model respond as if its state had been moved by what the algorithm makes of the input?
+What several changes at once do is not asked.
 
-    alike = 1 - sum |a - b|^2 / (sum |a|^2 + sum |b|^2 + n f^2)
-
-over a cell of responses a and b: one input at one *lag* (rounds since the change), or all inputs changed in one
-*round*. f (:data:`_NOTICED`) is a change of a probability too small to count, so that cells without responses are
-alike. It is symmetric; 1 is the same response, 0 none, or an unrelated one, 2 g / (1 + g^2) one that is g times as
-large, and below 0 is the opposite. The cell that is least alike decides: a machine that ignores one input, one lag or
-one round is not the same, however rarely that matters.
-
-The same is asked about the *update* (:func:`_mediated`): a model that updates its state as an algorithm does, and
-predicts from this state, responds to an input as if its state had been moved, just before the prediction, by what the
-algorithm makes of the changed input. Here a is the response, and b the effect of the move, both in the same model.
-Where no input can be changed alone, as the edges of a graph, each round reads the state of the round after it
-(:func:`_from_next_state`): a model that answers from another state than it updates changes its answer elsewhere.
-
-What this is NOT: a response to several changes at once, or to inputs that no corruption of the task changes.
+How alike two responses are: ``docs/method/naming-an-algorithm.md``.
 """
 
 from __future__ import annotations

@@ -1,30 +1,12 @@
 """Do two models hold the same state? Stitching: put one model's latents, mapped, into the other, and let it run on.
 
-An affine map from the latents of one model ("from") to those of another ("to") is fitted to some episodes. In others,
-the second model gets the mapped latents of the first at some rounds and runs on by itself (known and test episodes
-serve for both, and intervals count the luck of the fit: :mod:`circuits.compare.question`)::
+:func:`stitch` fits an affine map from the latents of one model to those of another on some episodes, and puts mapped
+latents in on others, in both directions; the worse one decides. A score of 1 says that the first model's latents hold
+all that the second one's memory is worth, 0 that they are worth no more than none. Beside each stand untrained copies
+in the model's place, and what the memory is worth in nats: a memory that is worth nothing gives every map the score 1.
+"round" is what can be supplied beside the latents: the map then has an offset of its own at every round.
 
-    score = 1 - JS(stitched, own) / JS(cut, own)
-
-with the Jensen-Shannon divergence of its predictions, and "cut" the same model put back to its initial latents. 1: the
-first model's latents hold all that the second one's memory is worth; 0: they are worth no more than none. The map is
-fitted with a penalty (:data:`interp.decoder.RIDGE`). Maps from handwired latents need none, because these vary only
-where the circuit writes; others go without where that adds .01 to the score, and their controls with them. What the
-memory is worth, JS(cut, own) in nats, stands beside the score: a memory that is worth nothing gives every map the score
-1.
-
-A mean over starts would hide where a state is lost: starts are cut into up to :data:`_BANDS` bands, and the score is
-that of the worst one. Where a target with an exact readout of its state all but says which outcome it is
-(a hard choice), its predictions show little of what it carries: the distances are then those of the carried values
-after the rounds run on, squared.
-
-Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
-it can be *supplied* beside the latents: with the "round", the map has an offset of its own at every round.
-
-The claim is decided by the worse direction. Its control puts untrained copies in the model's place, with the round
-supplied and scored on the test episodes alone: of each copy the worse direction counts, and of all the best copy. One
-direction alone scores high (a copy holds what it was fed, which a good map can add up). Beside them stands a map that
-is fitted to the latents of other episodes ("shuffled").
+The score, its bands and its controls: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

@@ -1,22 +1,12 @@
 """Does the model update its state as an algorithm does? Step R2 of each candidate's state, on and off the manifold.
 
-For every algorithm that could explain the model, its carried state is decoded from the latents (those variables of it
-that they hold) and its update is compared with the model's (:mod:`interp.interventions.moves`): one round on and
-several, from states that occur and from states that were moved to where no episode went. Beside each stands every
-untrained model: the same decoder, fitted on it. Decoders are cross-fitted (:mod:`circuits.compare.question`): every
-known and test episode is decoded by a fit to others, and the intervals count the luck of these fits.
+:func:`updates` decodes the carried state of every algorithm that could explain the model from the latents, and
+compares its update with the model's: one round on and several, from states that occur and from states that were moved
+(:mod:`interp.interventions.moves`). It also fits families of updates to the decoded steps. :func:`judge` needs three
+numbers: the worst step R2, the worst score of an input in what the round writes (:mod:`circuits.compare.effects`), and
+the worst response to an input (:mod:`circuits.compare.response`).
 
-Which update it is, is then asked without a policy: families of updates (those of the task) are fitted to what one round
-makes of the decoded state on some episodes, and scored on others. For Q-learning this gives the effective rate and
-discount, and whether the next values enter by their maximum, a soft one or their mean.
-
-The claim needs three numbers: the worst step R2 of the reference's state, on and off the manifold, one round on and
-several (its control is that of an untrained copy, its own worst step); the worst score of a round's input in what the
-round writes (:mod:`circuits.compare.effects`); and the worst response to an input, against a move of the state, or,
-where no input can be changed alone, to the state of the round after (:mod:`circuits.compare.response`). Steps off the
-manifold alone make no "no": a move can also lead to where the machine's own code of its state has no meaning. Nothing
-is "yes" while another update, as fitted, says nearly all of what the reference's does not say of the steps: a table
-that fades by .98 a round has a step R2 above the threshold.
+When it says yes or no: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

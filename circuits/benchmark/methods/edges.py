@@ -1,34 +1,11 @@
 """Which edges and nodes matter: cutting them, estimates of every cut, patching, and looking without intervening.
 
-Edges:
+Methods of edges are ablations (``zero``, ``mean``, ``resample``, joined by ``+``; ``:absolute`` averages sizes of
+drops), attribution (``eap``, ``eap-ig``), ``acdc``, ``attention`` and ``composition``. Those of nodes are ``noising``,
+``denoising``, ``mediation``, and every method of edges: a node is as strong as the strongest edge that leaves it. On
+machines with hard attention, attribution sees values only.
 
-* ``zero``, ``mean``, ``resample``: the drop of a metric when an edge carries its ablated value and all else runs on.
-  The ablated value is zero, the mean over episodes of the corrupted run, or the corrupted run's own value (this is path
-  patching from a sender to one receiver, Wang et al., 2023). An edge's score is the size of the mean drop, as a share
-  of what the corruption changes, and the largest of these over what was read. ``+`` joins ablations (the larger of the
-  two). ``:absolute`` averages the size of the drop of each episode instead, so that edges which push some episodes up
-  and others down do not cancel.
-* ``eap``, ``eap-ig``: edge attribution patching, and the same with integrated gradients. What has no gradient, hard
-  attention's choice of a key, gets no score: on machines with hard attention these methods see values only. They are
-  run there all the same, because a user may.
-* ``acdc``: automatic circuit discovery (Conmy et al., 2023) cuts edge after edge while faithfulness stays. It decides,
-  so its circuit is scored beside its ranking, in which what it kept stands above what it cut. Joined, its circuits of
-  the two exits are united.
-* ``attention``: an edge into a head is as strong as what its source writes where the head looks: the norm of the
-  contribution at a key times the attention that it gets, on average over episodes and queries; queries and keys are
-  not told apart. Edges into MLPs and exits are as strong as the contribution.
-* ``composition``: how much of what the source writes the destination's weights read, from the weights alone
-  (Elhage et al., 2021): ``|W_O W_V W_read| / (|W_O W_V| |W_read|)``; of the embedding its table stands for ``W_O W_V``.
-
-Nodes:
-
-* ``noising`` puts the corrupted run's value of a node into the clean run, ``denoising`` the reverse, at all positions
-  of the round.
-* ``mediation``: of the effect of exchanging all that a round reads, which share passes through a node? The embedding is
-  the cause, so everything passes through it. A node's score is the larger one of the shares that it blocks while it is
-  frozen and carries by itself, of the prediction and of the state that the round leaves; shares count by size, because
-  what inhibits has negative ones.
-* Methods of edges, by their own keys: a node is as strong as the strongest edge that leaves it.
+What each of them scores, and its source: ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations

@@ -1,25 +1,11 @@
 """Where variables live, in which directions, whether they exist, and of which algorithm: reading and setting them.
 
-* Linear probes: ``probe`` scores by R2 on episodes that the probe was not fitted on; ``probe:within-round`` takes the
-  mean of every round out of activations and variables first, so that what merely drifts with the round is not found. A
-  variable is declared to exist where the best site reaches :data:`_THRESHOLD`. Directions: ``probe:weights`` are the
-  probe's own, ``probe:pattern`` how activations vary with what is decoded (Haufe et al., 2014).
-* ``interchange`` sets a whole site to another episode's activation. The score is the cosine between how the outcome
-  moved and how it moves in the algorithm when the variable is set, over all pairs; the larger one of the prediction and
-  of the state that the round leaves. A site that carries other things as well is scored lower.
-* ``das``, distributed alignment search (Geiger et al., 2024): a basis is trained so that interchanging it moves
-  predictions as the algorithm says. The score of a variable at a site is the accuracy of the learned basis on
-  informative pairs that did not train it; of directions the basis itself is the answer. Sites where it refuses (behind
-  the prediction, where it hardly changes choices, without a gradient) have no score. It trains three bases for every
-  site (of the smallest Weighted Majority, at the quick effort, 23 CPU seconds for directions and 65 for sites), so
-  that the quick run leaves it out.
-* ``fit`` fits every algorithm that the task's comparison knows to the predictions, and sees which one is nearest on
-  others. The score of a family is minus its Jensen-Shannon divergence in nats; what is declared follows the rule of
-  :mod:`circuits.compare.algorithm`, which may say that none of them explains the model.
-* Rounds: ``patching`` puts the corrupted run's latents into the clean run, one round at a time, and reads the round
-  that is asked about; ``patching:own-round`` reads the round that is patched, as for models without memory; ``probe``
-  decodes what was changed from the latents that each round reads. Patching scores by the mean size of the effect, in
-  nats; a probe by R2 on episodes that it was not fitted on.
+Methods of variables are linear probes (``probe``, ``probe:within-round``, ``probe:weights``, ``probe:pattern``),
+``interchange`` of whole sites, distributed alignment search (``das``), and ``fit``, which names the nearest algorithm.
+Those of rounds are ``patching``, ``patching:own-round`` and ``probe``. The quick run leaves ``das`` out, which trains
+three bases for every site.
+
+What each of them scores, and its source: ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations
