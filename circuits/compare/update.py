@@ -110,6 +110,10 @@ class UpdatePart:
     updates: tuple[_Update, ...]
     rules: tuple[_Rule, ...] = ()
 
+    def of(self, algorithm: str) -> list[_Update]:
+        """Those of one algorithm's state."""
+        return [update for update in self.updates if update.algorithm == algorithm]
+
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate, a manifold and a horizon; then one a family of updates."""
         rows: list[dict[str, Any]] = []
@@ -151,18 +155,13 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
     own, families = scores.under(algorithm), subject.task.update_families()
-    found = []
-    for family in families.values():
-        if family.extends == algorithm.key and set(writer.shapes) <= set(_made(family, {}).state):
-            found.append(_extended(subject, family, algorithm, tuple(writer.shapes), own, effort))
-        elif set(writer.shapes) <= set(_made(family, {}).state):
-            searched = [parameter for parameter in family.searched if not parameter.enters]
-
-            def left_by(parameters: Mapping[str, float], family: Family = family) -> float:
-                return fits.left(_made(family, parameters))
-
-            missed, best = search(searched, left_by)
-            found.append((missed, _rule(family, best, scores, own, effort.seed)))
+    found = [
+        _extended(subject, family, algorithm, tuple(writer.shapes), own, effort)
+        if family.extends == algorithm.key
+        else _fitted(family, fits, scores, own, effort.seed)
+        for family in families.values()
+        if set(writer.shapes) <= set(_made(family, {}).state)
+    ]
     left = {rule.key: missed for missed, rule in found}
 
     def rank(pair: tuple[float, _Rule]) -> tuple[float, float]:
@@ -172,6 +171,13 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
         return (base, missed) if EXTENDED * base < missed <= base else (missed, 0.0)
 
     return [rule for _, rule in sorted(found, key=rank)]
+
+
+def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, _Rule]:
+    """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
+    searched = [parameter for parameter in family.searched if not parameter.enters]
+    left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
+    return left, _rule(family, found, scores, own, seed)
 
 
 def _rule(family: Family, found: Mapping[str, float], steps: Transition, own: StepResult, seed: int) -> _Rule:
@@ -292,7 +298,7 @@ def _decoded(writer: Writer, subject: Participant, algorithm: Algorithm) -> floa
 
 def judge(part: UpdatePart, effects: EffectsPart, algorithm: str, response: ResponsePart) -> Measure:
     """By the step R2 of ``algorithm``'s state, the scores of inputs in what a round writes, and the responses."""
-    claims = [_of_steps(part, [one for one in part.updates if one.algorithm == algorithm])]
+    claims = [_of_steps(part, part.of(algorithm))]
     graded = [
         (e.score, e)
         for e in effects.effects
