@@ -79,7 +79,7 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _BOUNDS = {"low": "high", "high": "low", "estimate": "low"}
-_WORDS = {"same": "undecided", "different": "same", "undecided": "different"}
+_WORDS = {"yes": "undecided", "no": "yes", "undecided": "no"}
 Change = Callable[[], Any]
 
 
