@@ -227,7 +227,7 @@ class BaseEpisodes:
         >>> ExpertEpisodes.of(advice=[[[0], [1], [0]], [[1]]], labels=[[0, None, 1], [1]]).first(2).labels.tolist()
         [[0, 1], [1, 1]]
         """
-        order = np.argsort(~self.counted, axis=1, kind="stable")[:, :n_rounds]
+        order = np.argsort(~self.counted, axis=1, kind="stable")[:, : integer("n_rounds", n_rounds, 1)]
         moved = {name: getattr(self, name)[np.arange(len(self))[:, None], order] for name in self.round_arrays}
         return self._with_rounds(moved | {"missing": np.take_along_axis(~self.counted, order, 1)})
 
