@@ -543,6 +543,15 @@ class Family:
     tempered: bool = False
 
 
+def in_words(parameters: Mapping[str, Any]) -> str:
+    """Parameters of an algorithm, in words.
+
+    >>> in_words({"alpha": 0.123456, "window": 10})
+    'alpha 0.123, window 10'
+    """
+    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in parameters.items())
+
+
 def numbered(template: str) -> Callable[[NDArray[Any]], tuple[str, ...]]:
     """Labels for :attr:`Variable.outputs`: each # of ``template`` counts from 1 along one of the last axes.
 

@@ -71,9 +71,8 @@ def using(episodes: BaseEpisodes | None = None, algorithm: Algorithm | None = No
     ...     of(people) is task, len(task.sample(3, 10)), of(people).recorded["algorithm"]
     (True, 3, 'Rescorla-Wagner (rate 0.7, inverse_temperature 5)')
     """
-    require(
-        episodes is not None or algorithm is not None, "nothing to use: give recorded episodes, an algorithm, or both"
-    )
+    given = episodes is not None or algorithm is not None
+    require(given, "nothing to use: give recorded episodes, an algorithm, or both")
     task = get(algorithm.task) if episodes is None and algorithm is not None else of(episodes)
     task = task if episodes is None else task.of_recorded(episodes)
     task = task if algorithm is None else task.held_against(algorithm)

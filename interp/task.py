@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds
+from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds, in_words
 from interp.checks import array_of, checked, checked_fields, integer, shown, unique
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Machine
@@ -581,10 +581,8 @@ class Task:
         'Rescorla-Wagner (rate 0.7, inverse_temperature 5)'
         """
         require(algorithm.task == self.key, f"{algorithm.key!r} is of {algorithm.task!r}, not of {self.key!r}")
-        said = ", ".join(
-            f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in algorithm.parameters.items()
-        )
-        named = replace(algorithm, name=f"{algorithm.name} ({said})" if said else algorithm.name)
+        at = f" ({in_words(algorithm.parameters)})" if algorithm.parameters else ""
+        named = replace(algorithm, name=algorithm.name + at)
         others = [one for key, one in self.algorithm_records().items() if key != algorithm.key]
         first = AlgorithmRecord(algorithm.key, named.name, algorithm.name, lambda: named)
         algorithms = replace(self.algorithms, hypothesis=lambda model: named, records=lambda: (first, *others))

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from circuits.compare.choices import ChoicePart, explain_choices
-from circuits.compare.fitting import predictor, said
+from circuits.compare.fitting import predictor
 from circuits.compare.players import by_participant, phase_portrait
 from interp import tasks
+from interp.algorithm import in_words
 from interp.checks import checked, integer
 from interp.files import file_to_write, writable
 from interp.provenance import provenance
@@ -89,7 +90,7 @@ def _report(
         ]
         caption = f"{family.name}, fitted to each participant. Mean over participants: {'; '.join(told)}."
         sections.append(Section("Participants", [Prose(_TEXTS["participants"]), Table(people, caption)]))
-    sources = {f"{found.algorithm.name} ({said(found.parameters)})": found.algorithm} if found.algorithm else {}
+    sources = {f"{found.algorithm.name} ({in_words(found.parameters)})": found.algorithm} if found.algorithm else {}
     if sources | machines:
         portrait = phase_portrait(sources | machines, episodes)
         drawn = Figure(portrait.plot(), "Phase portrait", f"{portrait.sentence} Bands: one standard deviation.")

@@ -25,6 +25,7 @@ from circuits.compare.algorithm import AlgorithmPart
 from circuits.compare.effects import WherePart
 from circuits.compare.state import StatePart
 from interp import figures, tasks
+from interp.algorithm import in_words
 from interp.files import read_tables
 from interp.measure import Measure, Word
 from interp.palette import INK, LIGHT, PAPER
@@ -120,7 +121,7 @@ def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[
     drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]]).rename(columns=columns)
     drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", *columns.values(), "control"]]
     found = {
-        score.name: ", ".join(f"{k} {v:.3g}" for k, v in score.parameters.items() if isinstance(v, float))
+        score.name: in_words({k: v for k, v in score.parameters.items() if isinstance(v, float)})
         for score in part.scores.values()
     }
     picture = figures.intervals(drawn, xlabel="share of the predictions that is explained", floor=-0.5)

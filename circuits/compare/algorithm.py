@@ -32,13 +32,12 @@ from circuits.compare.fitting import (
     predictor,
     probable,
     read_out,
-    said,
     task_of,
 )
 from circuits.compare.question import Compared, Participant, Question
 from circuits.compare.response import Cell, Edits, cells, edits_of, responses
 from interp import tasks
-from interp.algorithm import Algorithm, Family, Predicted, refuse_missing, warn_of_participants
+from interp.algorithm import Algorithm, Family, Predicted, in_words, refuse_missing, warn_of_participants
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
@@ -137,7 +136,7 @@ class AlgorithmPart:
     response: Cell | None = None
 
     def __str__(self) -> str:
-        made = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in self.parameters.items())
+        made = in_words(self.parameters)
         answer = self.scores[self.closest].name if self.family else f"none of these; closest {self.closest}"
         ratio = "{:.2g} % [{:.2g}, {:.2g}]".format(
             *(100 * x for x in (self.ratio.estimate, self.ratio.low, self.ratio.high))
@@ -403,7 +402,7 @@ class Behaviour:
     def to_frame(self) -> pd.DataFrame:
         """One row a number: average, rounds apart and every response, as the two are and with the read-out fitted."""
         rows: list[dict[str, Any]] = []
-        for read, agreement in (("", self.plain), (said(self.read_out), self.fitted)):
+        for read, agreement in (("", self.plain), (in_words(self.read_out), self.fitted)):
             if agreement is not None:
                 control = best_of(self.untrained).number if agreement is self.plain else nan
                 numbers = {"predictions alike": agreement.alike, "rounds apart": agreement.apart}
@@ -418,7 +417,7 @@ class Behaviour:
         control = best_of(self.untrained)
         if self.fitted is None or self.fitted.measure().word == "no":
             return self.plain.measure(control)
-        note = f"{said(self.read_out)}; alike {self.fitted.alike}, as it is {self.plain.alike}"
+        note = f"{in_words(self.read_out)}; alike {self.fitted.alike}, as it is {self.plain.alike}"
         return replace(self.fitted.measure(control), condition="with its read-out fitted", note=note)
 
 

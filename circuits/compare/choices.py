@@ -23,10 +23,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, said, search
+from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor, search
 from circuits.compare.link import CHI2, Link, fitted_link, lapse_interval, own_players
 from interp import tasks
-from interp.algorithm import Algorithm, Family
+from interp.algorithm import Algorithm, Family, in_words
 from interp.checks import array_of, checked, unique
 from interp.errors import InputError, require
 from interp.llm.runs import LLMRun, episodes_of, grouped
@@ -250,7 +250,7 @@ class ChoicePart:
                 "memoryless": one.memoryless,
                 "lapse": one.link.lapse,
                 "temperature": one.link.temperature,
-                "parameters": said(one.searched),
+                "parameters": in_words(one.searched),
             }
             for one in self.scores.values()
         ]

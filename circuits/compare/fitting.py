@@ -45,15 +45,6 @@ _ROUNDING = 1e-14
 """A divergence below this is rounding, and counts as 0."""
 
 
-def said(parameters: Mapping[str, float]) -> str:
-    """Parameters that were found, in words.
-
-    >>> said({"alpha": 0.123456, "gamma": 0.5})
-    'alpha 0.123, gamma 0.5'
-    """
-    return ", ".join(f"{name} {value:.3g}" for name, value in parameters.items())
-
-
 def predictor(subject: Any) -> Predict:
     """What predicts for a subject: a model by its rollout, an :class:`Algorithm` by its run, a function as it is."""
     if isinstance(subject, Algorithm):

@@ -39,7 +39,7 @@ from interp.algorithm import Algorithm, Family
 from interp.checks import array_of, checked, integer
 from interp.errors import require, require_known
 from interp.measure import Found, listed
-from interp.palette import CYCLE
+from interp.palette import CYCLE, INK, LIGHT_TEXT
 from interp.statistics import mean_interval
 from interp.style import WIDTH, styled
 from interp.tasks.bandit import BanditEpisodes, sample
@@ -227,6 +227,7 @@ class _Recovery(Found):
     @styled
     def _draw(self, figures: Any) -> Any:
         """The confusion of families, and the fitted on the true values of each parameter, coloured by family."""
+        from matplotlib.colors import Normalize
         from matplotlib.figure import Figure
 
         table, counts = self.to_frame(), self.confusion()
@@ -235,22 +236,20 @@ class _Recovery(Found):
         figure = Figure(figsize=(WIDTH, 3.6 * (1 + -(-len(names) // 3))))
         grid = figure.add_gridspec(1 + -(-len(names) // 3), 3)
         matrix = figure.add_subplot(grid[0, :])
-        matrix.imshow(counts, cmap="Blues", aspect="auto")
+        most = int(counts.to_numpy().max())
+        figures.painted(matrix, counts.to_numpy(float), Normalize(0, most))
         for (i, j), n in np.ndenumerate(counts.to_numpy()):
-            matrix.annotate(
-                str(n), (j, i), ha="center", va="center", color="white" if 2 * n > counts.max(axis=None) else "black"
-            )
+            ink = LIGHT_TEXT if 2 * n > most else INK
+            matrix.annotate(str(n), (j, i), ha="center", va="center", color=ink)
         matrix.set_xticks(range(counts.shape[1]), [str(key).replace("_", "\n") for key in counts.columns])
         matrix.set_yticks(range(len(counts)), [str(key).replace("_", " ") for key in counts.index])
-        matrix.grid(False)
         matrix.set(xlabel="closest family", ylabel="family of the player")
         for at, name in enumerate(names):
             axes = figure.add_subplot(grid[1 + at // 3, at % 3])
             for hue, (key, part) in zip(CYCLE * 2, own.groupby("family", sort=False), strict=False):
-                if f"true_{name}" in part and part[f"true_{name}"].notna().any():
-                    axes.plot(
-                        part[f"true_{name}"], part[name], "o", markersize=4, color=hue, label=str(key).replace("_", " ")
-                    )
+                true, label = part.get(f"true_{name}"), str(key).replace("_", " ")
+                if true is not None and true.notna().any():
+                    axes.plot(true, part[name], "o", markersize=4, color=hue, label=label)
             axes.axline((0, 0), slope=1, **figures.REFERENCE)
             axes.set(xlabel=f"true {name.replace('_', ' ')}", ylabel="fitted" if at % 3 == 0 else "")
             axes.legend(fontsize=7)
@@ -304,9 +303,8 @@ def recovery(
     how: dict[str, Any] = {"n_episodes": 2, "n_rounds": 100, "regime": "reversal", **played}
     seeds = rng.integers(2**31, size=len(truth)).tolist()
     games = [sample(**how, seed=own, player=one) for own, one in zip(seeds, truth, strict=True)]
-    whole: dict[str, Any] = {
-        name: np.concatenate([getattr(one, name) for one in games]) for name in games[0].round_arrays
-    }
+    arrays = games[0].round_arrays
+    whole: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in games]) for name in arrays}
     whose = np.repeat([f"{i:04}" for i in range(len(truth))], [len(one) for one in games])
     episodes = replace(games[0], **whole, participants=whose)
     return _Recovery(tuple(truth), explain_each(episodes, episodes.choices, families=families, seed=seed))

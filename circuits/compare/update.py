@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from circuits.compare.algorithm import EXTENDED, NEARLY_ALL, RATIO
 from circuits.compare.effects import EffectsPart
-from circuits.compare.fitting import Array, said, search
+from circuits.compare.fitting import Array, search
 from circuits.compare.question import (
     Compared,
     CrossFitted,
@@ -40,7 +40,7 @@ from circuits.compare.question import (
     scored,
 )
 from circuits.compare.response import RESPONDS, ResponsePart
-from interp.algorithm import Algorithm, Family, Values
+from interp.algorithm import Algorithm, Family, Values, in_words
 from interp.decoder import RIDGE, Affine
 from interp.interventions.moves import StepResult, Transition, Writer, transition
 from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Measure, Word, best_of, decisive
@@ -122,7 +122,7 @@ class UpdatePart:
             row = {"name": "step R2", **columns(u, **called, untrained="")}
             rows.append({**row, "untrained": best_of(u.untrained).number})
         for rule in self.rules:
-            row = {"name": "fitted update", "algorithm": rule.key, "parameters": said(rule.parameters)}
+            row = {"name": "fitted update", "algorithm": rule.key, "parameters": in_words(rule.parameters)}
             held = {"state": " + ".join(rule.state), "manifold": _ON, "horizon": 1}
             rows.append({**row, **held, **rule.r2.columns("number"), **rule.left.columns("left")})
         return pd.DataFrame(rows)
@@ -334,7 +334,8 @@ def _of_steps(part: UpdatePart, steps: Sequence[_Update]) -> Measure:
     if all(u.r2.low >= _STEPPED for u in steps if u.manifold == _ON):
         unless["no"] = f"{SPANS}: only states that no episode reaches are updated otherwise"
     if part.rules and plain.r2.estimate < NEARLY_ALL and (rival := part.rules[0]).left.high <= RATIO:
-        unless["yes"] = f"{rival.name} ({said(rival.parameters)}) {AS_WELL}: it leaves {rival.left} of the steps' rest"
+        other = f"{rival.name} ({in_words(rival.parameters)})"
+        unless["yes"] = f"{other} {AS_WELL}: it leaves {rival.left} of the steps' rest"
     state, far = " + ".join(worst.state), "one round on" if worst.horizon == 1 else f"{worst.horizon} rounds on"
     return Measure(
         "update",

@@ -191,7 +191,7 @@ def command(
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         key = function.__name__.strip("_").replace("_", "-")
-        takes = _takes(key)
+        takes = _takes().get(key, "")
         own = inspect.signature(function, eval_str=True).parameters
         passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
         for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
@@ -253,11 +253,11 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
         function(**given)
 
 
-def _takes(key: str) -> str:
-    """How long a command takes; empty where it was not measured."""
-    rows = read_rows(Path(__file__).with_name("durations.csv"))
-    takes = next((row["takes"] for row in rows if row["command"] == key), "")
-    return takes and f"interp {key} takes about {takes}, on one core at its default size."
+@functools.cache
+def _takes() -> dict[str, str]:
+    """How long each command takes that was measured."""
+    takes = "interp {command} takes about {takes}, on one core at its default size."
+    return {row["command"]: takes.format(**row) for row in read_rows(Path(__file__).with_name("durations.csv"))}
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:

@@ -156,9 +156,13 @@ def _run(
 
     extra = schemes.json_in(extra_body)
     require(isinstance(extra, dict), f"--extra-body must be a JSON object, got {extra_body!r}")
-    player = _who_plays(model, base_url, agent, backend)
-    heat, most = _sent("--temperature", temperature, float), _sent("--max-tokens", max_tokens, int)
-    chosen = Settings(player, temperature=heat, max_tokens=most, extra_body=extra, **settings)
+    chosen = Settings(
+        _who_plays(model, base_url, agent, backend),
+        temperature=_sent("--temperature", temperature, float),
+        max_tokens=_sent("--max-tokens", max_tokens, int),
+        extra_body=extra,
+        **settings,
+    )
     server = Connection(base_url, **connection) if base_url else None
     n_prices = len(prices or (0, 0, 0))
     require(n_prices == 3, f"--prices takes three numbers (prompt, cached, answer), got {n_prices}")

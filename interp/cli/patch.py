@@ -86,9 +86,16 @@ def _patch(
         results = run.tables(loaded, round_, smooth=smooth, n_episodes=n_episodes, seed=seed, **drawn)
         say.wrote([write_csv(folder / "tables" / f"{name}.csv", frame) for name, frame in results.items()])
         return
-    sample = run.Sample(corruption, n_episodes, rounds, map_, seed, **drawn)
-    how: dict[str, Any] = {"read": read, "propagate": propagate, "direction": direction, "sample": sample}
-    result = run.patch(loaded, round_, components=components or (), metrics=metric or (), **how)
+    result = run.patch(
+        loaded,
+        round_,
+        components=components or (),
+        metrics=metric or (),
+        read=read,
+        propagate=propagate,
+        direction=direction,
+        sample=run.Sample(corruption, n_episodes, rounds, map_, seed, **drawn),
+    )
     title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})
     called = {"effect": "value", "effect_low": "low", "effect_high": "high"}  # as in docs/schema.json

@@ -74,9 +74,8 @@ def _train(
         others |= {"--preset": preset != "laptop", "--device": device != "auto"}
         for option, value in others.items():
             require(not value, f"--recorded says what is learned, by a few steps on all of it; leave {option} out")
-        _fit_recorded(
-            say, task, machine or [], recorded, folder_name("--name", name or f"{task}-recorded"), seed or 0, out
-        )
+        called = folder_name("--name", name or f"{task}-recorded")
+        _fit_recorded(say, task, machine or [], recorded, called, seed or 0, out)
         return
     given = goal.preset(task, preset)
     changed: dict[str, Any] = settings.read_toml(config) if config else {}

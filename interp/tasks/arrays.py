@@ -88,15 +88,8 @@ class _Round(RoundLayout):
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        return (
-            "<w>",
-            "p?",
-            "w?",
-            "pay",
-            "y",
-            *(f"in {name}" for name in self.heard),
-            *(f"out {n}" for n in self.names),
-        )
+        heard, told = (f"in {name}" for name in self.heard), (f"out {name}" for name in self.names)
+        return ("<w>", "p?", "w?", "pay", "y", *heard, *told)
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -163,9 +156,8 @@ def series(
         require(len(drawn) == 2 + pays, f"the sampler of {key!r} must give {2 + pays} arrays, got {len(drawn)}")
         axes = "episode, round" + ", number" * numbers
         x = episode_array("inputs", drawn["inputs"], axes, *(() if numbers else (0, len(heard) - 1, True)))
-        y = episode_array(
-            "outcomes", drawn["outcomes"], "episode, round", *((0, len(names) - 1, True) if names else ())
-        )
+        bounds = (0, len(names) - 1, True) if names else ()
+        y = episode_array("outcomes", drawn["outcomes"], "episode, round", *bounds)
         paid = episode_array("rewards", drawn.get("rewards", np.zeros(y.shape)), "episode, round")
         fits = x.shape[:2] == y.shape == paid.shape == (n_episodes, n_rounds) and x.shape[2:] in ((), (len(heard),))
         wanted = f"({n_episodes}, {n_rounds})" + f", inputs with {len(heard)} numbers each" * numbers
