@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -590,6 +591,51 @@ def variable_table(path: Path, **classes: Callable[[Values], int]) -> Callable[.
                 row |= {"kind": "class", "n_classes": classes[n_classes]}
             found.append(Variable(key, equation=equation, scored=(scored or {}).get(key), **row))
         return tuple(found)
+
+    return made
+
+
+def maker(
+    task: str,
+    table: Callable[..., tuple[Variable, ...]],
+    read: Mapping[str, Callable[[Any], NDArray[Any]]],
+    zeros: Callable[[Any, str], NDArray[Any]],
+    distribution: Callable[[Values], NDArray[Any]],
+) -> Callable[..., Algorithm]:
+    """What makes the algorithms of a task whose variables stand in a ``table`` (of :func:`variable_table`).
+
+    What is returned takes a key, a name, the equation of each variable but the inputs (None for the carried state), the
+    memory and the parameters.
+
+    Args:
+        read: each input by its key, from episodes; an algorithm may have further ones.
+        zeros: episodes and the key of a carried variable to what it is before the first round.
+    """
+
+    def made(
+        key: str,
+        name: str,
+        equations: Mapping[str, Equation | None],
+        memory: str = "",
+        *,
+        rows: str | None = None,
+        more: Mapping[str, Callable[[Any], NDArray[Any]]] = MappingProxyType({}),
+        **parameters: Any,
+    ) -> Algorithm:
+        inputs = {**read, **more}
+        variables = table(key if rows is None else rows, {**dict.fromkeys(inputs), **equations})
+        return Algorithm(
+            key,
+            name,
+            task,
+            parameters,
+            variables,
+            inputs=lambda episodes: {of: values(episodes) for of, values in inputs.items()},
+            initial=lambda episodes: {v.key: zeros(episodes, v.key) for v in variables if v.role == "state"},
+            distribution=distribution,
+            memory=memory,
+            written=memory and NEXT + memory,
+        )
 
     return made
 

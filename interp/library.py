@@ -146,19 +146,17 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
                 raise InputError(f"no checkpoint folder at {name!r}; it holds config.json and model.safetensors")
             raise unknown_name("model", name, [record.name for record in models()])
     if arguments:
-        raise _fixed(_learned(folder), name, arguments)
+        record, given = (
+            _learned(folder),
+            ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items())),
+        )
+        text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}"
+        if set(arguments) <= set(record.serves) and not record.reads(arguments):
+            served = record.serves.items()
+            own = ", ".join(f"{size} {low}" + (f" to {high}" if high > low else "") for size, (low, high) in served)
+            text += f"; it serves {own}. Models for {given}: {serving(record.task, **arguments)}"
+        raise InputError(text)
     return load_checkpoint(folder, max_gb=max_gb)
-
-
-def _fixed(record: ModelRecord, name: str, arguments: Mapping[str, Any]) -> InputError:
-    """Why a learned model takes no arguments, and which models take sizes that it does not serve."""
-    given = ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items()))
-    text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}"
-    if not set(arguments) <= set(record.serves) or record.reads(arguments):
-        return InputError(text)
-    served = record.serves.items()
-    own = ", ".join(f"{size} {low}" + (f" to {high}" if high > low else "") for size, (low, high) in served)
-    return InputError(f"{text}; it serves {own}. Models for {given}: {serving(record.task, **arguments)}")
 
 
 def serving(task: str, **sizes: int) -> str:

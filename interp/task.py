@@ -318,6 +318,25 @@ def exchange_history(episodes: Any, round: int, remade: Callable[..., Any] = rep
     return episodes, remade(episodes, **{name: exchanged(values, t) for name, values in taken.items()})
 
 
+def in_one_round(
+    array: str,
+    edit: Callable[[Any, int], NDArray[Any]],
+    held: Callable[[Any, str], NDArray[Any]] = getattr,
+    remade: Callable[..., Any] = replace,
+) -> Callable[[Any, int], tuple[Any, Any]]:
+    """What corrupts an array of episodes in one round alone: ``edit`` takes episodes and round to its values there.
+
+    ``held``: episodes and the name to the array ``[episode, round, ...]``; ``remade`` as in :func:`exchange_history`.
+    """
+
+    def build(episodes: Any, round: int) -> tuple[Any, Any]:
+        t, changed = corrupted_round(episodes, round), held(episodes, array).copy()
+        changed[:, t] = edit(episodes, t)
+        return episodes, remade(episodes, **{array: changed})
+
+    return build
+
+
 @dataclass(frozen=True)
 class RoundInputs:
     """What one round says by itself: the control of every probe.

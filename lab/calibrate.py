@@ -38,7 +38,7 @@ app.callback()(main)
 @command(example="python -m lab calibrate --quick", group=app, torch=True)
 def calibrate(
     say: Say,
-    out: options.Out = Path("output/calibration"),
+    out: Path = Path("output/calibration"),
     table: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,7 +49,7 @@ def calibrate(
     ] = None,
     quick: Annotated[bool, typer.Option(help="Small tables, in minutes instead of an hour.")] = False,
     jobs: Annotated[int, options.number("Tables, and parts of long ones, that are worked on at once")] = 1,
-    scheduler: options.Scheduler = "",
+    scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
     """Measure the toolkit's instruments on data whose truth is known; finished tables, and parts of them, are kept."""

@@ -30,7 +30,7 @@ _subject_names = options.completing(lambda: named("circuits.benchmark:builders")
 )
 def _benchmark(
     say: Say,
-    out: options.Out = Path("output/benchmark"),
+    out: Path = Path("output/benchmark"),
     quick: Annotated[bool, typer.Option("--quick", help="Few subjects and less effort, in minutes.")] = False,
     method: Annotated[list[str] | None, typer.Option(help="Only these methods, beside the bounds.")] = None,
     question: Annotated[list[str] | None, typer.Option(help="Only these questions.")] = None,
@@ -39,9 +39,9 @@ def _benchmark(
     ] = None,
     seeds: Annotated[int, options.number("How many seeds of episodes", most=1000)] = 1,
     jobs: Annotated[int, options.number("Subjects that are worked on at once")] = 1,
-    scheduler: options.Scheduler = "",
+    scheduler: str = "",
     shard: options.Shard = "",
-    report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
+    report: bool = False,
 ) -> None:
     """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept."""
     from circuits import benchmark as room

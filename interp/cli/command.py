@@ -37,13 +37,14 @@ import interp
 import interp.tasks
 from interp import workers
 from interp.errors import InputError, require
-from interp.files import json_values, read_rows
+from interp.files import json_values, read_rows, read_tables
 from interp.foreign import markup, one_line, plain, rich_table
 from interp.lazy import named
 from interp.measure import Measured
 from interp.workers import one_thread
 
 _Many = Literal["none", "one", "several"]
+_VOCABULARY: dict[str, str] = read_tables(Path(__file__).with_name("options.toml"))
 _MOST_ROWS = 20
 """Rows of a table that are printed for people."""
 
@@ -195,7 +196,7 @@ def command(
         own = inspect.signature(function, eval_str=True).parameters
         passed: dict[str, Mapping[str, inspect.Parameter]] = {} if sizes == "none" else {"sizes": _sizes(sizes)}
         for holder, one in (of or {}).items():  # an option for each parameter that has a default and is not its own
-            of_one, texts = inspect.signature(one, eval_str=True).parameters.values(), _described(one)
+            of_one, texts = inspect.signature(one, eval_str=True).parameters.values(), _VOCABULARY | _described(one)
             left = [p for p in of_one if p.default is not p.empty and p.name not in own]
             passed[holder] = {p.name: _as_option(p, texts) for p in left}
 
@@ -220,12 +221,8 @@ def command(
                     raise
                 say.close()
 
-        helps = _described(function)
-        parameters = [
-            p.replace(kind=p.KEYWORD_ONLY) if hasattr(p.annotation, "__metadata__") else _as_option(p, helps)
-            for p in own.values()
-            if p.name not in ("say", *passed)
-        ]
+        helps = _VOCABULARY | _described(function)
+        parameters = [_as_option(p, helps) for p in own.values() if p.name not in ("say", *passed)]
         parameters += [option for several in passed.values() for option in several.values()]
         run.__signature__ = inspect.Signature([*parameters, *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
@@ -279,9 +276,11 @@ def _described(function: Callable[..., Any]) -> dict[str, str]:
 def _as_option(parameter: inspect.Parameter, helps: Mapping[str, str]) -> inspect.Parameter:
     """A parameter as an option of a command, or as an argument where it has no default.
 
-    ``helps`` describes it. Its option is called as it is, without ``n_``, ``max_`` or ``with_`` at its beginning; a
-    switch that is off by default has no opposite.
+    Its annotation says how, or else ``helps`` describes it. Its option is called as it is, without ``n_``, ``max_`` or
+    ``with_`` at its beginning; a switch that is off by default has no opposite.
     """
+    if hasattr(parameter.annotation, "__metadata__"):
+        return parameter.replace(kind=parameter.KEYWORD_ONLY)
     name = re.sub("^(n|max|with)_", "", parameter.name)
     says, switch = helps.get(parameter.name, ""), parameter.default is False
     made: Any = typer.Option(*([f"--{name.replace('_', '-')}"] if switch else ()), help=says)

@@ -52,17 +52,17 @@ def _compare(
         ),
     ] = "",
     quick: Annotated[bool, typer.Option("--quick", help="About a quarter of the work, with wider intervals.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
+    report: bool = False,
     episodes: Annotated[
         int | None, options.number("Episodes that are scored; maps are fitted on two or three times as many", 8)
     ] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode; 30 by default, 20 with --quick", 3)] = None,
-    recorded: options.Recorded = None,
-    hypothesis: options.Hypothesis = None,
+    recorded: list[str] | None = None,
+    hypothesis: list[str] | None = None,
     arguments: options.Set = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
-    out: options.Out = Path("output/comparisons"),
+    seed: int = 0,
+    device: str = "cpu",
+    out: Path = Path("output/comparisons"),
 ) -> None:
     """Is a model the same as another, handwired by default: behaviour, state, update and circuit, with bounds.
 

@@ -19,26 +19,22 @@ from interp.files import folder_to_write, write_csv, write_json
 from interp.foreign import plain
 
 
-@command(example="interp audit wma-learned --quick", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
+@command(example="interp audit wma-learned --quick", torch=True, **options.OF_A_MACHINE)
 def _audit(
     say: Say,
     sizes: options.Sizes,
+    how: Mapping[str, Any],
     model: options.ModelName,
     quick: Annotated[bool, typer.Option("--quick", help="Half of the episodes, with wider intervals.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
-    recorded: options.Recorded = None,
-    hypothesis: options.Hypothesis = None,
-    arguments: options.Set = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
-    out: options.Out = Path("output/audits"),
+    report: bool = False,
+    seed: int = 0,
+    out: Path = Path("output/audits"),
 ) -> None:
     """Check eleven claims that critics of latent reasoning doubt: is the carried state really used?"""
     from interp.audit import FULL, QUICK
     from interp.audit import audit as ask
 
-    machine = options.load(model, sizes, arguments, device).model
-    options.use(say, machine, recorded, hypothesis)
+    machine = options.study(say, model, sizes, False, **how).model
     folder = folder_to_write(out / Path(model).name)
     found = ask(machine, effort=replace(QUICK if quick else FULL, seed=seed))
     say.measures(found)
@@ -68,14 +64,14 @@ def _evaluate(
     sizes: options.Sizes,
     model: options.ModelName,
     episodes: Annotated[int | None, options.number("Episodes per regime, 128 by default, 32 with --quick", 16)] = None,
-    quick: options.Quick = False,
+    quick: bool = False,
     theory: Annotated[bool, typer.Option("--theory", help="Add the checks of the task's theory.")] = False,
     arguments: options.Set = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
-    out: options.Out = Path("output/evaluation"),
+    seed: int = 0,
+    device: str = "cpu",
+    out: Path = Path("output/evaluation"),
     jobs: Annotated[int, options.number("Regimes and other parts that are measured at once")] = 1,
-    scheduler: options.Scheduler = "",
+    scheduler: str = "",
 ) -> None:
     """Measure what a model is worth, beside baselines and controls: tables and figures in OUT/MODEL.
 

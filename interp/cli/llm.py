@@ -58,16 +58,16 @@ def _who_plays(model: str | None, base_url: str | None, agent: str | None, backe
 def _open(
     say: Say,
     model: str,
-    out: options.Out = Path("output/llm-open"),
+    out: Path = Path("output/llm-open"),
     regime: str = "stratified",
     episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
     rounds: Annotated[int, options.number("Rounds per episode")] = 10,
     condition: str = "online-no-note",
     every: Annotated[int, options.number("Look after every so many blocks")] = 1,
     expert: Annotated[int, options.number("Whose vote, and count, is patched in the last round, from 0", 0)] = 2,
-    device: options.Device = "cpu",
+    device: str = "cpu",
     batch: Annotated[int, options.number("Episodes at a time")] = 8,
-    seed: options.Seed = 0,
+    seed: int = 0,
 ) -> None:
     """Open a chat model while it learns: probe each expert's record, patch one vote, and in notes the counts.
 
@@ -117,13 +117,13 @@ def _run(
     base_url: str | None = None,
     agent: str | None = None,
     backend: str = "server",
-    out: options.Out = Path("output/llm"),
+    out: Path = Path("output/llm"),
     conditions: list[str] | None = None,
     regime: list[str] | None = None,
     episodes: Annotated[int, options.number("Episodes (instances) of each regime; more add to a run")] = 30,
     rounds: Annotated[int, options.number("Rounds per episode; more extend a run")] = 100,
     experts: Annotated[int, options.number("Number of experts")] = 4,
-    seed: options.Seed = 0,
+    seed: int = 0,
     prompts: Path | None = None,
     temperature: str = "0",
     max_tokens: Annotated[str, typer.Option(help="Longest answer, in tokens; none sends none.")] = "2048",
@@ -203,7 +203,7 @@ def _run(
 
 
 @command(example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
-def _demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.Seed = 0) -> None:
+def _demo(say: Say, out: Path = Path("output/llm-demo"), seed: int = 0) -> None:
     """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
     from circuits.compare.choices import behaviour, behaviour_tables
     from interp.llm.backend import PLAYERS
@@ -243,17 +243,15 @@ def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> R
 def _score(
     say: Say,
     path: Path,
-    out: options.Out = Path("output/llm-scores"),
+    out: Path = Path("output/llm-scores"),
     regime: str | None = None,
     duplicates: str = "refuse",
-    seed: options.Seed = 0,
+    seed: int = 0,
 ) -> None:
     """Score traces beside the baselines: regret, behaviour, notes; tables as CSV.
 
     Args:
-        path: Folder of traces, or of other people's result.json files.
         regime: Regime of foreign results that do not name theirs.
-        duplicates: Instances played twice: refuse, or first to keep one play.
     """
     from circuits.compare.choices import behaviour, behaviour_tables
     from interp.llm.scores import readable, write_tables
@@ -274,7 +272,7 @@ def _score(
 def _notes(
     say: Say,
     path: Path,
-    out: options.Out = Path("output/llm-notes"),
+    out: Path = Path("output/llm-notes"),
     regime: str | None = None,
     duplicates: str = "refuse",
     test: bool = False,
@@ -284,16 +282,14 @@ def _notes(
     key_env: str | None = None,
     concurrency: Annotated[int, options.number("Episodes at a time")] = 4,
     device: str = "cpu",
-    seed: options.Seed = 0,
+    seed: int = 0,
 ) -> None:
     """What the notes in traces say: their formats over the rounds, whether they count right, and every note.
 
     With --test, do they carry the state? Notes are edited, and the player of the traces goes on from them.
 
     Args:
-        path: Folder of traces, or of other people's result.json files.
         regime: Regime of foreign results that do not name theirs.
-        duplicates: Instances played twice: refuse, or first to keep one play.
         test: Edit notes, let the player go on, compare its choices.
         against: With --test: agents that say what edits should do.
         base_url: With --test: where the player is asked, if not as before.
@@ -338,17 +334,15 @@ def _report(
     say: Say,
     path: Path,
     models: list[str] | None = None,
-    out: options.Out = Path("output"),
+    out: Path = Path("output"),
     regime: str | None = None,
     duplicates: str = "refuse",
-    seed: options.Seed = 0,
+    seed: int = 0,
 ) -> None:
     """Write the report on traces, with handwired and learned transformers on the same instances.
 
     Args:
-        path: Folder of traces, or of other people's result.json files.
         regime: Regime of foreign results that do not name theirs.
-        duplicates: Instances played twice: refuse, or first to keep one play.
         models: Transformers to run on the same instances.
     """
     from reports.llm import write

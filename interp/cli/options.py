@@ -10,19 +10,16 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import typer
 
 import interp.tasks
 from interp.checks import device_called
+from interp.cli.command import Say
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
-
-if TYPE_CHECKING:
-    from interp.cli.command import Say
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
@@ -94,9 +91,6 @@ ModelName = Annotated[
 HandwiredName = Annotated[
     str, typer.Argument(help="Name of a handwired model, from `interp models`.", autocompletion=_handwired_names)
 ]
-Out = Annotated[Path, typer.Option(help="Folder for what the command writes.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 Regime = Annotated[
     str,
     typer.Option(
@@ -105,14 +99,6 @@ Regime = Annotated[
         autocompletion=_regime_names,
     ),
 ]
-Scheduler = Annotated[
-    str,
-    typer.Option(
-        help="Dask workers instead of this process: a scheduler's address, such as tcp://node1:8786, or `local` for a "
-        "cluster of processes here."
-    ),
-]
-Quick = Annotated[bool, typer.Option("--quick", help="A quarter of the episodes, with wider intervals.")]
 Shard = Annotated[
     str,
     typer.Option(
@@ -124,22 +110,6 @@ Shard = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="NAME=VALUE: any argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6]."),
-]
-
-
-Recorded = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="FILE of recorded episodes, a row a trial, in place of sampled ones; names of its columns may follow, "
-        "such as participant=subjID choice=key.",
-    ),
-]
-Hypothesis = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="KEY of a family and its parameters, such as rescorla_wagner rate=0.36: what the model is held against "
-        "and probed for, as `interp choices` found it.",
-    ),
 ]
 
 
@@ -157,7 +127,6 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
 def use(say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None) -> Any:
     """The recorded episodes, None where no FILE is given; until the command ends, analyses use them and the algorithm.
 
-    >>> from interp.cli.command import Say
     >>> use(Say("probe"), interp.load("wma-handwired"), None, None) is None
     True
     """
@@ -217,19 +186,34 @@ def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> di
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A model for a command, what it was built with, and the sizes of its episodes where they are not its own."""
+    """A model for a command, what it was built with, the sizes of its episodes where they are not its own; and
+    ``people``, the recorded episodes in their place, None where no FILE is given.
+    """
 
     model: Machine
     sizes: Mapping[str, int] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    people: Any = None
+
+
+def study(
+    say: Say,
+    name: str,
+    sizes: Mapping[str, int],
+    sampled: bool,
+    *,
+    recorded: list[str] | None = None,
+    hypothesis: list[str] | None = None,
+    arguments: Set = None,
+    device: str = "cpu",
+) -> _Loaded:
+    """The model of :func:`load`; until the command ends, analyses use the recorded episodes and the algorithm."""
+    loaded = load(name, sizes, arguments, device, sampled)
+    return replace(loaded, people=use(say, loaded.model, recorded, hypothesis))
 
 
 def load(
-    name: str,
-    sizes: Mapping[str, int],
-    arguments: Iterable[str] | None = None,
-    device: str = "cpu",
-    sampled: bool = False,
+    name: str, sizes: Mapping[str, int], arguments: Set = None, device: str = "cpu", sampled: bool = False
 ) -> _Loaded:
     """The model called ``name`` on ``device``, and the sizes that its episodes are to have where it serves several.
 
@@ -255,5 +239,7 @@ def load(
         return _Loaded(library.load(name, **built).to(place), arguments=built)
 
 
+OF_A_MACHINE: dict[str, Any] = {"sizes": "one", "of": {"how": study}, "more": CIRCUIT_ARGUMENTS}
+"""How a command about one machine is made: it loads it by ``study(say, model, sizes, sampled, **how)``."""
 Sizes = Mapping[str, int]
 """Sizes that were given as options, by option."""

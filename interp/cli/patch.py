@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,13 +23,13 @@ _MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for
 
 @command(
     example="interp patch wma-handwired --corruption flip-vote --round 20 --components resid_pre head",
-    sizes="one",
     torch=True,
-    more=options.CIRCUIT_ARGUMENTS,
+    **options.OF_A_MACHINE,
 )
 def _patch(
     say: Say,
     sizes: options.Sizes,
+    how: Mapping[str, Any],
     model: options.ModelName,
     corruption: str = "",
     at: _Round = None,
@@ -38,17 +39,13 @@ def _patch(
     metric: list[str] | None = None,
     direction: str = "denoising",
     episodes: Annotated[int | None, options.number("Pairs of episodes, 64 by default, 16 with --quick", 2)] = None,
-    quick: options.Quick = False,
+    quick: bool = False,
     rounds: _Rounds = None,
     map_: _MapSize = 12,
     tables: bool = False,
     regime: options.Regime = "",
-    recorded: options.Recorded = None,
-    hypothesis: options.Hypothesis = None,
-    arguments: options.Set = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
-    out: options.Out = Path("output/patching"),
+    seed: int = 0,
+    out: Path = Path("output/patching"),
 ) -> None:
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps.
 
@@ -67,9 +64,8 @@ def _patch(
             f"round {asked} is out of range: the episodes have rounds 0 to {(rounds or 0) - 1}",
         )
     require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
-    chosen = options.load(model, sizes, arguments, device, sampled=True)
+    chosen = options.study(say, model, sizes, True, **how)
     loaded = chosen.model
-    options.use(say, loaded, recorded, hypothesis)
     from interp.interventions import causal_tables as run
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,39 +45,32 @@ def _window(text: str) -> tuple[int, int]:
 
 
 @command(
-    example="interp probe wma-learned --targets log_weights counts --site latents",
-    sizes="one",
-    torch=True,
-    more=options.CIRCUIT_ARGUMENTS,
+    example="interp probe wma-learned --targets log_weights counts --site latents", torch=True, **options.OF_A_MACHINE
 )
 def _probe(
     say: Say,
     sizes: options.Sizes,
+    how: Mapping[str, Any],
     model: options.ModelName,
     targets: Annotated[list[str] | None, typer.Option(help="<interp.cli.probe:_target_names>.")] = None,
     site: Annotated[str, typer.Option(help=_SITE)] = "latents",
     sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
     episodes: Annotated[int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)] = None,
-    quick: options.Quick = False,
+    quick: bool = False,
     rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, or what the task has")] = None,
     regime: options.Regime = "",
-    recorded: options.Recorded = None,
-    hypothesis: options.Hypothesis = None,
-    arguments: options.Set = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
-    out: options.Out = Path("output/probes"),
+    seed: int = 0,
+    out: Path = Path("output/probes"),
     jobs: Annotated[int, typer.Option(help="Workers of a sweep; -1 for one per core.")] = -1,
-    scheduler: options.Scheduler = "",
+    scheduler: str = "",
     shard: options.Shard = "",
 ) -> None:
     """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT."""
     require(sweep or not shard, "--shard divides the parts of a sweep: give --sweep, too, or leave it out")
     require(sweep or not windows, "--windows are rounds of a sweep: give --sweep, too, or leave them out")
-    chosen = options.load(model, sizes, arguments, device, sampled=True)
-    loaded = chosen.model
-    people = options.use(say, loaded, recorded, hypothesis)
+    chosen = options.study(say, model, sizes, True, **how)
+    loaded, people = chosen.model, chosen.people
     taken = not (people and (episodes or rounds or regime))
     require(taken, "--recorded takes all that was recorded: leave --episodes, --rounds and --regime out")
     import pandas as pd

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,36 +13,27 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.files import folder_to_write
+from interp.tasks import bandit
 
 
-@command(example="interp choices people.csv --participant subjID --choice choice --reward outcome", torch=True)
+@command(
+    example="interp choices people.csv --participant subjID --choice choice --reward outcome",
+    of={"columns": bandit.read},
+    torch=True,
+)
 def _choices(
     say: Say,
+    columns: Mapping[str, Any],
     file: Annotated[Path, typer.Argument(help="A table with a header and a row a trial: CSV, tabs or semicolons.")],
-    participant: str = "",
-    choice: str = "",
-    reward: str = "",
-    block: str = "",
-    trial: str = "",
     units: Annotated[int, options.number("Numbers that the GRU carries which is held beside the families")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Without the GRU, which takes half of the time.")] = False,
-    seed: options.Seed = 0,
-    out: options.Out = Path("output/choices"),
+    seed: int = 0,
+    out: Path = Path("output/choices"),
 ) -> None:
-    """Which algorithm chooses what people, animals or models chose among arms, at which rates? Writes one page.
-
-    Args:
-        participant: Column that says whose trial a row is.
-        choice: Column of what was chosen; a row without a choice is a missed trial.
-        reward: Column of what it paid.
-        block: Column of blocks, where a participant has several.
-        trial: Column by which trials are ordered.
-    """
+    """Which algorithm chooses what people, animals or models chose among arms, at which rates? Writes one page."""
     from reports.choices import write
 
-    columns = {"participant": participant, "choice": choice, "reward": reward, "block": block, "trial": trial}
-    given = {name: column for name, column in columns.items() if column}
-    page, found = write(file, out, units=units, quick=quick, seed=seed, **given)
+    page, found = write(file, out, units=units, quick=quick, seed=seed, **columns)
     say.line(found.sentence)
     say.line(found)
     for name, beside in found.beside.items():
@@ -65,8 +57,8 @@ def _explore(
     view: str = "",
     port: Annotated[int, options.number("Port of the page; any free one by default", 0, most=65535)] = 0,
     arguments: options.Set = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
+    seed: int = 0,
+    device: str = "cpu",
 ) -> None:
     """Serve a live page of a model on this computer, print its address, and go on until interrupted.
 
@@ -90,21 +82,18 @@ def _explore(
     raise typer.Exit(0)
 
 
-@command(example="interp report wma-handwired --experts 4", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
+@command(example="interp report wma-handwired --experts 4", torch=True, **options.OF_A_MACHINE)
 def _report(
     say: Say,
     sizes: options.Sizes,
+    how: Mapping[str, Any],
     model: options.ModelName,
     quick: bool = False,
     episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 16 with --quick", 5)] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)] = None,
     regime: options.Regime = "",
-    recorded: options.Recorded = None,
-    hypothesis: options.Hypothesis = None,
-    arguments: options.Set = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
-    out: options.Out = Path("output"),
+    seed: int = 0,
+    out: Path = Path("output"),
 ) -> None:
     """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed.
 
@@ -114,8 +103,7 @@ def _report(
     from reports.build import write
 
     folder_to_write(out)
-    chosen = options.load(model, sizes, arguments, device, sampled=True)
-    options.use(say, chosen.model, recorded, hypothesis)
+    chosen = options.study(say, model, sizes, True, **how)
     n_episodes = episodes or (16 if quick else 64)
     of: dict[str, Any] = {"source": model, "regime": regime, "sizes": chosen.sizes, "arguments": chosen.arguments}
     written = write(chosen.model, out, n_episodes=n_episodes, n_rounds=rounds, seed=seed, quick=quick, **of)

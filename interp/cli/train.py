@@ -35,13 +35,13 @@ def _train(
     name: str = "",
     machine: list[str] | None = None,
     units: Annotated[int | None, options.number("Numbers that the --machine carries")] = None,
-    recorded: options.Recorded = None,
+    recorded: list[str] | None = None,
     config: Path | None = None,
     overrides: _Overrides = None,
     regime: list[str] | None = None,
     seed: int | None = None,
     device: str = "auto",
-    out: options.Out = Path("output/training"),
+    out: Path = Path("output/training"),
     processes: Annotated[int, options.number("Processes that torchrun started; refused if fewer run")] = 1,
 ) -> None:
     """Train a model, or resume its training, and print the folder of the checkpoint.
@@ -135,7 +135,7 @@ def _fit_recorded(
 def _curves(
     say: Say,
     runs: list[Path],
-    out: options.Out = Path("output/curves"),
+    out: Path = Path("output/curves"),
 ) -> None:
     """Draw the learning curves of several runs of one task, grouped by the settings in which they differ.
 

@@ -34,8 +34,8 @@ def _verify(
     quick: bool = False,
     arguments: options.Set = None,
     dtype: Annotated[list[str] | None, typer.Option(help="float64, float32 or both; both when none is given.")] = None,
-    seed: options.Seed = 0,
-    device: options.Device = "cpu",
+    seed: int = 0,
+    device: str = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder for verification.csv and .json; none by default.")] = None,
 ) -> None:
     """Compare a handwired model with its algorithm; exit 1 when any variable is not exact.

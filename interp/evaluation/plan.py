@@ -16,7 +16,7 @@ not what it moves, and means over rounds hide heads that split the work; patch i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from interp.algorithm import Episodes
 from interp.checks import checked, checked_fields
-from interp.display import Scores, lacks
+from interp.display import lacks
 from interp.errors import InputError, require
 from interp.machine import Machine
 from interp.model.rollout import rollout
@@ -72,12 +72,6 @@ def row(what: str, value: Interval, beside: str) -> Row:
     {'what': 'accuracy', 'estimate': 0.75, 'low': 0.7, 'high': 0.8, 'beside': 'majority vote 0.65'}
     """
     return {"what": what, **vars(value), "beside": beside}
-
-
-def joined(parts: Sequence[Scores]) -> Scores:
-    """The numbers of several parts as one."""
-    numbers, beside = ({k: v for part in parts for k, v in getattr(part, of).items()} for of in ("numbers", "beside"))
-    return replace(parts[0], numbers=numbers, beside=beside)
 
 
 def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:

@@ -190,6 +190,10 @@ class RoundLayout:
         """Tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
         raise NotImplementedError
 
+    def blank(self, *sizes: int) -> Tensor:
+        """Tokens ``[*sizes, pos]`` for :meth:`encode` to fill: where a label is a token that one, elsewhere 0."""
+        return torch.tensor([self.token_ids.get(label, 0) for label in self.labels]).repeat(*sizes, 1)
+
     def encoded(self, episodes: Episodes) -> EncodedRounds:
         """What :meth:`encode` gives, with the rounds that did not take place."""
         missing = missing_rounds(episodes)

@@ -104,10 +104,8 @@ class _Round(RoundLayout):
     def encode(self, episodes: Any) -> EncodedRounds:
         self.fit(episodes)
         ids, at = self.token_ids, self.position
-        tokens = torch.zeros(*episodes.outcomes.shape, self.n_positions, dtype=torch.long)
+        tokens = self.blank(*episodes.outcomes.shape)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
-        for label in ("p?", "y", "w?", *["pay"] * self.pays):
-            tokens[..., at(label)] = ids[label]
         first, inputs, outcomes = ids[f"in {self.heard[0]}"], episodes.inputs, torch.from_numpy(episodes.outcomes)
         here = slice(2, at("p?"))
         if self.numbers:

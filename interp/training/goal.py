@@ -55,8 +55,6 @@ class TrainingGoal:
         floor: what ``excess`` is measured from, for sentences.
         learns: what was learned, for a model's description ("trained on ...").
         limits: what a trained model cannot do, a sentence each, for its card.
-        former: words that ``interp train`` once took instead of the task's key, each with what a preset's name became
-            ("{preset}", or such as "{preset}-wide").
     """
 
     targets: Callable[[Any], NDArray[Any]]
@@ -69,7 +67,6 @@ class TrainingGoal:
     floor: str = "its floor"
     learns: str = ""
     limits: tuple[str, ...] = ()
-    former: Mapping[str, str] = field(default_factory=dict)
 
     def targets_of(self, name: str) -> Callable[[Any], NDArray[Any]]:
         """The targets that a run names; ``targets`` where it names none."""
@@ -89,10 +86,6 @@ def goal_of(task: Task) -> TrainingGoal:
 def preset(task: str, name: str) -> TrainingConfig:
     """The preset ``name`` of a task, such as ("experts", "laptop")."""
     trained = {known.key: goal_of(known) for known in every() if known.training is not None}
-    for key, goal in trained.items():
-        if task in goal.former:
-            now = goal.former[task].format(preset=name)
-            raise InputError(f"{task!r} is called {key!r} now; use `interp train {key} --preset {now}`")
     require_known("task to train", task, trained)
     require_known(f"preset of {task!r}", name, trained[task].presets)
     return trained[task].presets[name]

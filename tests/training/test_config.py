@@ -95,7 +95,6 @@ test_each_bad_field_is_refused = refused(
 def test_unknown_presets_and_files_are_refused(tmp_path):
     refuses(r"'expert'; did you mean 'experts'\? Valid: bandit, experts, qlearning", preset, "expert", "laptop")
     refuses("unknown preset of 'experts' 'latop'; did you mean 'laptop'", preset, "experts", "latop")
-    refuses("use `interp train experts --preset laptop-wide`", preset, "wma-wide", "laptop")
     refuses("unknown training field 'n_experts'", TrainingConfig.from_dict, {"task": "experts", "n_experts": [2, 8]})
     refuses("cannot read", read_toml, tmp_path / "none.toml")
     refuses("not FIELD=VALUE", parse_assignment, "lr")

@@ -22,7 +22,6 @@ from interp.evaluation.plan import (
     MODEL,
     EvaluationPlan,
     Row,
-    joined,
     lacks_attention,
     lacks_room,
     predictions_of,
@@ -90,7 +89,7 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
 def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of expert advice, by name."""
     by_name = [part for name, part in found.items() if name not in (_LONG, _BATCH)]
-    frame = joined([part["regimes"] for part in by_name]).to_frame()
+    frame = pd.concat([part["regimes"].to_frame() for part in by_name], ignore_index=True)
     # Final regret of every predictor by regime, and the model's accuracy.
     regret = frame[frame["metric"] == "regret"].pivot(index="regime", columns="key", values="estimate")
     own = frame[(frame["metric"] == "accuracy") & (frame["key"] == MODEL)].set_index("regime")["estimate"]
@@ -163,7 +162,7 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     return claims
 
 
-def _theory(model: Machine, n_episodes: int = 128, seed: int = 0) -> pd.DataFrame:
+def _theory(model: Machine, n_episodes: int, seed: int) -> pd.DataFrame:
     """The paper's appendix B, one row per statement; the last two on a learned model's own predictions, too."""
     made = theory.check(seed=seed)
     if not model.is_handwired:

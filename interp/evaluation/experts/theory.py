@@ -32,7 +32,6 @@ from interp.errors import require
 
 _Weights = Float[np.ndarray, "... expert"]
 _Distributions = Float[np.ndarray, "episode round expert outcome"]
-_Forecasts = Float[np.ndarray, "episode round outcome"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +63,6 @@ def _sample_latent_expert(n_episodes: int, n_rounds: int, n_experts: int, seed: 
     return _LatentExpertEpisodes(distributions, outcomes, experts, prior)
 
 
-def _posterior_update(weights: _Weights, likelihoods: _Weights) -> _Weights:
-    """One step of Bayes' rule: ``w r / sum(w r)``."""
-    joint = weights * likelihoods
-    return joint / joint.sum(axis=-1, keepdims=True)
-
-
 def _posterior(episodes: _LatentExpertEpisodes) -> Float[np.ndarray, "episode round_plus_1 expert"]:
     """P(I* = i | history) before each round, and after the last, from the definition: prior times all likelihoods."""
     evidence = np.log(episodes.likelihoods).cumsum(axis=1)
@@ -87,20 +80,12 @@ def _multiplicative_weights(episodes: _LatentExpertEpisodes) -> Float[np.ndarray
     return np.stack(path, axis=1)
 
 
-def _mixture_log_loss(logits: _Weights, likelihoods: _Weights) -> Float[np.ndarray, ...]:
-    """``-log sum_i softmax(lambda)_i r_i``, one round's loss of the mixture."""
-    return special.logsumexp(logits, axis=-1) - special.logsumexp(logits, b=likelihoods, axis=-1)
-
-
-def _mixture_log_loss_gradient(logits: _Weights, likelihoods: _Weights) -> _Weights:
-    """Its gradient in the logits: ``w - w+``, the displacement from the posterior back to the weights."""
+def _mixture_log_loss(logits: _Weights, likelihoods: _Weights) -> tuple[Float[np.ndarray, ...], _Weights]:
+    """``-log sum_i w_i r_i``, one round's loss of the mixture, and its gradient in the logits: ``w - w+``."""
     weights = special.softmax(logits, axis=-1)
-    return weights - _posterior_update(weights, likelihoods)
-
-
-def _mixture(weights: Float[np.ndarray, "episode round expert"], distributions: _Distributions) -> _Forecasts:
-    """``q_t = sum_i w_{t,i} p_{t,i}``."""
-    return np.einsum("bti,btik->btk", weights, distributions)
+    joint = weights * likelihoods
+    loss = special.logsumexp(logits, axis=-1) - special.logsumexp(logits, b=likelihoods, axis=-1)
+    return loss, weights - joint / joint.sum(axis=-1, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -132,13 +117,14 @@ def equal_means(claim: str, left: np.ndarray, right: np.ndarray) -> TheoryCheck:
 
 
 def _excess_and_divergence(
-    forecasts: _Forecasts, episodes: _LatentExpertEpisodes
+    weights: Float[np.ndarray, "episode round expert"], episodes: _LatentExpertEpisodes
 ) -> tuple[Float[np.ndarray, " episode"], Float[np.ndarray, " episode"]]:
-    """Each episode's summed excess log-loss over the posterior mixture, and its summed KL from it, in nats.
+    """Each episode's summed excess log-loss of ``q_t = sum_i w_{t,i} p_{t,i}`` over the posterior mixture, and its KL.
 
-    Equal in expectation, not episode by episode.
+    In nats; equal in expectation, not episode by episode.
     """
-    best = _mixture(_posterior(episodes)[:, :-1], episodes.distributions)
+    both = _posterior(episodes)[:, :-1], weights
+    best, forecasts = (np.einsum("bti,btik->btk", of, episodes.distributions) for of in both)
     ratio = np.log(best) - np.log(forecasts)
     excess = np.take_along_axis(ratio, episodes.outcomes[..., None], axis=-1)[..., 0].sum(axis=1)
     return excess, (best * ratio).sum(axis=(1, 2))
@@ -164,17 +150,17 @@ def _every_history(
     return episodes, episodes.likelihoods.prod(axis=1) @ drawn.prior
 
 
-def _corollary(n_rounds: int = 6, n_experts: int = 3, seed: int = 0) -> TheoryCheck:
+def _corollary(seed: int = 0) -> TheoryCheck:
     """The corollary for five learners that are not multiplicative weights, exactly: expectations over every history.
 
     They update at four wrong rates, and with the experts exchanged. ``error`` is the most by which a learner's summed
     KL exceeds its excess risk; ``left`` and ``right`` are the two of the learner with the largest.
     """
-    episodes, probabilities = _every_history(n_rounds, n_experts, seed=seed)
+    episodes, probabilities = _every_history(seed=seed)
     right = np.log(_posterior(episodes)[:, :-1])
     wrong = [special.softmax(rate * right, axis=-1) for rate in (0.0, 0.5, 0.9, 2.0)]
     wrong.append(np.roll(special.softmax(right, axis=-1), 1, axis=-1))
-    sums = np.array([_excess_and_divergence(_mixture(weights, episodes.distributions), episodes) for weights in wrong])
+    sums = np.array([_excess_and_divergence(weights, episodes) for weights in wrong])
     epsilon, divergence = (sums @ probabilities).T
     largest = int(divergence.argmax())
     error, sides = float(max(0.0, (divergence - epsilon).max())), (float(divergence[largest]), float(epsilon[largest]))
@@ -193,17 +179,14 @@ def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: 
     likelihoods = episodes.likelihoods.reshape(-1, n_experts)[:100]
     logits = logits[: len(likelihoods)]
     shifts = 1e-5 * np.eye(n_experts)[:, None]
-    up, down = (_mixture_log_loss(logits + sign * shifts, likelihoods) for sign in (1, -1))
+    up, down = (_mixture_log_loss(logits + sign * shifts, likelihoods)[0] for sign in (1, -1))
     slope = np.moveaxis(up - down, 0, -1) / 2e-5
-    gradient = np.abs(slope - _mixture_log_loss_gradient(logits, likelihoods)).max()
+    gradient = np.abs(slope - _mixture_log_loss(logits, likelihoods)[1]).max()
     # A learner that is wrong in an ordinary way: it updates at half the learning rate.
     slow = special.softmax(0.5 * np.log(_posterior(episodes)[:, :-1]), axis=-1)
     return [
         TheoryCheck("posterior = multiplicative weights", float(update), 1e-12),
         TheoryCheck("gradient of the log-loss = w - w+", float(gradient), 1e-9),
-        equal_means(
-            "excess log-loss = summed KL",
-            *_excess_and_divergence(_mixture(slow, episodes.distributions), episodes),
-        ),
+        equal_means("excess log-loss = summed KL", *_excess_and_divergence(slow, episodes)),
         _corollary(seed=seed),
     ]

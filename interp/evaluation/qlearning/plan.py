@@ -34,7 +34,6 @@ from interp.evaluation.plan import (
     EvaluationPlan,
     Row,
     cut,
-    joined,
     lacks_attention,
     predictions_of,
     round_attention,
@@ -161,9 +160,9 @@ def _followed(model: Machine, n_episodes: int, seed: int) -> Scores:
 
 def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of Q-learning, by name."""
-    agreed = joined([measured[regime] for regime in _EVALUATED]).to_frame()
+    agreed = pd.concat([measured[regime].to_frame() for regime in _EVALUATED], ignore_index=True)
     played = [part for name, part in measured.items() if name.startswith(_PLAYED)]
-    tables = {k: joined([part[k] for part in played]).to_frame() for k in played[0]}
+    tables = {k: pd.concat([part[k].to_frame() for part in played], ignore_index=True) for k in played[0]}
     # By regime: agreement with its controls, and the normalised return over the longest horizon by agent.
     of_model, earned = agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")], tables["returns"]
     table = of_model.pivot(index="regime", columns="quantity", values="estimate").loc[of_model["regime"].unique()]

@@ -17,7 +17,6 @@ matters. Mean reward in windows of 50 rounds shows whether a model decays as it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,34 +32,34 @@ from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, ratio_interval
 from interp.tasks.qlearning import sampling, tabular
 from interp.tasks.qlearning.bellman import finite_horizon, random_values
-from interp.tasks.qlearning.episodes import TRANSITIONS, Batches, MDPEpisodes, as_batches, drawn_from
+from interp.tasks.qlearning.episodes import Batches, as_batches, drawn_from
 from interp.tasks.qlearning.layout import representative_sizes
 from interp.tasks.qlearning.mdps import EVALUATION
 
 
 @checked
-def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> Scores:
+def normalised_score(episodes: Batches, *, n_rounds: int = 0, seed: int = 0) -> Scores:
     """Where the rewards of ``episodes`` lie between a random and an optimal policy: "score", a ratio of sums.
 
     "earned", "random" and "optimal" are mean sums of rewards, the last two exact expectations for these episodes'
-    starts. ``episodes`` are one batch, or several of different sizes. MDPs where every policy
-    earns the same are refused.
+    starts, over their first ``n_rounds``, all when 0. ``episodes`` are one batch, or several of different sizes. MDPs
+    where every policy earns the same are refused.
     """
     batches = as_batches(episodes)
     refuse_missing("the normalised score", *batches)
     rows = []
     for batch in batches:
-        at, start = np.arange(len(batch)), batch.states[:, 0]
-        optimum = finite_horizon(batch.known_mdps, batch.n_rounds).values[at, 0, start]
-        rows.append((batch.rewards.sum(1), random_values(batch.known_mdps, batch.n_rounds)[at, 0, start], optimum))
+        at, mdps, n = (np.arange(len(batch)), 0, batch.states[:, 0]), batch.known_mdps, n_rounds or batch.n_rounds
+        optimum, by_chance = finite_horizon(mdps, n).values[at], random_values(mdps, n)[at]
+        rows.append((batch.rewards[:, :n].sum(1), by_chance, optimum))
     earned, random, optimal = (np.concatenate(column) for column in zip(*rows, strict=True))
     room = (optimal - random).sum()
     alike = "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice"
     require(bool(room > 1e-9 * (1 + np.abs(optimal).sum())), alike)
     columns = {"earned": earned, "random": random, "optimal": optimal}
-    intervals = {k: mean_interval(column, n_resamples=n_resamples, seed=seed) for k, column in columns.items()}
+    intervals = {k: mean_interval(column, seed=seed) for k, column in columns.items()}
     made = drawn_from(batches, n_episodes=len(earned))
-    score = ratio_interval(earned - random, optimal - random, n_resamples=n_resamples, seed=seed)
+    score = ratio_interval(earned - random, optimal - random, seed=seed)
     return Scores(("quantity",), {(k,): value for k, value in {"score": score, **intervals}.items()}, made)
 
 
@@ -107,7 +106,7 @@ def evaluate(
             played[key] = [tabular.run(tabular.AGENTS[key], batch, longest, seed + i) for i, batch in enumerate(mdps)]
         for key, batches in played.items():
             for horizon in horizons:
-                found = normalised_score([_first(b, horizon) for b in batches], seed=seed).numbers
+                found = normalised_score(batches, n_rounds=horizon, seed=seed).numbers
                 scores |= {(regime, key, horizon, *quantity): value for quantity, value in found.items()}
             for start in range(0, longest, _WINDOW):
                 rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
@@ -120,9 +119,3 @@ def evaluate(
         name: Scores(("regime", "key", *by), of, settings, {at: own[at[1] in _AGENTS] for at in of})
         for name, (of, by) in columns.items()
     }
-
-
-def _first(episodes: MDPEpisodes, n_rounds: int) -> MDPEpisodes:
-    """The first ``n_rounds`` rounds of each episode."""
-    cut = {name: getattr(episodes, name)[:, :n_rounds] for name in (*TRANSITIONS, "greedy")}
-    return replace(episodes, q_tables=episodes.q_tables[:, : n_rounds + 1], noise=None, **cut)

@@ -20,35 +20,28 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Values, family_table, variable_table
+from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Values, family_table, maker, variable_table
 from interp.checks import checked, number
 
-_VARIABLES = variable_table(Path(__file__).with_name("variables.csv"))
 _Array = NDArray[np.float64]
-_PER_ROUND = ("last_paid",)
-"""The carried variables that are one number; the others are one for each arm."""
+_made = maker(
+    "bandit",
+    variable_table(Path(__file__).with_name("variables.csv")),
+    {"pulled": lambda episodes: np.eye(episodes.n_arms)[episodes.choices], "payoff": lambda episodes: episodes.rewards},
+    # What was paid last is one number; the others are one for each arm.
+    lambda episodes, key: np.zeros((len(episodes), episodes.n_arms)[: 1 + (key != "last_paid")]),
+    lambda v: v["arm_probabilities"],
+)
 
 
-def _of_equations(
+def _algorithm(
     key: str, name: str, parameters: Mapping[str, float], memory: str, equations: Mapping[str, Equation | None]
 ) -> Algorithm:
-    """An algorithm of this task: the equation of each variable but the inputs, None for the carried state."""
+    """An algorithm of this task, which chooses by the softmax of its ``logits``."""
     for parameter, value in parameters.items():
         number(parameter, value)
-    states = tuple(variable for variable, equation in equations.items() if equation is None)
     softmax = {"arm_probabilities": lambda v: special.softmax(v["logits"], axis=-1)}
-    return Algorithm(
-        key,
-        name,
-        task="bandit",
-        parameters=parameters,
-        variables=_VARIABLES(key, {"pulled": None, "payoff": None, **equations, **softmax}),
-        inputs=lambda e: {"pulled": np.eye(e.n_arms)[e.choices], "payoff": e.rewards},
-        initial=lambda e: {key: np.zeros((len(e), e.n_arms)[: 1 + (key not in _PER_ROUND)]) for key in states},
-        distribution=lambda v: v["arm_probabilities"],
-        memory=memory,
-        written=memory and f"next_{memory}",
-    )
+    return _made(key, name, {**equations, **softmax}, memory, **parameters)
 
 
 def _learner(
@@ -76,7 +69,7 @@ def _learner(
         "payoff_error": lambda v: v["payoff"] - (v["arm_values"] * v["pulled"]).sum(-1),
         "next_arm_values": moved,
     }
-    return _of_equations(key, name, parameters, "arm_values", equations)
+    return _algorithm(key, name, parameters, "arm_values", equations)
 
 
 @checked
@@ -118,7 +111,7 @@ def choice_kernel(rate: float = 0.3, inverse_temperature: float = 3.0) -> Algori
         "next_choice_trace": lambda v: v["choice_trace"] + rate * (v["pulled"] - v["choice_trace"]),
     }
     known = {"rate": rate, "inverse_temperature": inverse_temperature}
-    return _of_equations("choice_kernel", "choice kernel", known, "choice_trace", equations)
+    return _algorithm("choice_kernel", "choice kernel", known, "choice_trace", equations)
 
 
 @checked
@@ -143,7 +136,7 @@ def win_stay(stays: float = 0.9, shifts: float = 0.9) -> Algorithm:
         "next_last_paid": lambda v: v["paid"],
     }
     known = {"stays": stays, "shifts": shifts}
-    return _of_equations("win_stay", "win-stay lose-shift", known, "last_pulled", equations)
+    return _algorithm("win_stay", "win-stay lose-shift", known, "last_pulled", equations)
 
 
 def _bayes(key: str, name: str, parameters: Mapping[str, float], logits: Equation, keeps: float = 1.0) -> Algorithm:
@@ -156,7 +149,7 @@ def _bayes(key: str, name: str, parameters: Mapping[str, float], logits: Equatio
         "next_arm_wins": lambda v: keeps * v["arm_wins"] + v["pulled"] * v["paid"][..., None],
         "next_arm_losses": lambda v: keeps * v["arm_losses"] + v["pulled"] * (1 - v["paid"])[..., None],
     }
-    return _of_equations(key, name, parameters, "arm_wins", equations)
+    return _algorithm(key, name, parameters, "arm_wins", equations)
 
 
 def _posterior(v: Values) -> tuple[_Array, _Array]:
@@ -205,7 +198,7 @@ def fixed_bias(first: float = 0.5) -> Algorithm:
         n = v["pulled"].shape[-1]
         return np.broadcast_to(np.log([first, *[(1 - first) / (n - 1)] * (n - 1)]), v["pulled"].shape)
 
-    return _of_equations("fixed_bias", "a fixed bias", {"first": first}, "", {"logits": logits})
+    return _algorithm("fixed_bias", "a fixed bias", {"first": first}, "", {"logits": logits})
 
 
 def records() -> tuple[AlgorithmRecord, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,10 +23,10 @@ from interp.task import (
     BaseEpisodes,
     Corruption,
     RoundInputs,
-    corrupted_round,
     episode_array,
     exchange_history,
     freeze,
+    in_one_round,
     length_of,
 )
 from interp.tasks.bandit.algorithms import rescorla_wagner
@@ -167,8 +167,11 @@ def read(
     stand in ``arms`` of the result. Trials are in the order of ``trial``, or of the rows where no column says it.
 
     Args:
-        participant, choice, reward, block, trial: names of columns; common ones are found by themselves. Without a
-            ``block`` a participant has one episode.
+        participant: column that says whose trial a row is. Common names of these columns are found by themselves.
+        choice: column of what was chosen; a row without a choice is a missed trial.
+        reward: column of what it paid.
+        block: column of blocks, where a participant has several. Without it a participant has one episode.
+        trial: column by which trials are ordered.
         scale: what a reward is divided by, so that inverse temperatures can be compared; the largest magnitude if None.
     """
     import pandas as pd
@@ -232,17 +235,15 @@ def round_inputs(episodes: BanditEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), np.stack([episodes.choices, kinds], -1))
 
 
-def _flip_reward(episodes: BanditEpisodes, round: int) -> tuple[BanditEpisodes, BanditEpisodes]:
-    """The least reward of these episodes in place of the largest in one round, and the other way round."""
-    t, rewards = corrupted_round(episodes, round), episodes.rewards.copy()
-    paid = rewards[episodes.counted]
-    rewards[:, t] = paid.min() + paid.max() - rewards[:, t]
-    return episodes, replace(episodes, rewards=rewards)
+def _other_reward(episodes: BanditEpisodes, t: int) -> _Array:
+    """The least reward of these episodes in place of the largest, and the other way round."""
+    paid = episodes.rewards[episodes.counted]
+    return np.asarray(paid.min() + paid.max() - episodes.rewards[:, t])
 
 
 def corruptions() -> tuple[Corruption, ...]:
     """What patching changes in episodes of this task."""
     return (
-        Corruption("flip-reward", "flip the reward", 1, _flip_reward),
+        Corruption("flip-reward", "flip the reward", 1, in_one_round("rewards", _other_reward)),
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
     )

@@ -43,13 +43,10 @@ class BanditRound(SizedRound):
 
     def encode(self, episodes: BanditEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        ids, at = self.token_ids, self.position
-        tokens = torch.zeros(*episodes.choices.shape, self.n_positions, dtype=torch.long)
-        for label in ("cue", "choice?", "reward", "w?"):
-            tokens[..., at(label)] = ids[label]
-        tokens[..., at("choice")] = ids["arm_1"] + torch.from_numpy(episodes.choices)
+        tokens = self.blank(*episodes.choices.shape)
+        tokens[..., self.position("choice")] = self.token_ids["arm_1"] + torch.from_numpy(episodes.choices)
         values = torch.zeros(tokens.shape, dtype=torch.float64)
-        values[..., at("reward")] = torch.from_numpy(episodes.rewards)
+        values[..., self.position("reward")] = torch.from_numpy(episodes.rewards)
         return EncodedRounds(tokens, values, torch.zeros(tokens.shape[:2], dtype=torch.long))
 
 

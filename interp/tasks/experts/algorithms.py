@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, variable_table
+from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, maker, variable_table
 from interp.checks import checked
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
@@ -36,35 +36,19 @@ def _match(v: Values) -> NDArray[np.int64]:
     return (v["votes"] == v["label"][..., None]).astype(np.int64)
 
 
-def _of_equations(
-    key: str,
-    name: str,
-    equations: Mapping[str, Equation | None],
-    parameters: Mapping[str, float] | None = None,
-    memory: str = "",
-) -> Algorithm:
-    """An algorithm of this task: the equation of each variable but the inputs, None for the carried state."""
+def _zeros(episodes: ExpertEpisodes, key: str) -> NDArray[Any]:
+    """Zeros, one for each expert but of the rounds elapsed; what counts is whole."""
+    shape = (len(episodes), episodes.n_experts)[: 1 if key == "elapsed" else 2]
+    return np.zeros(shape, np.int64 if key in ("counts", "elapsed") else np.float64)
 
-    def initial(episodes: ExpertEpisodes) -> dict[str, NDArray[Any]]:
-        """Zeros, one for each expert but of the rounds elapsed; what counts is whole."""
-        shape, found = (len(episodes), episodes.n_experts), dict[str, NDArray[Any]]()
-        for variable in (variable for variable, equation in equations.items() if equation is None):
-            whole = variable in ("counts", "elapsed")
-            found[variable] = np.zeros(shape[:1] if variable == "elapsed" else shape, np.int64 if whole else np.float64)
-        return found
 
-    return Algorithm(
-        key,
-        name,
-        task="experts",
-        parameters=parameters or {},
-        variables=VARIABLES(key, {"votes": None, "label": None, **equations}),
-        inputs=lambda episodes: {"votes": episodes.advice, "label": episodes.labels},
-        initial=initial,
-        distribution=lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
-        memory=memory,
-        written=memory and f"next_{memory}",
-    )
+_algorithm = maker(
+    "experts",
+    VARIABLES,
+    {"votes": lambda episodes: episodes.advice, "label": lambda episodes: episodes.labels},
+    _zeros,
+    lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
+)
 
 
 @checked
@@ -83,7 +67,7 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
         "match": _match,
         "next_log_weights": lambda v: v["log_weights"] + gain * v["match"],
     }
-    return _of_equations("weighted_majority", "Weighted Majority", equations, {"gain": gain}, "log_weights")
+    return _algorithm("weighted_majority", "Weighted Majority", equations, "log_weights", gain=gain)
 
 
 @checked
@@ -106,7 +90,7 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         "next_counts": lambda v: v["counts"] + v["match"],
         "next_elapsed": lambda v: v["elapsed"] + 1,
     }
-    return _of_equations("bayes", "Bayes predictor", equations, {"low": low, "high": high}, "log_odds")
+    return _algorithm("bayes", "Bayes predictor", equations, "log_odds", low=low, high=high)
 
 
 def follow_the_leader() -> Algorithm:
@@ -118,12 +102,12 @@ def follow_the_leader() -> Algorithm:
         "match": _match,
         "next_counts": lambda v: v["counts"] + v["match"],
     }
-    return _of_equations("follow_the_leader", "follow the leader", equations, memory="counts")
+    return _algorithm("follow_the_leader", "follow the leader", equations, "counts")
 
 
 def majority_vote() -> Algorithm:
     """The share of all experts that say 1, whatever happened before."""
-    return _of_equations("majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)})
+    return _algorithm("majority_vote", "majority vote", {"prediction": lambda v: v["votes"].mean(-1)})
 
 
 def follow_previous_winners() -> Algorithm:
@@ -140,7 +124,7 @@ def follow_previous_winners() -> Algorithm:
         "match": _match,
         "next_won": lambda v: v["match"].astype(np.float64),
     }
-    return _of_equations("follow_previous_winners", "follow the previous winners", equations, memory="won")
+    return _algorithm("follow_previous_winners", "follow the previous winners", equations, "won")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:

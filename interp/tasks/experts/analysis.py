@@ -8,21 +8,20 @@ regime. A claim is a question to the model, never evidence about it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from interp import catalog
 from interp.algorithm import Algorithm
 from interp.checks import checked
-from interp.display import lacks
 from interp.errors import require
 from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchange_history
+from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchange_history, in_one_round
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
+from interp.tasks.places import places
 
 _Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
@@ -46,42 +45,7 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1))
 
 
-def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
-    """Subspaces to learn, (variable, site): the memory and the prediction; then a place that cannot hold them."""
-    memory = catalog.of(model).explains(model).memory
-    if lacks(model, "embed", "resid_post"):
-        return ((memory, "latent"), ("votes", "latent"))
-    last = model.points["resid_post"].n_layers - 1
-    return (
-        (memory, "embed@<z>"),
-        (memory, f"resid_post[{max(last - 1, 0)}]@p?"),
-        ("prediction", f"resid_post[{last}]@p?"),
-        (memory, "embed@<w>"),
-    )
-
-
-def claims(model: Machine) -> tuple[tuple[Any, ...], ...]:
-    """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
-    algorithm = catalog.of(model).explains(model)
-    memory, held = algorithm.memory, "counts" if "counts" in algorithm.state else algorithm.memory
-    if lacks(model, "embed", "resid_post"):
-        return ((memory, None), (held, None, "state"))
-    last = model.points["resid_post"].n_layers - 1
-    # An update that is added to its slot holds what changes, one that replaces it the new state as well.
-    added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
-    written = ("match",) if added else ("match", algorithm.written)
-    return (
-        (memory, ["latent@<z>"]),
-        *((memory, [f"resid_post[{layer}]@p?"]) for layer in range(last)),
-        (memory, ["embed@<w>"], "prediction", True),
-        ("votes", [f"embed@{label}" for label in model.layout.labels if label.startswith("p_")]),
-        ("prediction", [f"resid_post[{last}]@p?"]),
-        (held, ["latent@<z>"], "state"),
-        ("label", ["embed@y"], "state"),
-        *(("label", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
-        ("label", ["embed@p?"], "state", True),
-        *((key, [f"resid_post[{last}]@w?"], "state") for key in written),
-    )
+claims, aligned = places(Path(__file__).with_name("places.csv"))
 
 
 def steering() -> Steering:
@@ -108,13 +72,7 @@ def flip_vote(episodes: ExpertEpisodes, round: int, expert: int | str = 0) -> _P
     return episodes, replace(episodes, advice=advice)
 
 
-@checked
-def flip_label(episodes: ExpertEpisodes, round: int) -> _Pair:
-    """Flip the label of one round."""
-    t = corrupted_round(episodes, round)
-    labels = episodes.labels.copy()
-    labels[:, t] ^= 1
-    return episodes, replace(episodes, labels=labels)
+flip_label = in_one_round("labels", lambda episodes, t: 1 - episodes.labels[:, t])
 
 
 def _swap_histories(episodes: ExpertEpisodes, round: int) -> _Pair:

@@ -46,14 +46,10 @@ class ExpertRound(SizedRound):
 
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
-        ids, n = self.token_ids, self.n_experts
         advice, labels = torch.from_numpy(episodes.advice).long(), torch.from_numpy(episodes.labels).long()
-        tokens = torch.zeros(*labels.shape, self.n_positions, dtype=torch.long)
-        tokens[..., 2 : 2 + 2 * n : 2] = torch.arange(ids["e_1"], ids["e_1"] + n)
-        tokens[..., 3 : 3 + 2 * n : 2] = ids["q0"] + advice
-        tokens[..., self.position("p?")] = ids["p?"]
-        tokens[..., self.position("y")] = ids["q0"] + labels
-        tokens[..., self.position("w?")] = ids["w?"]
+        tokens, q0 = self.blank(*labels.shape), self.token_ids["q0"]
+        tokens[..., 3 : 3 + 2 * self.n_experts : 2] = q0 + advice
+        tokens[..., self.position("y")] = q0 + labels
         return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros_like(labels))
 
     # A prediction is P(y = 1) alone.

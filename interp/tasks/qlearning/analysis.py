@@ -7,6 +7,8 @@ question to the model, never evidence about it.
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,11 @@ from torch import Tensor
 
 from interp import task
 from interp.algorithm import Algorithm
-from interp.display import lacks
 from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, corrupted_round
+from interp.task import Corruption, RoundInputs, Steering, in_one_round
+from interp.tasks.places import places
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
-
-_Pair = tuple[MDPEpisodes, MDPEpisodes]
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
@@ -56,44 +56,7 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), kinds)
 
 
-def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
-    """Subspaces to learn, (variable, site): the values and the choice; then a place that cannot hold it."""
-    if lacks(model, "embed", "resid_post"):
-        return (("table", "latent"), ("next_state", "latent"))
-    last = model.points["resid_post"].n_layers - 1
-    return (
-        ("next_values", f"resid_post[{max(last - 1, 0)}]@Select"),
-        ("choice", f"resid_post[{last}]@Select"),
-        ("choice", "embed@<BOS>"),
-    )
-
-
-def claims(model: Machine) -> tuple[tuple[Any, ...], ...]:
-    """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
-    if lacks(model, "embed", "resid_post"):
-        return (("table", None), ("table", None, "state"))
-    last = model.points["resid_post"].n_layers - 1
-    # An update that is added to its slot holds what changes, one that replaces it the new column as well. So only the
-    # latter can write the column of another action into this one's slot.
-    added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
-    written = ("change",) if added else ("change", hypothesis(model).written)
-    candidates = list(model.layout.outcomes)
-    arrived = [f"embed@{label}" for label in model.layout.labels if label.startswith("s'")]
-    inputs = {"state": ["embed@s"], "reward": ["embed@r"], "next_state": arrived}
-    if not added:
-        inputs["action"] = ["embed@a"]
-    return (
-        ("table", ["latent"]),
-        *(("next_values", [f"resid_post[{layer}]@{a}" for a in candidates]) for layer in range(last)),
-        ("next_values", ["embed@<BOS>"], "prediction", True),
-        ("next_state", arrived),
-        *([("noise", ["embed@n"])] if model.layout.draws else []),
-        ("choice", [f"resid_post[{last}]@Select"]),
-        ("table", ["latent"], "state"),
-        *((key, sites, "state") for key, sites in inputs.items()),
-        ("reward", ["embed@<BOS>"], "state", True),
-        *((key, [f"resid_post[{last}]@Update"], "state") for key in written),
-    )
+claims, aligned = places(Path(__file__).with_name("places.csv"))
 
 
 def steering() -> Steering:
@@ -110,17 +73,13 @@ def steering() -> Steering:
 # Corruptions.
 
 
-def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
-    """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
-    return task.exchange_history(episodes, round, lambda of, **transitions: of.relearned(transitions=transitions))
+def _relearned(episodes: MDPEpisodes, **transitions: Any) -> MDPEpisodes:
+    return episodes.relearned(transitions=transitions)
 
 
-def _change_reward(episodes: MDPEpisodes, round: int, reward: float | None = None) -> _Pair:
-    """Set the reward of one round; by default move it by a half: ``r -> (r + 1/2) mod 1``, never the same."""
-    t = corrupted_round(episodes, round)
-    rewards = episodes.rewards.copy()
-    rewards[:, t] = (rewards[:, t] + 0.5) % 1.0 if reward is None else reward
-    return episodes, episodes.relearned(transitions={"rewards": rewards})
+exchange_history = partial(task.exchange_history, remade=_relearned)
+# Moved by a half, a reward is never the same.
+_change_reward = in_one_round("rewards", lambda e, t: (e.rewards[:, t] + 0.5) % 1.0, remade=_relearned)
 
 
 def corruptions() -> tuple[Corruption, ...]:

@@ -87,9 +87,7 @@ class QLearningRound(SizedRound):
         ids, at = self.token_ids, self.position
         states, actions = torch.from_numpy(episodes.states).long(), torch.from_numpy(episodes.actions).long()
         following = torch.from_numpy(episodes.next_states).long()
-        tokens = torch.zeros(*states.shape, self.n_positions, dtype=torch.long)
-        for label in ("Qcurr", "r", "Qnext", "Select", "Update"):
-            tokens[..., at(label)] = ids[label]
+        tokens = self.blank(*states.shape)
         if self.noise:
             drawn = episodes.noise
             if drawn is None:
@@ -103,8 +101,6 @@ class QLearningRound(SizedRound):
         tokens[..., at("s'")] = ids["s_1"] + following
         first = at("s'_1")
         tokens[..., first : first + 2 * self.n_actions : 2] = ids["s_1"] + following[..., None]
-        candidates = torch.arange(ids["a_1"], ids["a_1"] + self.n_actions)
-        tokens[..., first + 1 : first + 2 * self.n_actions : 2] = candidates
         tokens[..., at("a*")] = ids["a_1"] + torch.from_numpy(episodes.greedy).long()
         values = torch.zeros(tokens.shape, dtype=torch.float64)
         values[..., at("r")] = torch.from_numpy(episodes.rewards).to(torch.float64)

@@ -10,7 +10,7 @@ The equations, and which rules the rivals follow: docs/method/reachability.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Values, family_table, variable_table
+from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Family, Values, family_table, maker, variable_table
 from interp.checks import checked
 from interp.errors import require, require_known
 from interp.files import read_rows
@@ -31,18 +31,6 @@ SPREAD = 0.6
 """Share of what models are trained to predict that lies on all nodes reached."""
 
 
-def _inputs(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
-    """The graph, the root and the candidates, at every round."""
-    edges = episodes.by_round("edges")
-    return {
-        "source": edges[..., 0],
-        "target": edges[..., 1],
-        "root": episodes.by_round("roots"),
-        "candidates": episodes.by_round("candidates"),
-        "nodes": np.broadcast_to(np.arange(episodes.n_nodes), (len(episodes), episodes.n_rounds, episodes.n_nodes)),
-    }
-
-
 def _n_nodes(values: Values) -> int:
     return int(values["nodes"].shape[-1])
 
@@ -50,9 +38,6 @@ def _n_nodes(values: Values) -> int:
 def _take(values: _Array, index: _Array) -> _Array:
     """``values[..., node]`` at the nodes ``index[..., k]``."""
     return np.take_along_axis(values, index, -1)
-
-
-_VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), nodes=_n_nodes)
 
 
 # What the searches share.
@@ -92,30 +77,19 @@ def _prediction(spread: float) -> Equation:
     return equation
 
 
-def _algorithm(
-    key: str,
-    name: str,
-    equations: Mapping[str, Equation | None],
-    rows: str = "",
-    read: Any = _inputs,
-    memory: str = "reached",
-    **parameters: Any,
-) -> Algorithm:
-    """An algorithm of these equations; ``rows`` says whose rows of the table of variables come first."""
-    inputs = dict.fromkeys(("source", "target", "root", "candidates", "nodes"))
-    state = [of for of, equation in equations.items() if equation is None and of != "luck"]
-    return Algorithm(
-        key,
-        name,
-        task="reachability",
-        parameters=parameters,
-        variables=_VARIABLES(rows, inputs | dict(equations)),
-        inputs=read,
-        initial=lambda episodes: {of: np.zeros((len(episodes), episodes.n_nodes)) for of in state},
-        distribution=lambda v: v["prediction"],
-        memory=memory,
-        written=memory and f"next_{memory}",
-    )
+_algorithm = maker(
+    "reachability",
+    variable_table(Path(__file__).with_name("variables.csv"), nodes=_n_nodes),
+    {
+        "source": lambda e: e.by_round("edges")[..., 0],
+        "target": lambda e: e.by_round("edges")[..., 1],
+        "root": lambda e: e.by_round("roots"),
+        "candidates": lambda e: e.by_round("candidates"),
+        "nodes": lambda e: np.broadcast_to(np.arange(e.n_nodes), (len(e), e.n_rounds, e.n_nodes)),
+    },
+    lambda episodes, key: np.zeros((len(episodes), episodes.n_nodes)),
+    lambda v: v["prediction"],
+)
 
 
 # Breadth-first search.
@@ -130,7 +104,7 @@ def _search(key: str, name: str, spread: float, active: Equation, expanded: Equa
         "prediction": _prediction(spread),
         "next_reached": expanded,
     }
-    return _algorithm(key, name, equations, key, spread=spread)
+    return _algorithm(key, name, equations, "reached", spread=spread)
 
 
 @checked
@@ -207,11 +181,8 @@ def _anywhere(v: Values) -> _Array:
     return _stepped(v, (open_.cumsum(-1) >= rank[..., None]).argmax(-1), open_.any(-1))
 
 
-def _path(
-    key: str, name: str, step: Equation, spread: float, luck: Mapping[str, None], read: Any = _inputs
-) -> Algorithm:
+def _path(key: str, name: str, step: Equation, spread: float, **more: Callable[[Any], _Array]) -> Algorithm:
     equations: dict[str, Equation | None] = {
-        **luck,
         "visits": None,
         "reached": lambda v: (v["visits"] > 0).astype(np.float64),
         "started": lambda v: np.maximum(v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)),
@@ -219,7 +190,7 @@ def _path(
         "prediction": _prediction(spread),
         "next_visits": step,
     }
-    return _algorithm(key, name, equations, key, read, spread=spread)
+    return _algorithm(key, name, equations, "reached", more=more, spread=spread)
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
@@ -228,17 +199,17 @@ def depth_first(spread: float = 0.0) -> Algorithm:
     >>> depth_first().state
     ('visits',)
     """
-    return _path("depth_first", "depth-first search, a node a round", _deeper, spread, {})
+    return _path("depth_first", "depth-first search, a node a round", _deeper, spread)
 
 
 @checked
 def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
     """A random walk, a node a round; ``seed`` draws its luck."""
 
-    def read(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
-        return {**_inputs(episodes), "luck": np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))}
+    def luck(episodes: ReachabilityEpisodes) -> _Array:
+        return np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))
 
-    return _path("random_walk", "a random walk, a node a round", _anywhere, spread, {"luck": None}, read)
+    return _path("random_walk", "a random walk, a node a round", _anywhere, spread, luck=luck)
 
 
 # Heuristics.
@@ -267,7 +238,7 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
         matrix = graphs.adjacency(np.stack([v["source"], v["target"]], -1), _n_nodes(v))
         return _answered(_take(_NUMBERS[key](matrix, v["root"]), v["candidates"]), v)
 
-    return _algorithm(key, _NAMES[key]["name"], {"prediction": compared}, "heuristic", memory="")
+    return _algorithm(key, _NAMES[key]["name"], {"prediction": compared}, rows="heuristic")
 
 
 def records() -> tuple[AlgorithmRecord, ...]:

@@ -7,8 +7,8 @@ on, a part of which lies on all nodes reached. A claim is a question to the mode
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,14 @@ import torch
 from torch import Tensor
 
 from interp.algorithm import Algorithm
-from interp.display import lacks
 from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchanged
+from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchanged, in_one_round
+from interp.tasks.places import places
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 _Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
-_Edit = Callable[[ReachabilityEpisodes, int], np.ndarray]
-"""Episodes and a round to what an array of theirs is in that round, ``[episode, ...]``."""
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
@@ -56,32 +54,7 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     return RoundInputs((plain, np.concatenate([plain, children], -1)), roots[..., None])
 
 
-def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
-    """Subspaces to learn, (variable, site): the set reached, the answer; then a place that cannot hold it."""
-    if lacks(model, "embed", "resid_post"):
-        return (("reached", "latent"), ("candidates", "latent"))
-    last = model.points["resid_post"].n_layers - 1
-    return (("reached", "embed@<z>"), ("prediction", f"resid_post[{last}]@p?"), ("reached", "embed@<w>"))
-
-
-def claims(model: Machine) -> tuple[tuple[Any, ...], ...]:
-    """Where a model could hold the search's variables, by whole activations, and where it cannot."""
-    if lacks(model, "embed", "resid_post"):
-        return (("reached", None), ("reached", None, "state"))
-    last = model.points["resid_post"].n_layers - 1
-    # An update that is added to its slot holds what changes, and not the whole set.
-    added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
-    return (
-        ("reached", ["latent@<z>"]),
-        ("member", [f"resid_post[0]@{label}" for label in ("c_1", "c_2")]),
-        ("prediction", [f"resid_post[{last}]@p?"]),
-        ("reached", ["embed@<w>"], "prediction", True),
-        ("reached", ["latent@<z>"], "state"),
-        ("root", ["embed@r"], "state"),
-        *(("frontier", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
-        ("root", ["embed@p?"], "state", True),
-        *((key, [f"resid_post[{last}]@w?"], "state") for key in (() if added else ("next_reached",))),
-    )
+claims, aligned = places(Path(__file__).with_name("places.csv"))
 
 
 def steering() -> Steering:
@@ -104,18 +77,6 @@ def _exchange_history(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     arrays: dict[str, Any] = {name: exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates")}
     arrays["missing"] = exchanged(~episodes.counted, t)
     return episodes, replace(episodes, **arrays)
-
-
-def _in_one_round(key: str, name: str, delay: int, array: str, edit: _Edit) -> Corruption:
-    """The array changes in one round alone, so that what a latent holds and what a round says can be told apart."""
-
-    def build(episodes: ReachabilityEpisodes, round: int) -> _Pair:
-        t, changed = corrupted_round(episodes, round), episodes.by_round(array).copy()
-        changed[:, t] = edit(episodes, t)
-        arrays: dict[str, Any] = {array: changed}
-        return episodes, replace(episodes, **arrays)
-
-    return Corruption(key, name, delay, build, possible=False)
 
 
 def _with_edge(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
@@ -150,14 +111,19 @@ def _swapped_candidates(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
 def corruptions() -> tuple[Corruption, ...]:
     """The corruptions of this task.
 
-    An edge that is taken away in one round delays what it leads to; the next round finds it again.
+    All but the first change one round alone, so that what a latent holds and what a round says can be told apart. An
+    edge that is taken away there delays what it leads to; the next round finds it again.
     """
     into, question = "lead the edges into the target to the negative", "ask about the root instead of the target"
+    edits: tuple[tuple[str, str, int, str, Any], ...] = (
+        ("swap-candidates", question, 0, "candidates", _swapped_candidates),
+        ("add-edge", "add an edge from the root to the negative", 1, "edges", _with_edge),
+        ("remove-edges", "take away the edges into the target", 1, "edges", _without_edges),
+        ("move-target", into, 1, "edges", _moved_target),
+        ("change-root", "make the negative the root", 1, "roots", lambda episodes, t: episodes.negatives),
+    )
+    by_round = ReachabilityEpisodes.by_round
     return (
         Corruption("exchange-history", "take another episode's history", 0, _exchange_history, changes_history=True),
-        _in_one_round("swap-candidates", question, 0, "candidates", _swapped_candidates),
-        _in_one_round("add-edge", "add an edge from the root to the negative", 1, "edges", _with_edge),
-        _in_one_round("remove-edges", "take away the edges into the target", 1, "edges", _without_edges),
-        _in_one_round("move-target", into, 1, "edges", _moved_target),
-        _in_one_round("change-root", "make the negative the root", 1, "roots", lambda episodes, t: episodes.negatives),
+        *(Corruption(*of, in_one_round(array, edit, by_round), possible=False) for *of, array, edit in edits),
     )

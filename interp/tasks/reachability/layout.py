@@ -73,7 +73,7 @@ class ReachabilityRound(SizedRound):
     def encode(self, episodes: ReachabilityEpisodes) -> EncodedRounds:
         self.require_fit(episodes)
         ids, at, node = self.token_ids, self.position, self.token_ids["n_1"]
-        tokens = torch.zeros(len(episodes), episodes.n_rounds, self.n_positions, dtype=torch.long)
+        tokens = self.blank(len(episodes), episodes.n_rounds)
         edges = torch.tensor(episodes.by_round("edges"))
         first, last = at("s_1"), at("c_1")
         if self.marks:
@@ -84,6 +84,4 @@ class ReachabilityRound(SizedRound):
             tokens[..., first:last] = node + rearrange(edges, "b t edge end -> b t (edge end)")
         tokens[..., last : last + 2] = node + torch.tensor(episodes.by_round("candidates"))
         tokens[..., at("r")] = node + torch.tensor(episodes.by_round("roots"))
-        for label in ("p?", "w?"):
-            tokens[..., at(label)] = ids[label]
         return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long))

@@ -26,5 +26,4 @@ def _evaluate(predictions: NDArray[Any], episodes: ExpertEpisodes) -> dict[str, 
 
 def goal() -> TrainingGoal:
     """What ``interp train experts`` learns."""
-    former = {"wma": "{preset}", "wma-wide": "{preset}-wide"}
-    return TrainingGoal(lambda e: np.eye(2)[e.labels], evaluate=_evaluate, former=former, **shipped("experts"))
+    return TrainingGoal(lambda e: np.eye(2)[e.labels], evaluate=_evaluate, **shipped("experts"))
