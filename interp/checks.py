@@ -47,8 +47,7 @@ from interp.errors import InputError, require
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
-_MOST_SEED = 2**63 - 1
-"""The largest seed that NumPy's and torch's generators both take."""
+_MOST_SEED = 2**63 - 1  # the largest seed that NumPy's and torch's generators both take
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _INSIDE: ContextVar[bool] = ContextVar("a checked function is running", default=False)
 
@@ -413,8 +412,7 @@ least that any takes; give at most 10000000
     )
 
 
-_MOST_AT_ONCE = 10.0
-"""Seconds in which nothing is shown, and a key that stops a run is not heeded."""
+_MOST_AT_ONCE = 10.0  # seconds in which nothing is shown, and a key that stops a run is not heeded
 
 
 def refuse_slow(what: str, seconds: float) -> None:

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
     from interp.machine import Machine
 
-_MOST_ROWS, _MOST_FIELDS = 10, 6
-"""Rows of a table, and fields of a line."""
-_MOST_NAMES = 8
-"""Names that a short list of them has."""
+_MOST_ROWS, _MOST_FIELDS = 10, 6  # rows of a table, and fields of a line
+_MOST_NAMES = 8  # names that a short list of them has
 
 
 _MEANT = {

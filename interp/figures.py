@@ -144,8 +144,7 @@ def curves(
     return figure
 
 
-_N_BANDS = 2
-"""So many curves of a figure have bands: more of them hide each other."""
+_N_BANDS = 2  # so many curves of a figure have bands: more of them hide each other
 BANDS = "Bands: 95 % over episodes, of the first two."
 
 
@@ -273,8 +272,7 @@ def _fading(*hues: str) -> ListedColormap:
 SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
 
 
-_CHARACTER = 0.085
-"""Inches that a character of a tick label takes."""
+_CHARACTER = 0.085  # inches that a character of a tick label takes
 
 
 @styled

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _LOCK_FILE = ".lock"
-_CLEARED: set[Path] = set()
-"""Folders from which what killed processes left was removed: once a process."""
+_CLEARED: set[Path] = set()  # folders from which what killed processes left was removed: once a process
 _MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
 _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 

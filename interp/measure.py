@@ -47,12 +47,10 @@ _BY_DESIGN = "by design"
 _REASONS = (SPANS, AS_WELL, NOT_RUN, FEW, NOTHING, _BY_DESIGN)
 """Every reason for a word contains one of these, but for "not applicable", whose reason says what is lacking."""
 
-_CLEAR = 3.0
-"""A number is clear of a control where its odds are three times those of the control."""
+_CLEAR = 3.0  # a number is clear of a control where its odds are three times those of the control
 _ROUNDING = 1e-4
 """Shares closer to 0 or 1 than this are taken for it: whether 1e-12 or 1e-9 is left says nothing about a model."""
-_MOST_WORDS = 20
-"""Words of a first sentence, at most."""
+_MOST_WORDS = 20  # words of a first sentence, at most
 
 
 @dataclass(frozen=True)

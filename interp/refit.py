@@ -47,8 +47,7 @@ _PER_FEATURE = 2.0
 """Fewer effective episodes for each feature than this lean low for a target that is constant within episodes: of
 16 features, coverage of R2 was 90 and 92 % at 1.1 of them for each, and 93 and 94 % at 1.4 (200 data sets)."""
 
-_WIDEST = 100.0
-"""Half widths of a log beyond this are cut, so that no bound overflows."""
+_WIDEST = 100.0  # half widths of a log beyond this are cut, so that no bound overflows
 
 
 def _inflation(n_episodes: int, n_folds: int, level: float = 0.95, n_effective: float | None = None) -> float:

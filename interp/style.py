@@ -44,8 +44,7 @@ def styled(draw: _Draw) -> _Draw:
     return checked(inner)  # type: ignore[return-value]
 
 
-_SMALLEST_TEXT = 9.2
-"""Pixels: on a narrow screen a picture scrolls in its box before its text gets smaller."""
+_SMALLEST_TEXT = 9.2  # pixels: on a narrow screen a picture scrolls in its box before its text gets smaller
 _MAX_SCALE = 1.3
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
 

@@ -44,8 +44,7 @@ quiet read reasks recorded reference regime report requests_per_minute response_
 scheduler seed send_seed set shard site sizes sweep tables targets task temperature theory thinking_off timeout
 top_p units verbose version view windows
 """
-_TAKEN = frozenset(_WORDS.split())
-"""What the options and arguments of commands are called that take sizes, too."""
+_TAKEN = frozenset(_WORDS.split())  # what the options and arguments of commands are called that take sizes, too
 
 
 @dataclass(frozen=True)

@@ -30,22 +30,17 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
-_EVERY = 30.0
-"""Seconds between two lines where standard error is no terminal."""
+_EVERY = 30.0  # seconds between two lines where standard error is no terminal
 _AT_ONCE = 2.0
 """Seconds at the beginning of a bar: steps that end in them were kept from before, and tell nothing of the others."""
-_SAYING: list[object] = []
-"""What says how far the work is, the innermost last."""
-_LOCAL = "local"
-"""The scheduler that is started for the work: a cluster of processes on this machine."""
+_SAYING: list[object] = []  # what says how far the work is, the innermost last
+_LOCAL = "local"  # the scheduler that is started for the work: a cluster of processes on this machine
 TRUSTED: set[str] = set()
 """Machines other than this one whose schedulers may be used."""
-_SECONDS = 20
-"""How long a scheduler may take to answer."""
+_SECONDS = 20  # how long a scheduler may take to answer
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
 """The environment of a worker: workers share the cores."""
-_SMALL = 2**14
-"""Numbers in the largest weight matrix below which a second thread of torch saves no time."""
+_SMALL = 2**14  # numbers in the largest weight matrix below which a second thread of torch saves no time
 
 
 def each(

@@ -34,14 +34,11 @@ from interp.session import remembered
 from interp.statistics import Interval, mean_interval, ratio_interval, resample_weights
 
 _DOSES = (0.25, 0.5, 0.75, 1.0, 1.5)
-_RANKS = (1, 2, 4, 8, 16, 32, 64, 10**9)
-"""Numbers of directions; the last stands for all that there are."""
-_RANK = 1e-8
-"""Directions that vary less than this share of the widest one do not vary."""
+_RANKS = (1, 2, 4, 8, 16, 32, 64, 10**9)  # numbers of directions; the last stands for all that there are
+_RANK = 1e-8  # directions that vary less than this share of the widest one do not vary
 _RESAMPLES = 40
 _MORE_SEED = 40
-_FEW = 4
-"""So many directions are few, or as many as the memory of the algorithm has numbers."""
+_FEW = 4  # so many directions are few, or as many as the memory of the algorithm has numbers
 
 
 def _directions(state: Float[Tensor, "episode row width"]) -> Float[Tensor, "direction number"]:

@@ -43,16 +43,11 @@ from interp.session import remembered
 from interp.statistics import Interval, ratio_interval
 
 _PERIODS = range(2, 9)
-_GROWS = 1.5
-"""Steps that are so much longer at the end of the orbit than in its middle grow."""
-_AGAIN = 0.9
-"""The cosine between a step and the next from which a state goes on in one direction."""
-_ORBITS = 32
-"""So many episodes, at most, are followed with inputs held."""
-_BURN = 1
-"""Rounds before exponents are averaged."""
-_WIDEST = 1024
-"""A state of more numbers has no Jacobian here: it takes a round for each of them."""
+_GROWS = 1.5  # steps that are so much longer at the end of the orbit than in its middle grow
+_AGAIN = 0.9  # the cosine between a step and the next from which a state goes on in one direction
+_ORBITS = 32  # so many episodes, at most, are followed with inputs held
+_BURN = 1  # rounds before exponents are averaged
+_WIDEST = 1024  # a state of more numbers has no Jacobian here: it takes a round for each of them
 
 
 @dataclass(frozen=True)
@@ -249,15 +244,11 @@ def settles(trial: Trial) -> Measure:
     )
 
 
-_FIXED, _SLOW = 1e-6, 0.05
-"""Speeds up to which a point is fixed, and slow; states of episodes lie 1 apart."""
-_ALIKE = 0.01
-"""Points that lie no farther apart are one."""
-_MARGINAL = 0.01
-"""A modulus that differs from 1 by no more is 1."""
+_FIXED, _SLOW = 1e-6, 0.05  # speeds up to which a point is fixed, and slow; states of episodes lie 1 apart
+_ALIKE = 0.01  # points that lie no farther apart are one
+_MARGINAL = 0.01  # a modulus that differs from 1 by no more is 1
 _TOLERANCES = {"xtol": 1e-12, "ftol": 1e-12, "gtol": 1e-12, "max_nfev": 200}
-_WIDEST_SOLVED = 512
-"""A state of more numbers is refused: a step takes twice as many rounds for each start."""
+_WIDEST_SOLVED = 512  # a state of more numbers is refused: a step takes twice as many rounds for each start
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

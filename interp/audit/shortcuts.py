@@ -34,8 +34,7 @@ _MARGIN = 0.6
 """A heuristic is wrong where its loss is above the algorithm's by this share of the most that was seen in any regime:
 more than a half, so that ties are no mistakes of one that can be wrong."""
 _TIE = 1e-6
-_SURE = 0.05
-"""By so much probability the likeliest outcome must lead the next one, else an answer is a tie."""
+_SURE = 0.05  # by so much probability the likeliest outcome must lead the next one, else an answer is a tie
 
 
 @dataclass(frozen=True)

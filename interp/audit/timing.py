@@ -31,10 +31,8 @@ from interp.statistics import Interval, mean_interval, ratio_interval
 _SPAN = 0.05
 """A gain over the rounds that is a smaller share of the loss at first is none that could be early, late or lost."""
 _REST = 1e-9
-_LEAST = 8
-"""Fewer episodes after rest say nothing."""
-_INNER = ("cycle", "slow")
-"""Components that run several times in a round, each time on what it left."""
+_LEAST = 8  # fewer episodes after rest say nothing
+_INNER = ("cycle", "slow")  # components that run several times in a round, each time on what it left
 
 
 def _readouts(trial: Trial) -> Float[np.ndarray, "state episode"]:

@@ -38,8 +38,7 @@ from interp.statistics import Interval
 Array = NDArray[Any]
 ALL = "all that is carried"
 """The name of every channel together."""
-_SPARE = 3
-"""So many more untrained copies are drawn at most until the predictions of enough of them are finite."""
+_SPARE = 3  # so many more untrained copies are drawn at most until the predictions of enough of them are finite
 
 
 class _Threshold(NamedTuple):

@@ -95,8 +95,7 @@ def limited(
 _OF_EACH, CONTENT = (Change.INITIAL, Change.DONOR), (Change.DONOR, Change.MEAN)
 """Changes of single channels, and of what a state says alone."""
 _CHANCE = "the truths of other episodes"
-_OTHERS = 8
-"""By the truths of so many other episodes chance is measured."""
+_OTHERS = 8  # by the truths of so many other episodes chance is measured
 
 
 class _Influence(NamedTuple):

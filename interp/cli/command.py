@@ -45,8 +45,7 @@ from interp.workers import one_thread
 
 _Many = Literal["none", "one", "several"]
 _VOCABULARY: dict[str, str] = read_tables(Path(__file__).with_name("options.toml"))
-_MOST_ROWS = 20
-"""Rows of a table that are printed for people."""
+_MOST_ROWS = 20  # rows of a table that are printed for people
 
 
 class Commands(TyperGroup):

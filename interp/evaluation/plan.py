@@ -37,8 +37,7 @@ Row = dict[str, Any]
 Hook = tuple[str, Callable[[Tensor, Any], Tensor]]
 MODEL = "model"
 """Key of the evaluated model beside those of baselines and controls."""
-_NOTE = "note"
-"""The one column of a table that says why it holds no numbers."""
+_NOTE = "note"  # the one column of a table that says why it holds no numbers
 
 
 @dataclass(frozen=True)

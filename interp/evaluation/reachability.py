@@ -230,8 +230,7 @@ def moved(
 
 REGIMES = ("matched", "prosqa")
 """Those whose answers exist: one candidate is reached, the other is not."""
-_SETS = "sets"
-"""The part of an evaluation beside the regimes."""
+_SETS = "sets"  # the part of an evaluation beside the regimes
 _N_FITTED, _FITTED_SEED = 256, 10_007
 """At most and by default so many episodes are what a learned model's sets are read by; their seed is this much beyond
 the seed of the episodes that are studied."""

@@ -145,10 +145,8 @@ def metric_names() -> str:
 
 N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
-_STEPS = 100
-"""Training steps of a learned subspace."""
-_TOLERANCE = 0.1
-"""How far from 1 the faithfulness of the circuit that is evaluated may be."""
+_STEPS = 100  # training steps of a learned subspace
+_TOLERANCE = 0.1  # how far from 1 the faithfulness of the circuit that is evaluated may be
 
 
 def _patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:

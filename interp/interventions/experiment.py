@@ -138,8 +138,7 @@ def named(rows: Mapping[str, Interval]) -> pd.DataFrame:
 
 CHUNK = 8192
 """Rows (episode x edited round) that are run at once."""
-_Change = Callable[[Tensor], Tensor]
-"""A function from the activation at a site to its new value."""
+_Change = Callable[[Tensor], Tensor]  # a function from the activation at a site to its new value
 Again = Callable[[int, int, Tensor], Tensor]
 """From the round edited, a later round and the state that it would read to the one that it reads."""
 

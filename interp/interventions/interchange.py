@@ -216,8 +216,7 @@ def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
     return (p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1)
 
 
-_EXACT = 1e-6
-"""How near an exactly read state must be to count as equal."""
+_EXACT = 1e-6  # how near an exactly read state must be to count as equal
 _NO_OTHER = "no other direction"
 """What tables say where a claim has no random control, because what it interchanges is one number wide."""
 

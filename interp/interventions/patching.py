@@ -43,8 +43,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
 from interp.statistics import percentile_bounds, resample_weights
 
-_NO_GAP = 1e-12
-"""Two runs that differ by less do not differ."""
+_NO_GAP = 1e-12  # two runs that differ by less do not differ
 
 
 @dataclass(frozen=True)

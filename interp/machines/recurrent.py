@@ -28,10 +28,8 @@ from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
 _Tree = dict[str, Tensor]
-_Hear = Callable[[Any, Any], Tensor]
-"""``(module, fed)`` to what the model hears of a round."""
-_Read = Callable[[Any, Tensor, Any], Tensor]
-"""``(module, state, fed)`` to the scores ``[batch, outcome]``."""
+_Hear = Callable[[Any, Any], Tensor]  # ``(module, fed)`` to what the model hears of a round
+_Read = Callable[[Any, Tensor, Any], Tensor]  # ``(module, state, fed)`` to the scores ``[batch, outcome]``
 _OPTIONS = sorted(signature(adapt).parameters.keys() - {"module", "task", "step", "channels"})
 """What of ``interp.adapt`` an adapter passes on."""
 _ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}

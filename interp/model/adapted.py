@@ -49,10 +49,8 @@ from interp.task import Task
 _Tree = Mapping[str, Tensor]
 _Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, _Tree]]
 _LATENT = "latent"
-_MOST_RUNS = 1000
-"""How often a submodule may run in a round: every run has a hook point of its own."""
-_DIGITS = 3
-"""To how many digits a digest holds what a machine does: rounding on another computer moves the eighth."""
+_MOST_RUNS = 1000  # how often a submodule may run in a round: every run has a hook point of its own
+_DIGITS = 3  # to how many digits a digest holds what a machine does: rounding on another computer moves the eighth
 
 
 def _pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:

@@ -39,8 +39,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import versions
 
 _FORMAT_VERSION = 2
-_CLOSE = 1e-3
-"""How far predictions of the same weights may lie apart on another computer, in float32."""
+_CLOSE = 1e-3  # how far predictions of the same weights may lie apart on another computer, in float32
 _SAID = ("builder", "arguments", "name", "origin", "layout", "is_handwired", "predicts")
 """What the configuration of a machine holds that a builder makes."""
 

@@ -22,8 +22,7 @@ from transformer_lens.hook_points import HookPoint
 
 from interp.model.config import LatentTransformerConfig
 
-_CPU_LANES = 16
-"""Float32 numbers in the widest vector register of a CPU."""
+_CPU_LANES = 16  # float32 numbers in the widest vector register of a CPU
 
 
 @dataclass
@@ -265,8 +264,7 @@ class Projection(_Drawn):
 
 
 _KINDS = {Block, Attention, MLP, _LayerNormPre, Embedding, Projection, HookPoint, nn.ModuleList, nn.Identity}
-_SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")
-"""Hook points that run beside plain blocks."""
+_SERVED = ("hook_embed", "hook_attn_scores", "hook_resid_post")  # hook points that run beside plain blocks
 _FLAGS = ("use_attn_result", "use_split_qkv_input", "use_hook_mlp_in", "use_absent_mlp")
 
 

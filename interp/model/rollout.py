@@ -39,10 +39,8 @@ from interp.provenance import provenance
 from interp.session import once
 from interp.workers import threads_for
 
-_MANY = 10_000
-"""Rounds of which one is cached by itself first, to see what all of them would take."""
-_CHUNK = 256
-"""Episodes run at once on a CPU."""
+_MANY = 10_000  # rounds of which one is cached by itself first, to see what all of them would take
+_CHUNK = 256  # episodes run at once on a CPU
 REPLAY_BATCH = 1024
 """Rounds per replay batch: bounds memory, and on a CPU keeps activations in cache (1.7 times as fast as 8192)."""
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
     from interp.training.config import TrainingConfig
 
-_Bounds = Mapping[str, tuple[int, int]]
-"""Smallest and largest of each size, by its name."""
+_Bounds = Mapping[str, tuple[int, int]]  # smallest and largest of each size, by its name
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ from interp.model.checkpoints import built
 from interp.statistics import Interval, ratio_interval
 from interp.training.goal import goal_of
 
-_RATE = 0.02
-"""Adam's learning rate, falling to 0 along a cosine."""
+_RATE = 0.02  # Adam's learning rate, falling to 0 along a cosine
 
 
 @dataclass(frozen=True)

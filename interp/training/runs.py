@@ -42,8 +42,7 @@ METRICS_FILE = "metrics.jsonl"
 RECORD_FILE = "training.json"
 LEARNING_FILE = "learning.csv"
 """Beside a shipped checkpoint: the curves of the runs that its settings were compared with."""
-_OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
-"""What AdamW and Muon keep of every parameter."""
+_OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))  # what AdamW and Muon keep of every parameter
 _DAMAGED = "it was cut short, edited or made by an earlier version; train in another folder, or restore the file"
 
 

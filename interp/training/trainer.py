@@ -46,8 +46,7 @@ from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.workers import display, interruptible, threads_for
 
-_SAID = ("name", "origin")
-"""What a configuration says of a model's history, not of its shape."""
+_SAID = ("name", "origin")  # what a configuration says of a model's history, not of its shape
 
 
 @checked

@@ -48,8 +48,7 @@ BASELINES = (
     *("majority_vote", "random", "bayes", "bayes_training", "oracle"),
 )
 """Keys of the predictors beside the model; two of them depend on the episodes or on the model's training."""
-_BATCH = 512
-"""Episodes per rollout: bounds memory, and is fastest on a CPU."""
+_BATCH = 512  # episodes per rollout: bounds memory, and is fastest on a CPU
 
 
 def training_prior(model: Machine) -> list[str]:

@@ -65,8 +65,7 @@ def latent_control(model: Machine, episodes: ExpertEpisodes, seed: int = 0, run:
     return Scores(("quantity",), {(k,): mean_interval(values, seed=seed) for k, values in measured.items()}, settings)
 
 
-_READERS = ("p?", "w?")
-"""The positions that attend, by label."""
+_READERS = ("p?", "w?")  # the positions that attend, by label
 
 
 @checked

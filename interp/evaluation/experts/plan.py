@@ -47,10 +47,8 @@ def plan() -> EvaluationPlan:
     )
 
 
-_LONG, _BATCH = "long episodes", "one batch"
-"""The parts beside the regimes."""
-_N_ATTENDED = 64
-"""Episodes that attention is averaged over, at most."""
+_LONG, _BATCH = "long episodes", "one batch"  # the parts beside the regimes
+_N_ATTENDED = 64  # episodes that attention is averaged over, at most
 
 
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:

@@ -30,10 +30,8 @@ from interp.tasks.experts.predictors import Decision
 _PerRound = Float[np.ndarray, "episode round"]
 
 _DECISIONS = ("threshold", "sample")
-_TIE = 1e-12
-"""So near to one half a prediction is a tie, which counts as half a mistake."""
-_ROUNDING = 1e-6
-"""A probability may leave [0, 1] by this much: a float32 model's rounding, clipped."""
+_TIE = 1e-12  # so near to one half a prediction is a tie, which counts as half a mistake
+_ROUNDING = 1e-6  # a probability may leave [0, 1] by this much: a float32 model's rounding, clipped
 
 
 def _check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> _PerRound:

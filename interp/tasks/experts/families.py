@@ -29,8 +29,7 @@ from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_ac
 _Array = NDArray[Any]
 
 
-_SILENT = 0.5
-"""What an expert says that has no vote: neither 0 nor 1."""
+_SILENT = 0.5  # what an expert says that has no vote: neither 0 nor 1
 
 
 def bayes_mixture(

@@ -147,8 +147,7 @@ def share(
 _Predictions = Float[np.ndarray, "episode round"]
 _Orders = Integer[np.ndarray, "order expert"]
 
-_MAX_ORDERS = 1000
-"""More orders than this are refused: use one interval for all experts."""
+_MAX_ORDERS = 1000  # more orders than this are refused: use one interval for all experts
 _IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -inf is NaN)
 _BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
 

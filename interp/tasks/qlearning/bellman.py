@@ -25,8 +25,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from interp.errors import require
 from interp.tasks.qlearning.mdps import MDPs
 
-_TIE_TOLERANCE = 1e-12
-"""Values closer than this to the largest are tied with it."""
+_TIE_TOLERANCE = 1e-12  # values closer than this to the largest are tied with it
 
 _Table = Float[np.ndarray, "episode state action"]
 _PerEpisode = Int[np.ndarray, " episode"]

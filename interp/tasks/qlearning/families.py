@@ -88,8 +88,7 @@ def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = T
     )
 
 
-_Q = q_learning()
-"""Whose inputs, table and visits the rivals share."""
+_Q = q_learning()  # whose inputs, table and visits the rivals share
 
 
 def _learner(

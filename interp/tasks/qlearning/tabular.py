@@ -27,8 +27,7 @@ from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.sampling import Interaction, stream
 
 _Choices = Int[np.ndarray, " episode"]
-_Chooser = Callable[[], _Choices]
-"""Gives one action per episode for where the interaction stands when it is called."""
+_Chooser = Callable[[], _Choices]  # gives one action per episode for where the interaction stands when it is called
 
 
 @dataclass(frozen=True)

@@ -32,15 +32,12 @@ from interp.errors import require, require_known
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
-_GRAPHS, _NAMES, _ORDER = range(3)
-"""One random stream a stage: what one stage draws never moves another."""
-_BATTERY = ("matched", "prosqa", "uniform", "path")
-"""Regimes on which searches answer differently."""
+_GRAPHS, _NAMES, _ORDER = range(3)  # one random stream a stage: what one stage draws never moves another
+_BATTERY = ("matched", "prosqa", "uniform", "path")  # regimes on which searches answer differently
 _CHUNK, _PATIENCE = 2048, 12
 """Graphs that are drawn at once at most, and how many draws without a new depth are waited for."""
 _Generator = np.random.Generator
-_PARENTS = (0.4, 0.4, 0.2)
-"""Probability that a node is asked to get 1, 2 or 3 parents."""
+_PARENTS = (0.4, 0.4, 0.2)  # probability that a node is asked to get 1, 2 or 3 parents
 _RECENT = 0.3
 """How much more likely a parent becomes per step towards the node, on a log scale: drawn below this for each graph
 (of 28 names; more for fewer)."""
@@ -48,10 +45,8 @@ _BELOW_FIRST, _CROSSING = 0.6, 0.03
 """Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
 _UNEVEN = 2.0
 """How uneven the repeats of ``repeated`` are: an edge is drawn again by the place of a uniform number to this power."""
-_WITHOUT = 1 / 3
-"""The share of roots of ``repeated`` that have no edge, where the graph has a name without one."""
-_REPEATED = 6
-"""How often, on average, each edge of a stranded graph is given."""
+_WITHOUT = 1 / 3  # the share of roots of ``repeated`` that have no edge, where the graph has a name without one
+_REPEATED = 6  # how often, on average, each edge of a stranded graph is given
 
 
 class _Drawn(NamedTuple):
