@@ -79,11 +79,7 @@ def counted_rounds(episodes: Any) -> NDArray[np.bool_]:
 
 
 def counted_of(missing: NDArray[np.bool_] | None) -> str:
-    """How many rounds took place, in words; empty where all did.
-
-    >>> counted_of(np.array([[False, False, False], [False, True, True]]))
-    '4 of 6 rounds of 2 episodes count'
-    """
+    """How many rounds took place, in words; empty where all did."""
     return (
         "" if missing is None else f"{(~missing).sum():,} of {missing.size:,} rounds of {len(missing)} episodes count"
     )
@@ -248,12 +244,10 @@ class Algorithm:
     # Running it.
 
     def step(self, state: Values, inputs: Values, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
-        """One round: the state that it leaves, and every variable.
+        """One round: the state that it leaves, and every variable; ``do`` sets some.
 
-        Args:
-            state, inputs: the carried state and the inputs, with any leading axes: all rounds of all episodes can be
-                computed at once where the state of each is known.
-            do: variables that are set.
+        ``state`` and ``inputs`` have any leading axes: all rounds can be computed at once where the state of each is
+        known.
         """
         do = {} if do is None else do
         for key in do:
@@ -270,13 +264,10 @@ class Algorithm:
         return after, values
 
     def run(self, episodes: Any, do: Values | None = None) -> Values:
-        """Every variable at every round, ``[episode, round, ...]``.
+        """Every variable at every round, ``[episode, round, ...]``; ``do`` sets some, in that shape.
 
         State variables stand under their key before the round and under ``next_<key>`` after it. A missing round
         leaves them as they are; what else stands there is computed from what fills it, and is not to be read.
-
-        Args:
-            do: variables that are set, at every round, ``[episode, round, ...]``.
         """
         if do is None:
             return once("values", self, episodes, make=lambda: self._kept(episodes, self.carried(episodes)))
@@ -290,10 +281,7 @@ class Algorithm:
         return values
 
     def carried(self, episodes: Any, do: Values | None = None) -> tuple[Values, Values]:
-        """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes.
-
-        ``do`` is as for :meth:`run`.
-        """
+        """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes."""
         inputs = self.read(episodes)
         sizes = len(episodes), episodes.n_rounds
         return self.unrolled(self.start(episodes), inputs, *sizes, do, missing_rounds(episodes)), inputs
@@ -307,13 +295,9 @@ class Algorithm:
         do: Values | None = None,
         missing: NDArray[Any] | None = None,
     ) -> Values:
-        """The state before every round, ``[episode, round, ...]``.
+        """The state before every round, ``[episode, round, ...]``, from what :meth:`start` and :meth:`read` give.
 
-        Args:
-            state: the state before the first round, ``[episode, ...]``; see :meth:`start`.
-            inputs: the inputs of every round, ``[episode, round, ...]``; see :meth:`read`.
-            do: variables that are set, as for :meth:`run`.
-            missing: rounds that leave the state as it is, Bool[episode, round].
+        Rounds that are ``missing``, Bool[episode, round], leave it as it is; ``do`` is as for :meth:`run`.
         """
         both, do = (integer("n_episodes", n_episodes, 1), integer("n_rounds", n_rounds, 1)), {} if do is None else do
         state = self._given("the state", state, self.state, both[:1])
@@ -378,11 +362,7 @@ class Algorithm:
     def interchange(
         self, base: Values, source: Values, key: str, element: int | tuple[int, ...] | None = None
     ) -> Values:
-        """The rounds of ``base`` with one variable (or one element of it) set to its value in ``source``.
-
-        Args:
-            base, source: every variable of rounds that pair up, from :meth:`run` or :meth:`step`.
-        """
+        """Every variable of rounds ``base`` with one of them, or one element of it, set to its value in ``source``."""
         self.variable(key)
         for what, values, needed in (("base", base, [key, *self._inputs, *self.state]), ("source", source, [key])):
             missing = [name for name in needed if name not in values]
@@ -454,10 +434,7 @@ def _where(missing: NDArray[Any], before: NDArray[Any], after: NDArray[Any]) -> 
 
 
 def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:
-    """The values of variables, in causal order: set by ``do``, given, or computed.
-
-    Whatever an equation raises is said with the sizes of what it reads.
-    """
+    """The values of variables, in causal order; what an equation raises is said with the sizes of what it reads."""
     values: dict[str, NDArray[Any]] = {}
     for variable in variables:
         key, given = variable.key, state if variable.role == "state" else inputs
@@ -480,9 +457,9 @@ def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: 
 @dataclass(frozen=True)
 @checked_fields
 class AlgorithmRecord:
-    """An algorithm that a task registers (with a short name for legends), before its parameters are chosen.
+    """An algorithm that a task registers, with a short name for legends, before its parameters are chosen.
 
-    ``parameters`` takes episodes to the parameters that they were made with, where these differ from the defaults.
+    ``parameters`` takes episodes to those that they were made with, where these differ from the defaults.
     """
 
     key: str
@@ -503,10 +480,9 @@ class Searched:
 
     Attributes:
         grid: the values that are tried, ascending; the first and the last are its bounds.
-        kind: "real" values between those of the grid are tried, too; "choice" takes those of the grid alone, such as
-            whole numbers.
-        enters: keys of the variables whose equations it enters; all of them, where none is named. A fit computes again
-            what depends on these: a parameter that only the prediction reads costs no second run of the state.
+        kind: of "real" ones values between those of the grid are tried, too, of a "choice" those alone.
+        enters: keys of the variables whose equations it enters, all where none is named: a fit computes again what
+            depends on these, so that a parameter that only the prediction reads costs no second run of the state.
     """
 
     name: str
@@ -545,11 +521,7 @@ class Family:
 
 
 def in_words(parameters: Mapping[str, Any]) -> str:
-    """Parameters of an algorithm, in words.
-
-    >>> in_words({"alpha": 0.123456, "window": 10})
-    'alpha 0.123, window 10'
-    """
+    """Parameters of an algorithm, in words."""
     return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in parameters.items())
 
 

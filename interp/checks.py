@@ -1,9 +1,8 @@
 """The one place where what a user gives is checked: whole numbers, finite numbers, seeds, names, selections.
 
-:func:`checked` makes a public function check its arguments against its own annotations before it does any work, and
-:func:`check_fields` does the same for the fields of a configuration. Both keep NumPy's numbers as Python's and raise
-:class:`~interp.errors.InputError` in one sentence; what annotations cannot say (ranges, shapes, names that exist) the
-functions check themselves.
+:func:`checked` makes a public function check its arguments against its annotations before it does any work,
+:func:`check_fields` the fields of a configuration. Both keep NumPy's numbers as Python's and raise
+:class:`~interp.errors.InputError` in one sentence; ranges, shapes and names that exist the functions check themselves.
 
     >>> import numpy as np
     >>> @checked
@@ -15,8 +14,7 @@ functions check themselves.
     Traceback (most recent call last):
     interp.errors.InputError: n_rounds must be an integer, got True
 
-What a user gives is checked by the checked function that is called first; calls that are made while it runs are
-trusted. What is checked where, and what is converted: docs/method/input.md.
+Calls that are made while a checked function runs are trusted. What is converted: docs/method/input.md.
 """
 
 from __future__ import annotations
@@ -63,17 +61,11 @@ _LISTS = (tuple, list, Sequence, Iterable, Collection)
 
 
 class _Numbers:
-    """What ``ArrayLike`` stands for in annotations: numbers that NumPy can hold in a rectangular array.
-
-    NumPy's own ``ArrayLike`` is a union of protocols, in which texts fit.
-    """
+    """What ``ArrayLike`` stands for in annotations: numbers in a rectangular array. NumPy's own takes texts, too."""
 
 
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
-    """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything.
-
-    What a module imports for type checkers alone stands for anything, too.
-    """
+    """What an annotation means, in the names ``known`` to its module; one that cannot be resolved takes anything."""
     names = defaultdict(lambda: Any, {**vars(builtins), **known, "ArrayLike": _Numbers})
     try:
         return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names, names)["it"]
@@ -244,12 +236,7 @@ def shown(value: Any) -> str:
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
-    """``value`` as an integer of Python; NumPy's integers are integers, booleans and floats are not.
-
-    >>> import numpy as np
-    >>> integer("n_rounds", np.int64(3), least=1)
-    3
-    """
+    """``value`` as an integer of Python; NumPy's integers are integers, booleans and floats are not."""
     return cast(int, _within(int, name, value, least, most))
 
 
@@ -307,11 +294,7 @@ def device_called(name: Any) -> Any:
 
 
 def array_of(what: str, values: Any) -> NDArray[Any]:
-    """Numbers as an array: of lists, arrays, tensors of any precision (gradients are let go) and pandas objects.
-
-    >>> array_of("labels", [[0, 1], [1, 1]]).shape
-    (2, 2)
-    """
+    """Numbers as an array: of lists, arrays, tensors of any precision (gradients are let go) and pandas objects."""
     try:
         if hasattr(values, "detach"):
             values = values.detach().cpu()
@@ -422,11 +405,7 @@ def refuse_slow(what: str, seconds: float) -> None:
 
 
 def _memory() -> tuple[float, str]:
-    """The bytes that this process may take, and whose bound that is: the machine's, the shell's or the container's.
-
-    >>> _memory()[0] > 0
-    True
-    """
+    """The bytes that this process may take, and whose bound that is: the machine's, the shell's or the container's."""
     try:
         machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):  # the system does not say
@@ -501,15 +480,6 @@ def checked_fields(cls: type[_T]) -> type[_T]:
     """A class, to stand below ``@dataclass``, whose fields are checked whenever one is made (:func:`check_fields`).
 
     Its public methods are :func:`checked`, too.
-
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... @checked_fields
-    ... class Named:
-    ...     name: str
-    >>> Named(3)
-    Traceback (most recent call last):
-    interp.errors.InputError: name must be a text, got 3
     """
     then: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 

@@ -333,11 +333,7 @@ def _clause(name: str, phrases: Sequence[tuple[Word, str]]) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a sentence lists them.
-
-    >>> listed(["a", "b", "c"]), listed(["a"]), listed([])
-    ('a, b and c', 'a', '')
-    """
+    """Words as a sentence lists them."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 

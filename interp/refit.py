@@ -50,7 +50,7 @@ _PER_FEATURE = 2.0
 _WIDEST = 100.0  # half widths of a log beyond this are cut, so that no bound overflows
 
 
-def _inflation(n_episodes: int, n_folds: int, level: float = 0.95, n_effective: float | None = None) -> float:
+def _inflation(n_episodes: int, n_folds: int, n_effective: float | None = None) -> float:
     """Half width of an interval over the standard error of fixed errors; a plain mean of many episodes has 1.96.
 
     Args:
@@ -61,11 +61,9 @@ def _inflation(n_episodes: int, n_folds: int, level: float = 0.95, n_effective: 
     """
     require(n_episodes >= 2, f"an interval over episodes needs at least 2 episodes, got {n_episodes}")
     require(2 <= n_folds <= n_episodes, f"folds of {n_episodes} episodes are 2 to {n_episodes}, got {n_folds}")
-    require(0 < level < 1, f"level is between 0 and 1, got {level}")
     m = n_episodes if n_effective is None else n_effective
     require(m > 1, f"an interval needs more than 1 effective episode, got {m}")
-    quantile = float(stdtrit(m - 1, (1 + level) / 2))
-    return quantile * sqrt(1 + n_folds / (n_folds - 1)) * m / (m - 1)
+    return float(stdtrit(m - 1, 0.975)) * sqrt(1 + n_folds / (n_folds - 1)) * m / (m - 1)
 
 
 def effective(references: ArrayLike) -> float:
@@ -144,7 +142,6 @@ def interval(
     n_folds: int,
     score: Score = "skill",
     *,
-    level: float = 0.95,
     smallest: float = 0.0,
     width: float | None = None,
 ) -> Interval:
@@ -166,7 +163,7 @@ def interval(
     >>> print(interval([0] * 8, [16] * 8, 5, "accuracy"))
     1 [0.775, 1]
     """
-    part = _Part.of(losses, references, n_folds, level, score, smallest, width)
+    part = _Part.of(losses, references, n_folds, score, smallest, width)
     found = Interval(part.ratio, part.low, part.high)
     return found if score == "ratio" else found.complement
 
@@ -179,16 +176,15 @@ def difference(
     score: Score = "skill",
     *,
     control_references: ArrayLike | None = None,
-    level: float = 0.95,
 ) -> Interval:
     """How much higher a score is than a control's, fitted in the same folds of the same episodes; it is paired.
 
     Args:
         control_references: the control's own, where its target is another one (shuffled, say); else ``references``.
     """
-    own = _Part.of(losses, references, n_folds, level, score)
+    own = _Part.of(losses, references, n_folds, score)
     given = references if control_references is None else control_references
-    control = _Part.of(control_losses, given, n_folds, level, score)
+    control = _Part.of(control_losses, given, n_folds, score)
     a, b = own.contributions, control.contributions
     require(len(a) == len(b), "a fit and its control share their episodes")
     spread = sqrt(float(a @ a) * float(b @ b))
@@ -203,7 +199,7 @@ def difference(
     return Interval(gain, gain - below, gain + above)
 
 
-def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> float:
+def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int) -> float:
     """The smallest skill whose interval would have excluded 0 in this sample: ``1 - exp(-h)``.
 
     It keeps the relative spread that the losses showed; NaN where nothing varies. A true skill of this size is found in
@@ -212,7 +208,7 @@ def detectable(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level:
     >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
     0.777
     """
-    return -expm1(-_Part.of(losses, references, n_folds, level).half)
+    return -expm1(-_Part.of(losses, references, n_folds).half)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +227,6 @@ class _Part:
         losses: ArrayLike,
         references: ArrayLike,
         n_folds: int,
-        level: float,
         score: Score = "skill",
         smallest: float = 0.0,
         width: float | None = None,
@@ -240,7 +235,7 @@ class _Part:
         n, is_share = len(lost), score == "accuracy"
         require(n == len(given), f"losses are of {n} episodes and references of {len(given)}")
         require(not is_share or bool((lost <= given).all()), "an episode has more misses than steps")
-        factor = _inflation(n, n_folds, level, effective(given)) if width is None else width
+        factor = _inflation(n, n_folds, effective(given)) if width is None else width
         loss, reference = float(lost.sum()), float(given.sum())
         if reference == 0:
             return cls(nan, nan, nan, nan, np.zeros(n))

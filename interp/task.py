@@ -307,13 +307,20 @@ def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
 
 
 @checked
-def exchange_history(episodes: Any, round: int, remade: Callable[..., Any] = replace) -> tuple[Any, Any]:
-    """Every episode with what the next one has in its ``round_arrays`` before a round, and with its missing rounds.
+def exchange_history(
+    episodes: Any,
+    round: int,
+    names: Sequence[str] = (),
+    held: Callable[[Any, str], NDArray[Any]] = getattr,
+    remade: Callable[..., Any] = replace,
+) -> tuple[Any, Any]:
+    """Every episode with the next one's arrays before a round, all ``round_arrays`` where none is named, and its gaps.
 
-    ``remade``: the episodes and the exchanged arrays by name to episodes that hold these.
+    ``held``: episodes and a name to the array ``[episode, round, ...]``; ``remade``: the episodes and the exchanged
+    arrays by name to episodes that hold these.
     """
     t = corrupted_round(episodes, round, history=True)
-    taken = {name: getattr(episodes, name) for name in episodes.round_arrays} | {"missing": ~episodes.counted}
+    taken = {name: held(episodes, name) for name in names or episodes.round_arrays} | {"missing": ~episodes.counted}
     return episodes, remade(episodes, **{name: exchanged(values, t) for name, values in taken.items()})
 
 
@@ -325,7 +332,7 @@ def in_one_round(
 ) -> Callable[[Any, int], tuple[Any, Any]]:
     """What corrupts an array of episodes in one round alone: ``edit`` takes episodes and round to its values there.
 
-    ``held``: episodes and the name to the array ``[episode, round, ...]``; ``remade`` as in :func:`exchange_history`.
+    ``held`` and ``remade`` are as in :func:`exchange_history`.
     """
 
     def build(episodes: Any, round: int) -> tuple[Any, Any]:

@@ -21,12 +21,12 @@ DATA = pytest.mark.parametrize("data", [TAME, WILD], ids=["tame", "wild"])
 """By row: losses, those of a control, references, and those of the control; by column: episodes."""
 
 
-def part(losses, references, n_folds, level):
+def part(losses, references, n_folds):
     """q, its bounds, h and z of the module's docstring."""
     n, q = len(losses), losses.sum() / references.sum()
     z = n * (losses / losses.sum() - references / references.sum())
     m = references.sum() ** 2 / (references**2).sum()
-    t = stats.t.ppf((1 + level) / 2, m - 1)
+    t = stats.t.ppf(0.975, m - 1)
     h = t * np.std(z, ddof=1) / sqrt(n) * sqrt(1 + n_folds / (n_folds - 1)) * m / (m - 1)
     return q, q * exp(-h), q * exp(h), h, z
 
@@ -41,17 +41,16 @@ def difference(one, other):
 
 
 @pytest.mark.parametrize(
-    ("n", "n_folds", "level", "width"),
+    ("n", "n_folds", "width"),
     [
-        (2, 2, 0.95, 12.7062047 * sqrt(3) * 2),  # Student's t of 1, 2 and 8 degrees
-        (3, 3, 0.95, 4.3026527 * sqrt(2.5) * 3 / 2),
-        (3, 2, 0.95, 4.3026527 * sqrt(3) * 3 / 2),
-        (9, 3, 0.5, 0.7063866 * sqrt(2.5) * 9 / 8),
+        (2, 2, 12.7062047 * sqrt(3) * 2),  # Student's t of 1, 2 and 8 degrees
+        (3, 3, 4.3026527 * sqrt(2.5) * 3 / 2),
+        (3, 2, 4.3026527 * sqrt(3) * 3 / 2),
+        (9, 3, 2.3060041 * sqrt(2.5) * 9 / 8),
     ],
 )
-def test_the_inflation_is_student_times_the_luck_of_the_fit_times_the_allowance(n, n_folds, level, width):
-    assert refit._inflation(n, n_folds, level) == pytest.approx(width)
-    assert level != 0.95 or refit._inflation(n, n_folds) == refit._inflation(n, n_folds, level)
+def test_the_inflation_is_student_times_the_luck_of_the_fit_times_the_allowance(n, n_folds, width):
+    assert refit._inflation(n, n_folds) == pytest.approx(width)
 
 
 def test_episodes_count_by_how_much_of_the_target_varies_in_them():
@@ -60,8 +59,8 @@ def test_episodes_count_by_how_much_of_the_target_varies_in_them():
     assert refit.effective([1e-300, 1e-300, 2e-300, 2e-300]) == pytest.approx(4 * 9 / 10)
     assert refit.effective([1.0, 0, 0, 0]) == refit.effective([1.0, 1, 0, 0]) == 2
     assert refit.effective([[1.0, 1], [2, 0], [0, 2]]) == pytest.approx(3)  # outputs are summed
-    wide = refit._inflation(9, 3, 0.5, n_effective=3.0)
-    assert wide == pytest.approx(stats.t.ppf(0.75, 2) * sqrt(2.5) * 3 / 2)
+    wide = refit._inflation(9, 3, n_effective=3.0)
+    assert wide == pytest.approx(stats.t.ppf(0.975, 2) * sqrt(2.5) * 3 / 2)
     refuses(r"more than 1 effective episode, got 1\.0", refit._inflation, 9, 3, n_effective=1.0)
     # One episode of four holds all that varies: h is that of two.
     losses, references = np.array([1.0, 0, 0, 1]), np.array([4.0, 0, 0, 0])
@@ -86,13 +85,11 @@ def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
     assert not refit.leans_low(constant, 2, mask) and refit.leans_low(constant, 3, mask)
 
 
-test_sizes_and_levels_without_an_interval_are_refused = refused(
-    (1, 2, 0.95, "at least 2 episodes, got 1"),
-    (4, 1, 0.95, "folds of 4 episodes are 2 to 4, got 1"),
-    (4, 5, 0.95, "are 2 to 4, got 5"),
-    (4, 2, 0.0, "level is between 0 and 1, got 0"),
-    (4, 2, 1.0, "level is between 0 and 1, got 1"),
-    by=lambda n, n_folds, level: refit._inflation(n, n_folds, level),
+test_sizes_without_an_interval_are_refused = refused(
+    (1, 2, "at least 2 episodes, got 1"),
+    (4, 1, "folds of 4 episodes are 2 to 4, got 1"),
+    (4, 5, "are 2 to 4, got 5"),
+    by=lambda n, n_folds: refit._inflation(n, n_folds),
 )
 
 
@@ -113,43 +110,40 @@ def test_totals_by_hand():
 
 
 @DATA
-@pytest.mark.parametrize(("n_folds", "level"), [(2, 0.95), (5, 0.95), (3, 0.8)])
-def test_scores_have_the_interval_of_the_docstring(data, n_folds, level):
+@pytest.mark.parametrize("n_folds", [2, 3, 5])
+def test_scores_have_the_interval_of_the_docstring(data, n_folds):
     losses, _, references, _ = data
-    q, low, high, _, _ = part(losses, references, n_folds, level)
-    options = {} if level == 0.95 else {"level": level}
-    assert bounds(ratio(losses, references, n_folds, **options)) == pytest.approx((q, low, high))
-    assert bounds(refit.interval(losses, references, n_folds, **options)) == pytest.approx((1 - q, 1 - high, 1 - low))
+    q, low, high, _, _ = part(losses, references, n_folds)
+    assert bounds(ratio(losses, references, n_folds)) == pytest.approx((q, low, high))
+    assert bounds(refit.interval(losses, references, n_folds)) == pytest.approx((1 - q, 1 - high, 1 - low))
     hits, steps = 40 - losses, np.full(5, 40.0)
-    q, low, high, _, _ = part(losses, steps, n_folds, level)
-    found = accuracy(hits, steps, n_folds, **options)
+    q, low, high, _, _ = part(losses, steps, n_folds)
+    found = accuracy(hits, steps, n_folds)
     assert bounds(found) == pytest.approx((1 - q, 1 - min(high, 1), 1 - low))
 
 
 @DATA
-@pytest.mark.parametrize(("n_folds", "level"), [(2, 0.95), (5, 0.95), (3, 0.8)])
-def test_differences_join_both_intervals_and_their_correlation(data, n_folds, level):
+@pytest.mark.parametrize("n_folds", [2, 3, 5])
+def test_differences_join_both_intervals_and_their_correlation(data, n_folds):
     losses, of_control, references, own = data
-    options = {} if level == 0.95 else {"level": level}
     for given, theirs in ((None, references), (own, own)):
-        fit, control = part(losses, references, n_folds, level), part(of_control, theirs, n_folds, level)
-        made = refit.difference(losses, of_control, references, n_folds, control_references=given, **options)
+        fit, control = part(losses, references, n_folds), part(of_control, theirs, n_folds)
+        made = refit.difference(losses, of_control, references, n_folds, control_references=given)
         assert bounds(made) == pytest.approx(difference(fit, control))
     few, more = np.full(5, 300.0), np.array([300.0, 320, 310, 305, 315])
     for given, theirs in ((None, few), (more, more)):
-        fit, control = part(losses, few, n_folds, level), part(of_control, theirs, n_folds, level)
+        fit, control = part(losses, few, n_folds), part(of_control, theirs, n_folds)
         hits = (few - losses, theirs - of_control)
-        made = accuracy_difference(*hits, few, n_folds, control_steps=given, **options)
+        made = accuracy_difference(*hits, few, n_folds, control_steps=given)
         assert fit[2] < 1 > control[2] and bounds(made) == pytest.approx(difference(fit, control))
 
 
 @DATA
-@pytest.mark.parametrize(("n_folds", "level"), [(2, 0.95), (5, 0.95), (3, 0.8)])
-def test_what_would_have_been_shown_is_where_the_lower_bound_is_zero(data, n_folds, level):
+@pytest.mark.parametrize("n_folds", [2, 3, 5])
+def test_what_would_have_been_shown_is_where_the_lower_bound_is_zero(data, n_folds):
     losses, _, references, _ = data
-    options = {} if level == 0.95 else {"level": level}
-    *_, h, _ = part(losses, references, n_folds, level)
-    assert refit.detectable(losses, references, n_folds, **options) == pytest.approx(1 - exp(-h))
+    *_, h, _ = part(losses, references, n_folds)
+    assert refit.detectable(losses, references, n_folds) == pytest.approx(1 - exp(-h))
 
 
 def test_what_shows_where_there_is_no_doubt_and_where_there_is_nothing_to_show():
@@ -166,10 +160,9 @@ def test_two_episodes_by_hand():
 
 
 def test_half_widths_of_more_than_a_hundred_are_cut():
-    """z = -1, 1 of two episodes: 636.6 sqrt(3) 2 half widths at 99.9 %, whose exponential is no float any more."""
-    assert bounds(ratio([0, 2], [1, 1], 2, level=0.999)) == pytest.approx((1, 0, exp(100)))
-    assert refit.detectable([0, 2], [1, 1], 2, level=0.999) == pytest.approx(1)
-    assert bounds(accuracy([4, 4], [4, 4], 2, level=0.999)) == (1, 0, 1)
+    """z = -1, 1 of two episodes and 2000 half widths of the log, whose exponential is no float any more."""
+    assert bounds(ratio([0, 2], [1, 1], 2, width=2000.0)) == pytest.approx((1, 0, exp(100)))
+    assert bounds(accuracy([4, 4], [4, 4], 2, width=2000.0)) == (1, 0, 1)
 
 
 def test_scores_of_nothing_and_of_perfection():
@@ -195,7 +188,7 @@ def test_no_miss_is_half_a_miss_in_one_episode_for_its_bound():
     low = 0.5 / 4e6 * exp(h)
     assert bounds(accuracy(many, many, 2)) == pytest.approx((1, 1 - low, 1)) and low < 0.01
     assert bounds(refit.interval(np.zeros(4), many, 2, smallest=0.5)) == pytest.approx((1, 1 - low, 1))
-    q, under, over, _, _ = part(np.arange(1.0, 5) * 1e3, many, 2, 0.95)
+    q, under, over, _, _ = part(np.arange(1.0, 5) * 1e3, many, 2)
     gain = accuracy_difference(many, many - np.arange(1.0, 5) * 1e3, many, 2)
     assert bounds(gain) == pytest.approx((q, q - sqrt(low**2 + (q - under) ** 2), over))
     loss = accuracy_difference(many - np.arange(1.0, 5) * 1e3, many, many, 2)

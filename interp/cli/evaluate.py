@@ -51,13 +51,6 @@ def _audit(
     say.wrote(written)
 
 
-def _told(tables: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json."""
-    bounded = {name: frame for name, frame in tables.items() if {"estimate", "low", "high"} <= set(frame.columns)}
-    own = {name: frame[frame["key"] == "model"] if "key" in frame else frame for name, frame in bounded.items()}
-    return {name: frame.rename(columns={"estimate": "value"}).to_dict("records") for name, frame in own.items()}
-
-
 @command(example="interp evaluate wma-learned --episodes 32", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
 def _evaluate(
     say: Say,
@@ -91,7 +84,11 @@ def _evaluate(
     from reports.evaluation import save
 
     save(result.tables, folder)
-    say.facts(model=loaded.name, settings=result.settings, measured=_told(result.tables))
+    # What was measured of the model itself, by table: estimates and bounds under the names of docs/schema.json.
+    bounded = {name: of for name, of in result.tables.items() if {"estimate", "low", "high"} <= set(of.columns)}
+    own = {name: of[of["key"] == "model"] if "key" in of else of for name, of in bounded.items()}
+    told = {name: of.rename(columns={"estimate": "value"}).to_dict("records") for name, of in own.items()}
+    say.facts(model=loaded.name, settings=result.settings, measured=told)
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
     for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
+import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.files import folder_to_write
-from interp.tasks import bandit
 
 
 @command(
     example="interp choices people.csv --participant subjID --choice choice --reward outcome",
-    of={"columns": bandit.read},
+    of={"columns": next(task.data.read for task in interp.tasks.every() if task.data.read is not None)},
     torch=True,
 )
 def _choices(

@@ -2,8 +2,8 @@
 
 Every causal method is a function of what :func:`run` gives, an array ``[edit, episode, round, outcome]``. Each edit is
 made in every one of ``rounds`` *apart from the other edits and rounds*; the round axis is labelled by (round edited,
-round read). An edit puts something at a :class:`~interp.interventions.sites.Place`: the value of another run in the
-same round, a tensor, or what a function makes of the value there; with ``add`` it is added.
+round read). What an :class:`Edit` may be, how methods are made of it, and what results share:
+docs/method/experiments.md. An effect is NOT one in the model's own use, where an edit puts in what never occurs there.
 
     >>> import interp
     >>> model, task = interp.load("wma-handwired", n_experts=2), interp.tasks.get("experts")
@@ -12,11 +12,6 @@ same round, a tensor, or what a function makes of the value there; with ``add`` 
     >>> found = run(Experiment(model, base, edits, rounds=[2, 3], horizon=2, reads="each"))
     >>> found.values.shape, found.rounds
     (torch.Size([1, 8, 6, 2]), ((2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (3, 5)))
-    >>> bool((found.effects[0, :, 0] != 0).any())
-    True
-
-What a number is NOT: an effect in the model's own use, where an edit puts in what never occurs there. How methods are
-made of this, and what results share: docs/method/experiments.md.
 """
 
 from __future__ import annotations

@@ -395,13 +395,6 @@ def effect_map(
 
     Args:
         base, source, cause, outcome, rounds: as in :func:`mediate`.
-
-    Example:
-        >>> import interp
-        >>> model = interp.load("wma-handwired", n_experts=2)
-        >>> pair = (interp.tasks.of(model).sample(8, 6, n_experts=2, seed=seed) for seed in (0, 1))
-        >>> effect_map(model, *pair, "latent").to_frame()["p?"].round(6).tolist()
-        [0.0, 1.0, 1.0]
     """
     swap = _Swap(model, base, source, cause, outcome, rounds)
     layout, is_transformer = swap.layout, swap.routes.order is None

@@ -205,13 +205,6 @@ def decodable(
     The first one always counts; each further one counts when the latents predict it better than the earlier ones do:
     the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
     and scored on the other.
-
-    >>> import interp
-    >>> from interp.tasks import experts
-    >>> episodes = experts.sample(32, 12, 4, seed=0)
-    >>> values = experts.TASK.algorithm("bayes").run(episodes)
-    >>> decodable(interp.rollout(interp.load("wma-handwired", n_experts=4), episodes), values, ("counts", "elapsed"))
-    ('counts',)
     """
     require(run.n_episodes >= 4, f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}")
     place = Site.parse(site, run.model) if isinstance(site, str) else site
@@ -374,16 +367,6 @@ def transition(
             stay as they are.
         horizon: rounds to run on before decoding again.
         by: what the decoded state is first moved by, ``{key: [episode, start, ...]}``; nothing when None.
-
-    Example:
-        >>> import interp
-        >>> from interp.tasks import experts
-        >>> model = interp.load("wma-handwired", n_experts=4).double()
-        >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-        >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
-        >>> writer = Writer.fit(model, interp.rollout(model, known), algorithm.run(known), ("log_weights",))
-        >>> transition(model, episodes, writer, starts=[3, 6], horizon=5).under(algorithm).r2().estimate > 0.999999
-        True
     """
     site = writer.site
     require(site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}")

@@ -97,25 +97,7 @@ def cell(
     show_gates: bool = True,
     **options: Any,
 ) -> AdaptedMachine:
-    """A machine of a module with a recurrent cell or layers in it.
-
-    A GRU that was fitted to a task with an input format of its own; the two functions say that format::
-
-        >>> import torch, interp
-        >>> from torch import nn
-        >>> class Fitted(nn.Module):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.rnn, self.head = nn.GRU(5, 8, num_layers=2, batch_first=True), nn.Linear(12, 2)
-        >>> def signs(fed, labels):
-        ...     return 2.0 * (fed.tokens[:, machine_layout.positions(labels)] - machine_layout.token_ids["q0"]) - 1
-        >>> from interp.tasks import experts
-        >>> machine_layout, votes = experts.TASK.layout(n_experts=4), [f"p_{i + 1}" for i in range(4)]
-        >>> machine = cell(Fitted(), machine_layout, core="rnn", hear=lambda m, fed: signs(fed, [*votes, "y"]),
-        ...                read=lambda m, h, fed: m.head(torch.cat([h, signs(fed, votes)], 1)), name="fitted")
-        >>> [label for channel in machine.channels for label in channel.labels], list(machine.points)[1:4]
-        (['h_1', 'h_2'], ['reset_1', 'update_1', 'new_1'])
-        >>> interp.check_machine(machine)
+    """A machine of a module with a recurrent cell or layers in it: docs/tutorials/your-model.md has one from a file.
 
     Args:
         task, options: as ``interp.adapt`` takes them: ``sizes``, ``name``, further ``points``, ``output``, ...
@@ -187,26 +169,8 @@ def loop(
 ) -> AdaptedMachine:
     """A machine of a module with a block that loops; ``entered`` and ``cycle`` are what each run is given and gives.
 
-    What is carried, ``z``, is refined ``cycles`` times by the block, to which what the round says is given every time.
-    The index of a cycle stands where a layer's does, so that every tool that takes a layer takes a cycle::
-
-        >>> import torch, interp
-        >>> from torch import nn
-        >>> from interp.machines import Said
-        >>> class Looped(nn.Module):
-        ...     def __init__(self, said):
-        ...         super().__init__()
-        ...         self.enter, self.read = nn.Linear(said.n_told, 8), nn.Linear(8 + said.n_asked, 2)
-        ...         self.block = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-        >>> from interp.tasks import experts
-        >>> layout = experts.TASK.layout(n_experts=4)
-        >>> said = Said(layout)
-        >>> machine = loop(Looped(said), layout, cycles=3, shape=(8,), hear=lambda m, fed: m.enter(said.after(fed)),
-        ...                read=lambda m, z, fed: m.read(torch.cat([z, said.before(fed)], 1)), name="looped")
-        >>> run = interp.rollout(machine, experts.sample(2, 5, 4, seed=0), names_filter="points.cycle.2")
-        >>> tuple(run.cache["points.cycle.2"].shape)                       # the block's third run in each round
-        (2, 5, 8)
-        >>> interp.check_machine(machine)
+    What is carried is refined ``cycles`` times by the block, to which what the round says is given every time; the
+    index of a cycle stands where a layer's does. One is made in docs/method/kinds-of-machine.md.
 
     Args:
         task, options: as ``interp.adapt`` takes them.
@@ -299,28 +263,8 @@ def read_agent(path: str | Path, *, activation: Literal["tanh", "relu", "elu"] =
 def agent(actor: Actor, task: str | Task | RoundLayout, *, hear: _Hear, **options: Any) -> AdaptedMachine:
     """A machine of an agent: its prediction is the probability of each action.
 
-    The file is a zip archive; only the tensors of its ``policy.pth`` are read, and neither ``sb3-contrib`` nor anything
-    pickled is needed. What passes is the actor's ``h`` and ``c``; the critic, which acts on nothing, stays behind. An
-    agent sees an observation and then acts, so its LSTM hears a round before the prediction: in the rounds of
-    Q-learning the new state, and the action and reward that led there, where it was trained with them::
-
-        machine = agent(read_agent("agent.zip"), "qlearning", sizes={"n_states": 4, "n_actions": 3}, hear=observed)
-
-    with ``observed`` what the environment showed it; here indicators of state and action, and the reward::
-
-        >>> import torch, interp
-        >>> from interp.tasks import qlearning
-        >>> layout = qlearning.TASK.layout(n_states=4, n_actions=3)
-        >>> state, action = (layout.token_ids[name] for name in ("s_1", "a_1"))
-        >>> where = {label: layout.position(label) for label in ("s'", "a", "r")}
-        >>> def observed(module, fed):
-        ...     one_hot, tokens = torch.nn.functional.one_hot, fed.tokens
-        ...     parts = one_hot(tokens[:, where["s'"]] - state, 4), one_hot(tokens[:, where["a"]] - action, 3)
-        ...     return torch.cat([*(part.to(fed.values) for part in parts), fed.values[:, [where["r"]]]], 1)
-        >>> machine = agent(Actor(n_inputs=8, width=8, policy=(8,), n_actions=3), layout, hear=observed, name="ppo")
-        >>> [channel.name for channel in machine.channels], list(machine.points)[1:]
-        (['h', 'c'], ['input', 'forget', 'new', 'output', 'policy'])
-        >>> interp.check_machine(machine)
+    Its LSTM hears a round before the prediction, and what passes is the actor's ``h`` and ``c``. One is made in
+    docs/method/kinds-of-machine.md.
 
     Args:
         task, options: as ``interp.adapt`` takes them.

@@ -90,30 +90,8 @@ def state_space(
 ) -> AdaptedMachine:
     """A machine of a module with a ``MambaModel`` in it.
 
-    The layer's own weights run here one input at a time, in plain PyTorch (Gu and Dao, 2023, section 3): with ``x``
-    after the projection, the convolution and its nonlinearity, ``dt``, ``B`` and ``C`` read from ``x``, and ``A``
-    fixed::
-
-        state' = exp(dt A) state + dt B x        y = C state' + D x
-
-    A round may be several inputs; the prediction is read after one of them, from the last layer's normed output::
-
-        >>> import interp
-        >>> from torch import nn
-        >>> from transformers import MambaConfig, MambaModel
-        >>> from interp.machines.sequences import Embedded
-        >>> from interp.tasks import experts
-        >>> class Learner(nn.Module):
-        ...     def __init__(self, n_words):
-        ...         super().__init__()
-        ...         sizes = {"hidden_size": 8, "state_size": 4, "num_hidden_layers": 2}
-        ...         self.core, self.read = MambaModel(MambaConfig(vocab_size=n_words, **sizes)), nn.Linear(8, 2)
-        >>> layout = experts.TASK.layout(n_experts=2)
-        >>> machine = state_space(Learner(len(layout.vocabulary)), layout, read=lambda m, y, fed: m.read(y),
-        ...                       embedded=Embedded.tokens(layout, "core.embeddings"), name="mamba")
-        >>> [(channel.name, channel.shape) for channel in machine.channels]
-        [('state', (2, 64)), ('conv', (2, 48))]
-        >>> interp.check_machine(machine)
+    A round may be several inputs; the prediction is read after one of them, from the last layer's normed output. The
+    equations, and one that is made: docs/method/kinds-of-machine.md.
 
     Its points, for every layer and every input of a round: ``selected_1``, ``selected_2``, ... are what dt, B and C
     are read from, ``gated_1``, ... what the layer's state gives, before the projection out.
@@ -219,27 +197,8 @@ def hrm(
 ) -> AdaptedMachine:
     """A machine of an ``HrmTextForCausalLM``; ``fast`` and ``slow`` are what the stacks give in each of their runs.
 
-    In every one of ``H_cycles`` the fast stack runs ``L_cycles`` times and the slow one once (Wang et al., 2025)::
-
-        z_L = L(z_L + z_H)        z_H = H(z_H + z_L)
-
-    HRM-Text begins ``z_H`` at the input and ``z_L`` at a constant in every pass, and passes nothing on but its cache.
-    Here both are carried: the state at the end of a round is added where the next one begins. With nothing carried, a
-    round is the model's own forward pass, bit for bit. No weights are published with ``transformers``: this is of a
-    configuration::
-
-        >>> import interp
-        >>> from transformers import HrmTextConfig, HrmTextForCausalLM
-        >>> from interp.tasks import experts
-        >>> layout = experts.TASK.layout(n_experts=4)
-        >>> config = HrmTextConfig(vocab_size=len(layout.vocabulary), hidden_size=16, intermediate_size=16,
-        ...                        pad_token_id=0, num_attention_heads=2, num_layers_per_stack=1,
-        ...                        H_cycles=2, L_cycles=3)
-        >>> ids = layout.token_ids
-        >>> machine = hrm(HrmTextForCausalLM(config), layout, outcomes=[ids["q0"], ids["q1"]], name="hrm")
-        >>> [channel.name for channel in machine.channels], [machine.points[key].n_layers for key in ("fast", "slow")]
-        (['z_H', 'z_L'], [6, 2])
-        >>> interp.check_machine(machine)
+    Both states are carried: the one at the end of a round is added where the next one begins. With nothing carried, a
+    round is the model's own forward pass, bit for bit. One is made in docs/method/kinds-of-machine.md.
 
     Args:
         task, options: as ``interp.adapt`` takes them.
@@ -312,25 +271,8 @@ def thoughts(
 ) -> AdaptedMachine:
     """A machine of a GPT-2 of ``transformers``, or of a module that holds one.
 
-    Two things pass from round to round, each a channel: the *thought* and the growing *cache* of keys and values. A
-    probe of the thought cannot tell which of them is used; mediation can. The points ``thought`` and ``cache`` are
-    where each enters the round, so that the share of an effect that passes through either is one call::
-
-        mediation.mediate(machine, base, source, "latent", ["thought", "cache"])
-
-    A round of the model is the thought and then what the round says; the prediction is read on the way, and the thought
-    at the end. Here of a GPT-2 without weights that has the task's own vocabulary::
-
-        >>> import interp
-        >>> from transformers import GPT2Config, GPT2LMHeadModel
-        >>> from interp.tasks import experts
-        >>> layout = experts.TASK.layout(n_experts=4)
-        >>> config = GPT2Config(vocab_size=len(layout.vocabulary), n_positions=40, n_embd=16, n_layer=2, n_head=2)
-        >>> model, ids = GPT2LMHeadModel(config), layout.token_ids
-        >>> machine = thoughts(model, layout, n_rounds=3, outcomes=[ids["q0"], ids["q1"]], name="coconut")
-        >>> [(channel.name, channel.shape) for channel in machine.channels]
-        [('thought', (16,)), ('cache', (39, 64)), ('cache_length', (1,))]
-        >>> interp.check_machine(machine)
+    Two things pass from round to round, each a channel, and a point where it enters the round: the *thought* and the
+    growing *cache* of keys and values. Which of them is used, and one that is made: docs/method/kinds-of-machine.md.
 
     Args:
         task, options: as ``interp.adapt`` takes them.

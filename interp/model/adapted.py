@@ -357,10 +357,7 @@ class AdaptedMachine(HookedMachine):
         return blank
 
     def said(self) -> str:
-        """What its digest holds beside the weights: what it is, and what it does in a few fixed rounds.
-
-        What a step closes over, and how weights are used, no name says; what comes out of it does.
-        """
+        """What its digest holds beside the weights: what it is, and what it does in a few fixed rounds."""
         version = self.weights_version()
         if self._does[0] != version:
             self._does = version, self._done()
@@ -514,8 +511,8 @@ def _grown(channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None) 
 class _Open(nn.Module):
     """The gates of a fused recurrent cell or of layers of one direction, as submodules that can be looked into.
 
-    PyTorch computes these in one kernel, so that no hook sees a gate. Here the same is computed with the module's own
-    weights, gate by gate, to rounding (a test compares them). The gates of several layers are numbered: ``reset_1``.
+    PyTorch computes these in one kernel. Here it is done with the module's own weights, gate by gate, to rounding (a
+    test compares them); the gates of several layers are numbered: ``reset_1``.
     """
 
     def __init__(self, fused: Any) -> None:
@@ -583,11 +580,7 @@ _GATES: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def gates(part: nn.Module) -> tuple[str, ...]:
-    """The names of the gates that can be looked into; none where a module is no fused cell or layers of one direction.
-
-    >>> gates(nn.GRUCell(2, 3)), gates(nn.GRU(2, 3, num_layers=2))[-2:], gates(nn.Linear(2, 3))
-    (('reset', 'update', 'new'), ('update_2', 'new_2'), ())
-    """
+    """The names of the gates that can be looked into; none where a module is no fused cell or layers of one direction."""
     names = _GATES.get(type(part), ())
     if not isinstance(part, nn.RNNBase) or not names or "forward" in vars(part):
         return () if "forward" in vars(part) else names  # where its owner runs it otherwise, there are none

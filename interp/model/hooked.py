@@ -309,12 +309,7 @@ def _switch(name: str) -> Callable[[Any, bool], None]:
 
 def _stacked(name: str) -> Any:
     """The weights of all heads, layer by layer."""
-
-    def stacked(model: Any) -> Tensor:
-        """The weights of all heads: ``[layer, head, d_model, d_head]``."""
-        return torch.stack([block.attn.get_parameter(name) for block in model.blocks])
-
-    return property(stacked)
+    return property(lambda model: torch.stack([block.attn.get_parameter(name) for block in model.blocks]))
 
 
 @checked

@@ -4,12 +4,11 @@ A decoder-only causal transformer over the tokens of one round (paper, Algorithm
 continuous latents instead of tokens. It reads the round, predicts at one position and writes an update at the last;
 :mod:`interp.model.rollout` feeds the update back into the next round's latents.
 
-It is a ``transformer_lens`` HookedRootModule with HookedTransformer's hook names, weight names and shapes, so that
-TransformerLens' tools work on it (through :class:`interp.model.bound.BoundRounds` where they expect token input).
-Differences: no LayerNorm parameters, an attention rule per head, latents and scalar payloads as further inputs.
-A hook name that does not exist, or that would not fire, is an error here, never silence. Where no hook is attached and
-no gradient asked for, blocks run without their modules (:class:`~interp.model.components.PlainBlock`): the same numbers
-in half the time.
+It has HookedTransformer's hook names, weight names and shapes, so that TransformerLens' tools work on it (through
+:class:`interp.model.bound.BoundRounds` where they expect token input). It has no LayerNorm parameters, an attention
+rule per head, and latents and scalar payloads as further inputs. A hook name that does not exist, or would not fire, is
+an error. Where no hook is attached and no gradient asked for, blocks run without their modules
+(:class:`~interp.model.components.PlainBlock`): the same numbers in half the time.
 """
 
 from __future__ import annotations
@@ -68,16 +67,7 @@ _OF_AN_MLP = {"resid_mid", "mlp_out"}
 
 
 class HookedLatentTransformer(LensSurface):
-    """A transformer over one round, with latents; see the module's text.
-
-    Example:
-        >>> from interp.model.config import LatentTransformerConfig
-        >>> from interp.tasks.experts.layout import ExpertRound
-        >>> config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
-        >>> model = HookedLatentTransformer(config)
-        >>> sum(p.numel() for p in model.parameters())
-        201090
-    """
+    """A transformer over one round, with latents; see the module's text."""
 
     state_map: Tensor
     position_ids: Tensor
@@ -171,19 +161,16 @@ class HookedLatentTransformer(LensSurface):
         n_read: int | None = None,
         blocks: Sequence[Block] | Sequence[PlainBlock] | None = None,
     ) -> Float[Tensor, "batch read d_model"]:
-        """Run blocks ``layer`` to ``stop - 1`` (to the last when None): the forward pass, or any part of it.
+        """The residual stream after running blocks ``layer`` to ``stop - 1`` (to the last when None).
 
         Args:
             resid: the residual stream before block ``layer``, at consecutive positions.
-            past: for each block that runs, in order, the keys and values of all positions before those of ``resid``,
-                whose own are appended. None where ``resid`` starts at the first position.
-            n_read: how many of the last positions are read after the last of these blocks, which computes no others;
-                all of them when None.
-            blocks: all of the model's blocks in the form that runs here, as :func:`_plain_blocks` gives them; for
-                callers that run many rounds and ask for it once.
-
-        Returns:
-            The residual stream before block ``stop`` (after the last block when None), at the positions that are read.
+            past: for each block that runs, the keys and values of all positions before those of ``resid``, whose own
+                are appended. None where ``resid`` starts at the first position.
+            n_read: how many of the last positions are read at the end, and so computed in the last block; all when
+                None.
+            blocks: all blocks as :func:`_plain_blocks` gives them, for callers that run many rounds and ask for it
+                once.
         """
         all_blocks: Iterable[Block | PlainBlock] = blocks or _plain_blocks(self) or self.blocks
         running = list(all_blocks)[layer:stop]
@@ -347,7 +334,7 @@ class HookedLatentTransformer(LensSurface):
         return json.dumps(self.config.to_dict(), sort_keys=True)
 
     def precision(self) -> dict[str, Any]:
-        """The dtype of the weights, and the largest relative error of rounding one number to it: in every rollout.
+        """The dtype of the weights and the largest relative error of rounding to it: in every rollout.
 
         A handwired model in a dtype coarser than float32 warns: no bound of its exactness holds there.
         """
@@ -363,12 +350,10 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def fresh(self, seed: int = 0) -> HookedLatentTransformer:
-        """A copy with fresh random weights (:func:`untrained`).
+        """A copy with fresh random weights (:func:`untrained`), and so without an exact readout of a state.
 
-        A handwired circuit keeps its attention rules and sizes; what it stores is in its weights, and those are gone,
-        so the copy has no exact state readout either. The weights are those that TransformerLens'
-        ``tools.analysis.interchange.reinitialized`` draws (a test compares them), without that import: it loads half of
-        ``transformers``, three seconds for every command that probes.
+        The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
+        them), without that import, which takes three seconds.
         """
         fresh = self._drawn_anew(seed)
         fresh.config = replace(self.config, name=f"{self.name}-untrained")
@@ -379,8 +364,7 @@ class HookedLatentTransformer(LensSurface):
 def _plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
     """The model's blocks without hooks, for its weights as they are now.
 
-    None where a hook is attached, a gradient is asked for or a module was changed, and for classes derived from the
-    model: these need the hooked blocks.
+    None where only hooked blocks do: a hook is attached, a gradient asked for, a module changed, or the class derived.
     """
     if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
         return None
@@ -396,12 +380,6 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
 
     It is in evaluation mode, on the machine's device. An effect found in it comes from the architecture or the method,
     not from what was learned. A seed gives the same weights on every device, and no global generator moves.
-
-    Example:
-        >>> import interp
-        >>> control = untrained(interp.load("wma-handwired", n_experts=4), seed=0)
-        >>> control.name, control.is_handwired
-        ('wma-handwired-untrained', False)
     """
     fit("model", model, Machine)
     return model.fresh(seed)

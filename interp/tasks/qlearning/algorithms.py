@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, variable_table
 from interp.checks import checked
-from interp.errors import InputError
+from interp.errors import InputError, require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.bellman import columns_at, entries_at, rows_at
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.qlearning.tabular import QLearner
 
 _Array = NDArray[Any]
 
@@ -78,18 +78,19 @@ def q_learning(
     ('table', 0.0)
     """
     bellman.check_rates(alpha, gamma)
+    for what, value in (("beta", beta), ("hardness", hardness)):
+        require(value is None or value >= 0, f"{what} must be a finite number >= 0, or None, got {value}")
 
     def sloped(v: Values) -> _Array:
         return v["next_values"] - tie_slope * np.arange(v["next_values"].shape[-1])
 
     def policy(v: Values) -> _Array:
-        n_actions = v["next_values"].shape[-1]
-        if beta is not None:
-            chances = QLearner(beta=beta).policy(v["next_values"])
-        elif hardness is not None:
-            chances = QLearner(beta=hardness).policy(sloped(v))
-        else:
+        n_actions, slope = v["next_values"].shape[-1], hardness if beta is None else beta
+        if slope is None:
             chances = np.eye(n_actions)[v["choice"]]
+        else:
+            values = sloped(v) if beta is None else v["next_values"]
+            chances = special.softmax(slope * (values - values.max(-1, keepdims=True)), axis=-1)
         return np.where(v["noise"][..., None] > 0, np.eye(n_actions)[v["noise"] - 1], chances) if noise else chances
 
     def next_table(v: Values) -> _Array:

@@ -1,14 +1,7 @@
-r"""Tabular agents: Q-learning with three behaviours, a random policy and an optimal one.
+"""Tabular agents: epsilon-greedy Q-learning, of which epsilon 1 is a random policy, and an optimal one.
 
-Q-learning keeps a table by the update of ``interp.tasks.qlearning.bellman`` (there, because samplers need it, too) and
-acts by it:
-
-* greedy: ``argmax_a Q_t(s, a)``, the lowest index on exact ties, or any of the tied ones at random: where rewards are
-  far away, keeping to one index explores in a direction and choosing at random does not;
-* epsilon-greedy: a uniform action with probability epsilon, else greedy;
-* Boltzmann: ``P(a) = exp(beta Q_t(s, a)) / sum_b exp(beta Q_t(s, b))``, inverse temperature beta.
-
-(paper, section 4 and its discussion of behaviour policies).
+The greedy action is the one of the lowest index on exact ties, or any of the tied ones at random: where rewards are far
+away, keeping to one index explores in a direction and choosing at random does not (paper, section 4).
 """
 
 from __future__ import annotations
@@ -17,10 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from interp.checks import checked
-from interp.errors import require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.bellman import finite_horizon
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
@@ -37,7 +29,6 @@ class QLearner:
     Args:
         gamma: discount in [0, 1); 0 is the table that never bootstraps.
         epsilon: probability of a uniform action.
-        beta: inverse temperature of Boltzmann behaviour, at least 0; None acts greedily.
         before_update: act by ``Q_{t-1}(s_t, .)``, the table before the last update, as the transformer circuit does,
             whose Select precedes its Update; it matters only after a step from a state to itself.
     """
@@ -45,43 +36,18 @@ class QLearner:
     alpha: float = 0.1
     gamma: float = 0.9
     epsilon: float = 0.0
-    beta: float | None = None
     before_update: bool = False
     random_ties: bool = False
 
     def __post_init__(self) -> None:
         bellman.check_rates(self.alpha, self.gamma)
         check_epsilon(self.epsilon)
-        require(
-            self.beta is None or bool(0 <= self.beta < np.inf),
-            f"beta must be a finite number >= 0, or None for greedy behaviour, got {self.beta}",
-        )
-
-    @checked
-    def policy(self, values: Float[np.ndarray, "*batch action"]) -> Float[np.ndarray, "*batch action"]:
-        """Action probabilities for given action values.
-
-        >>> QLearner(epsilon=0.2).policy(np.array([1.0, 1.0])).tolist()
-        [0.9, 0.1]
-        """
-        n_actions = values.shape[-1]
-        require(n_actions > 0, f"action values need at least one action, got shape {values.shape}")
-        if self.beta is None:
-            tied = bellman.greedy_sets(values) if self.random_ties else np.eye(n_actions)[values.argmax(-1)]
-            chosen = tied / tied.sum(-1, keepdims=True)
-        else:
-            weights = np.exp(self.beta * (values - values.max(-1, keepdims=True)))
-            chosen = weights / weights.sum(-1, keepdims=True)
-        return (1 - self.epsilon) * chosen + self.epsilon / n_actions
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> _Chooser:
         """What gives the actions of the next round, Int[episode], by the interaction's table so far."""
 
         def choose() -> _Choices:
             values = interaction.values_before if self.before_update else interaction.values
-            if self.beta is not None:
-                reach = QLearner(beta=self.beta).policy(values).cumsum(-1)
-                return (reach / reach[:, -1:] > rng.random((len(reach), 1))).argmax(-1)
             if self.random_ties:
                 return np.asarray((bellman.greedy_sets(values) * rng.random(values.shape)).argmax(-1))
             return values.argmax(-1)
@@ -102,8 +68,6 @@ AGENTS: Mapping[str, QLearner] = {
     "greedy": QLearner(),
     "epsilon-greedy": QLearner(epsilon=0.2),
     "random-ties": QLearner(epsilon=0.2, random_ties=True),
-    "boltzmann": QLearner(beta=5.0),
-    "no-bootstrap": QLearner(gamma=0.0),
     "random": QLearner(epsilon=1.0),
     "optimal": OptimalAgent(),
 }

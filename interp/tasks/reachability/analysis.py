@@ -7,7 +7,7 @@ on, a part of which lies on all nodes reached. A claim is a question to the mode
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,11 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.machine import Machine
-from interp.task import Corruption, RoundInputs, Steering, corrupted_round, exchanged, in_one_round
+from interp.task import Corruption, RoundInputs, Steering, exchange_history, in_one_round
 from interp.tasks.places import places
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import SPREAD, breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-
-_Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:
@@ -71,14 +69,6 @@ def steering() -> Steering:
 # Corruptions.
 
 
-def _exchange_history(episodes: ReachabilityEpisodes, round: int) -> _Pair:
-    """Give each episode the history of the next one: all rounds before ``round``, and so its set of nodes reached."""
-    t = corrupted_round(episodes, round, history=True)
-    arrays: dict[str, Any] = {name: exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates")}
-    arrays["missing"] = exchanged(~episodes.counted, t)
-    return episodes, replace(episodes, **arrays)
-
-
 def _with_edge(episodes: ReachabilityEpisodes, t: int) -> np.ndarray:
     """An edge from the root to the negative in place of one that is given twice, else of one far from the root."""
     at = episodes.by_round("edges")[:, t].copy()
@@ -123,7 +113,8 @@ def corruptions() -> tuple[Corruption, ...]:
         ("change-root", "make the negative the root", 1, "roots", lambda episodes, t: episodes.negatives),
     )
     by_round = ReachabilityEpisodes.by_round
+    history = partial(exchange_history, names=("edges", "roots", "candidates"), held=by_round)
     return (
-        Corruption("exchange-history", "take another episode's history", 0, _exchange_history, changes_history=True),
+        Corruption("exchange-history", "take another episode's history", 0, history, changes_history=True),
         *(Corruption(*of, in_one_round(array, edit, by_round), possible=False) for *of, array, edit in edits),
     )

@@ -5,6 +5,7 @@ import pytest
 
 from interp.tasks import mdp
 from interp.tasks.qlearning import bellman
+from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.tabular import AGENTS, OptimalAgent, QLearner, run
 from tests.refusals import refused
 
@@ -37,30 +38,12 @@ def test_epsilon_greedy_explores_as_often_as_it_says():
     assert (e.epsilon == 0.3).all()
 
 
-@pytest.mark.parametrize("beta", [0.0, 1.0, 8.0])
-def test_boltzmann_follows_its_softmax(beta):
-    """Actions occur with probability exp(beta Q) / sum exp(beta Q)."""
-    learner = QLearner(alpha=0.5, beta=beta)
-    e = run(learner, mdp.sample_mdps(400, 3, 3, seed=0), 40, seed=1)
-    values = bellman.rows_at(e.q_tables[:, :-1], e.states)
-    policy = learner.policy(values)
-    np.testing.assert_allclose(policy, np.exp(beta * values) / np.exp(beta * values).sum(-1, keepdims=True))
-    np.testing.assert_allclose((np.eye(3)[e.actions] - policy).mean((0, 1)), 0, atol=0.012)
-    np.testing.assert_allclose((np.eye(3)[e.actions] * policy).sum(-1).mean(), (policy**2).sum(-1).mean(), atol=0.012)
-
-
 def test_ties_are_broken_by_index_or_at_random():
     """Without rewards every action is tied for ever: by index the first is taken, at random each equally often."""
     mdps = mdp.MDPs(np.full((200, 4, 3, 4), 0.25), np.zeros((200, 4, 3)))
     assert (run(QLearner(), mdps, 20, seed=1).actions == 0).all()
     actions = run(QLearner(random_ties=True), mdps, 20, seed=1).actions
     np.testing.assert_allclose(np.bincount(actions.ravel(), minlength=3) / actions.size, 1 / 3, atol=0.03)
-    assert QLearner(random_ties=True).policy(np.array([0.5, 0.0, 0.5])).tolist() == [0.5, 0.0, 0.5]
-
-
-def test_boltzmann_of_large_beta_is_greedy_and_does_not_overflow():
-    values = np.array([[1.0, 900.0, 3.0]])
-    assert QLearner(beta=1e6).policy(values).tolist() == [[0.0, 1.0, 0.0]]
 
 
 def test_the_table_without_bootstrapping_averages_rewards():
@@ -98,8 +81,7 @@ test_bad_input_is_refused_with_a_sentence = refused(
     (lambda: QLearner(alpha=1.01), r"alpha must lie in \(0, 1\], got 1.01"),
     (lambda: QLearner(gamma=-0.1), r"gamma must lie in \[0, 1\), got -0.1"),
     (lambda: QLearner(epsilon=-0.1), r"epsilon must lie in \[0, 1\], got -0.1"),
-    (lambda: QLearner(beta=-1.0), "beta must be a finite number >= 0, or None for greedy behaviour, got -1.0"),
-    (lambda: QLearner(beta=float("inf")), "beta must be a finite number"),
+    (lambda: q_learning(beta=-1.0), "beta must be a finite number >= 0, or None, got -1.0"),
     (lambda: run(QLearner(), CHAIN, 0, seed=0), "n_rounds must be at least 1, got 0"),
     (lambda: mdp.sample(1, 2, 2, 2).relearned(alpha=2.0).q_tables, "alpha must lie in"),
 )
