@@ -70,7 +70,7 @@ def _explore(
 
     shown = View.of(view)
     shown, chosen = replace(shown, seed=seed or shown.seed), options.load(model, sizes, arguments, device)
-    other = options.load(reference, {}, (), device).model if reference else None
+    other = options.load(reference, {}, None, device).model if reference else None
     given = "".join(f", {name}={value!r}" for name, value in chosen.arguments.items())
     told = "".join(f" --{name} {value}" for name, value in sizes.items())
     told += "".join(f" --set {pair}" for pair in arguments or ())

@@ -580,7 +580,7 @@ _GATES: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def gates(part: nn.Module) -> tuple[str, ...]:
-    """The names of the gates that can be looked into; none where a module is no fused cell or layers of one direction."""
+    """The names of the gates that can be looked into; none where a module is no fused cell or one-way layers."""
     names = _GATES.get(type(part), ())
     if not isinstance(part, nn.RNNBase) or not names or "forward" in vars(part):
         return () if "forward" in vars(part) else names  # where its owner runs it otherwise, there are none

@@ -309,7 +309,8 @@ def _switch(name: str) -> Callable[[Any, bool], None]:
 
 def _stacked(name: str) -> Any:
     """The weights of all heads, layer by layer."""
-    return property(lambda model: torch.stack([block.attn.get_parameter(name) for block in model.blocks]))
+    how = "The weights of all heads: ``[layer, head, d_model, d_head]``."
+    return property(lambda model: torch.stack([block.attn.get_parameter(name) for block in model.blocks]), doc=how)
 
 
 @checked

@@ -380,6 +380,10 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
 
     It is in evaluation mode, on the machine's device. An effect found in it comes from the architecture or the method,
     not from what was learned. A seed gives the same weights on every device, and no global generator moves.
+
+    >>> import interp
+    >>> untrained(interp.load("wma-handwired", n_experts=4)).name
+    'wma-handwired-untrained'
     """
     fit("model", model, Machine)
     return model.fresh(seed)

@@ -105,16 +105,16 @@ def corruptions() -> tuple[Corruption, ...]:
     edge that is taken away there delays what it leads to; the next round finds it again.
     """
     into, question = "lead the edges into the target to the negative", "ask about the root instead of the target"
-    edits: tuple[tuple[str, str, int, str, Any], ...] = (
-        ("swap-candidates", question, 0, "candidates", _swapped_candidates),
-        ("add-edge", "add an edge from the root to the negative", 1, "edges", _with_edge),
-        ("remove-edges", "take away the edges into the target", 1, "edges", _without_edges),
-        ("move-target", into, 1, "edges", _moved_target),
-        ("change-root", "make the negative the root", 1, "roots", lambda episodes, t: episodes.negatives),
+    edits: tuple[tuple[tuple[str, str, int], str, Any], ...] = (
+        (("swap-candidates", question, 0), "candidates", _swapped_candidates),
+        (("add-edge", "add an edge from the root to the negative", 1), "edges", _with_edge),
+        (("remove-edges", "take away the edges into the target", 1), "edges", _without_edges),
+        (("move-target", into, 1), "edges", _moved_target),
+        (("change-root", "make the negative the root", 1), "roots", lambda episodes, t: episodes.negatives),
     )
     by_round = ReachabilityEpisodes.by_round
     history = partial(exchange_history, names=("edges", "roots", "candidates"), held=by_round)
     return (
         Corruption("exchange-history", "take another episode's history", 0, history, changes_history=True),
-        *(Corruption(*of, in_one_round(array, edit, by_round), possible=False) for *of, array, edit in edits),
+        *(Corruption(*of, in_one_round(array, edit, by_round), possible=False) for of, array, edit in edits),
     )
