@@ -115,8 +115,8 @@ def fit(
     Example:
         >>> import interp, probes
         >>> from interp.tasks import experts
-        >>> episodes = experts.sample(n_episodes=32, n_rounds=10, n_experts=4, seed=0)
-        >>> run = interp.rollout(interp.load("wma-handwired", n_experts=4), episodes)
+        >>> episodes = experts.sample(n_episodes=32, n_rounds=10, n_experts=2, seed=0)
+        >>> run = interp.rollout(interp.load("wma-handwired", n_experts=2), episodes)
         >>> result = probes.fit(run, probes.targets.log_weights(episodes))
         >>> round(result.r2, 6), result.word
         (1.0, 'yes')

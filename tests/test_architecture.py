@@ -58,32 +58,38 @@ def neutral() -> list[Path]:
 
 
 @cache
+def nodes(tree: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
+@cache
 def imports(tree: ast.AST) -> list[tuple[str, bool]]:
     """Every module that a file imports, and whether that happens inside a function or only for type checkers."""
     found: list[tuple[str, bool]] = []
-    inside: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    ahead: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while ahead:
+        node, inside = ahead.pop()
         guarded = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if isinstance(node, ast.FunctionDef | ast.Lambda) or guarded:
-            inside.update(ast.walk(node))
-    for node in ast.walk(tree):
+        inside = inside or guarded or isinstance(node, ast.FunctionDef | ast.Lambda)
+        ahead += [(child, inside) for child in ast.iter_child_nodes(node)]
         if isinstance(node, ast.Import):
-            found += [(alias.name, node in inside) for alias in node.names]
+            found += [(alias.name, inside) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 submodule = f"{node.module}.{alias.name}"
-                found.append((submodule if submodule in MODULES else node.module, node in inside))
+                found.append((submodule if submodule in MODULES else node.module, inside))
     return found
 
 
 def strings(tree: ast.AST, module: str) -> Iterator[str]:
     """Every module that a string of a file names: "module:name", "a.module", or f"{__name__}..." for all below it."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             name, colon, _ = node.value.partition(":")
             if name in MODULES and (colon or "." in name):
                 yield name
-        if isinstance(node, ast.JoinedStr) and ast.unparse(node)[2:].startswith("{__name__}"):
+        first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else None
+        if isinstance(first, ast.FormattedValue) and ast.unparse(first.value) == "__name__":
             yield from (name for name in MODULES if name.startswith(f"{module}."))
 
 
@@ -106,13 +112,13 @@ def switches(tree: ast.AST) -> list[str]:
     """Where a file asks which task it is: a task's key as a string, or a check for one of its classes."""
     docstrings = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
     asked = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and node.value in TASKS and id(node) not in docstrings:
             asked.append(f"line {node.lineno}: {node.value!r}")
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
@@ -186,7 +192,7 @@ def test_no_package_imports_the_lab() -> None:
     trees = {name_of(path): parsed(path) for path in sources(*PACKAGES)}
     named = {
         path: [module for module, _ in imports(tree) if module.split(".")[0] == "lab"]
-        + [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and _names_the_lab(node.value)]
+        + [node.value for node in nodes(tree) if isinstance(node, ast.Constant) and _names_the_lab(node.value)]
         for path, tree in trees.items()
     }
     assert {path: found for path, found in named.items() if found} == {}
@@ -241,7 +247,7 @@ def test_neutral_rooms_take_machines_and_do_not_name_the_class_of_transformers()
     named = {
         name_of(path)
         for path in sources(*PACKAGES)
-        for node in ast.walk(parsed(path))
+        for node in nodes(parsed(path))
         if isinstance(node, ast.ImportFrom) and any(alias.name == "HookedLatentTransformer" for alias in node.names)
     }
     within = ("interp/model/", "interp/training/", "circuits/")
@@ -260,7 +266,7 @@ STEPPERS = cases(__file__, "architecture STEPPERS")
 def rounds_run(tree: ast.AST) -> list[str]:
     """Where a file runs a round of a machine: ``run_round(...)``, or ``step`` of what is called a model or machine."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             of = ast.unparse(node.func)
             is_step = of.endswith(".step") and of.split(".")[-2] in ("model", "machine")
@@ -284,7 +290,7 @@ def test_interventions_take_at_most_eight_arguments_and_look_nothing_up() -> Non
     for path in (ROOT / "interp" / "interventions").rglob("*.py"):
         tree = parsed(path)
         lookups += [name for name, _ in imports(tree) if name.startswith("interp.session")]
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.FunctionDef):
                 named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 long += [node.name] if len([one for one in named if one.arg not in ("self", "cls")]) > 8 else []
@@ -300,6 +306,11 @@ BY_ITS_OWN_NAME = {
 
 def test_every_module_is_reached_from_a_public_name_or_a_command() -> None:
     """From the packages' faces and the commands, by imports, by the names of modules in strings, or by their ends."""
+    ends: dict[str, set[str]] = {}
+    for name in MODULES:
+        parts = name.split(".")
+        for i in range(len(parts)):
+            ends.setdefault(".".join(parts[i:]), set()).add(name)
     unseen, ahead = set(MODULES), [*PACKAGES, *(name for name in MODULES if name.startswith("interp.cli"))]
     while ahead:
         if (module := ahead.pop()) in unseen:
@@ -309,8 +320,7 @@ def test_every_module_is_reached_from_a_public_name_or_a_command() -> None:
             tree = ast.Module([*parsed(MODULES[module]).body, *more], [])
             ahead += [name for name, _ in imports(tree) if name in MODULES]
             for node in ast.walk(tree):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
-                    named = node.value.partition(":")[0]
-                    ahead += [name for name in unseen if f".{name}".endswith(f".{named}")]
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    ahead += ends.get(node.value.partition(":")[0], ())
             ahead.append(module.rpartition(".")[0] or module)
     assert unseen == set(BY_ITS_OWN_NAME)

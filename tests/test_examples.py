@@ -14,16 +14,21 @@ import interp
 from interp import catalog
 from interp.audit import Scope
 from interp.tasks import mdp
+from tests.reports.test_build import titles
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path, monkeypatch, capsys):
+    """A task that says nothing of reports gets every part that its record allows."""
     assert len((EXAMPLES / "own_task.py").read_text().splitlines()) <= 150
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
-    page = example("own_task").main(tmp_path, steps=4, n_episodes=10).read_text()
-    assert "Not computed" not in page
-    assert all(f">{title}<" in page for title in ("Probes", "Patching", "What the heads do"))
+    page = example("own_task").main(tmp_path, steps=4, n_episodes=8).read_text()
+    expected = ["What was found", "Compared with other machines", "The state over time", "Probes", "Patching"]
+    expected += ["Interchange interventions", "Steering", "Attention", "What the heads do", "How to reproduce"]
+    assert titles(page)[:-1] == expected and "Not computed" not in page
+    assert "8 episodes of 12 rounds, uniform regime, seed 0" in page and "a learned model of pulls of an arm" in page
+    assert "tasks.of(model).sample_for(model, 8, 12, seed=0)" in page
     assert "latent@<z>" in capsys.readouterr().out
     about = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert about["config"]["layout"]["task"] == "pulls"

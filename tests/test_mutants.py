@@ -15,7 +15,7 @@ LIMIT = 3
 def best(numbers):
     return max(number for number in numbers if number < LIMIT)
 """
-CASES = "from napkin import best\n\ndef test_best():\n    assert best([1, 2, {more}]) == 2\n"
+CASE = "from napkin import best\n\ndef test_best():\n    assert best([1, 2, 9]) == 2\n"
 
 
 def run(folder, *arguments):
@@ -24,17 +24,14 @@ def run(folder, *arguments):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    ("more", "killed", "alive"), [("3, 4", 6, []), ("9", 4, ["3 -> LIMIT = 4", "< LIMIT -> number <= L"])]
-)
-def test_planted_mistakes_are_killed_where_a_case_tells_and_reported_where_none_does(tmp_path, more, killed, alive):
-    """The largest number below 3, of 1, 2, 3, 4, notices all six mutants; of 1, 2, 9 it misses two at the limit."""
+def test_planted_mistakes_are_killed_where_a_case_tells_and_reported_where_none_does(tmp_path):
+    """The largest number below 3, of 1, 2, 9: the two of six mutants that are at the limit are missed."""
     (tmp_path / "napkin.py").write_text(NAPKIN)
-    (tmp_path / "test_napkin.py").write_text(CASES.format(more=more))
+    (tmp_path / "test_napkin.py").write_text(CASE)
     done = run(tmp_path, "napkin.py", "--tests", "test_napkin.py")
-    assert f"6 mutants, 0 equivalent, {killed} of 6 killed" in done.stdout, done.stderr
-    assert all(line in done.stdout for line in alive) and len(done.stdout.splitlines()) == 1 + len(alive)
-    assert done.returncode == bool(alive)
+    assert "6 mutants, 0 equivalent, 4 of 6 killed" in done.stdout, done.stderr
+    assert all(line in done.stdout for line in ("3 -> LIMIT = 4", "< LIMIT -> number <= L"))
+    assert len(done.stdout.splitlines()) == 3 and done.returncode == 1
 
 
 def test_every_operator_makes_its_mutant():

@@ -31,6 +31,8 @@ def less_than_quick(few_steps: None, no_rules: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("circuits.compare.QUICK", small)
     scope = Scope(episodes=16, rounds=6, writes=2, away=1, held=12, jacobians=1, along=1, copies=1)
     monkeypatch.setattr("interp.audit.trial.QUICK", scope)
+    page = [*COMMANDS["the quick page"], "--episodes", "16", "--rounds", "12"]
+    monkeypatch.setitem(COMMANDS, "the quick page", page)
     fewer(monkeypatch)
 
 
@@ -40,7 +42,8 @@ def answers(
     """Claim -> surface -> word and reason, of some variables (all that the task names when empty) at some size."""
     found: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
     model = interp.load(name, **({"n_experts": n_experts} if n_experts else {}))
-    episodes = interp.tasks.of(model).sample_for(model, 32, interp.tasks.of(model).at_most(50), 0)
+    n_rounds = interp.tasks.of(model).at_most(12 if n_experts else 50)
+    episodes = interp.tasks.of(model).sample_for(model, 32, n_rounds, 0)
     for result in probes.probe(model, episodes, keys or None):
         found[result.measure.claim]["probes.probe"] = (result.word, result.reason)
     for surface, (command, *options) in COMMANDS.items():

@@ -5,8 +5,8 @@ over the same episodes with its latent taken away; one that answers as well does
 
     >>> import interp
     >>> from interp.tasks import reachability
-    >>> model = interp.load("reachability-handwired", n_nodes=12, n_edges=18)
-    >>> runs = controlled(model, reachability.sample(8, 4, 12, 18, seed=0))
+    >>> model = interp.load("reachability-handwired", n_nodes=10, n_edges=14)
+    >>> runs = controlled(model, reachability.sample(8, 4, 10, 14, seed=0))
     >>> sorted(runs)
     ['cut', 'discrete', 'frozen', 'reset', 'swapped']
     >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
@@ -15,7 +15,7 @@ over the same episodes with its latent taken away; one that answers as well does
 Second, *is the set used?* :func:`moved` changes the set that the latent holds, one node at a time, and holds the answer
 against what parallel breadth-first search answers with the same change.
 
-    >>> table = moved(model, reachability.sample(24, 4, 12, 18, seed=0, depths=(2,)))
+    >>> table = moved(model, reachability.sample(16, 4, 10, 14, seed=0, depths=(2,)))
     >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is added", 1)]
     0.5
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -335,16 +336,22 @@ class _Conversations:
         """Where the votes of the last message, or the counts of its note, stand, from the end: the last token of
         each."""
         decode = self.tokenizer.decode
-        start = next(i for i in range(len(row) - 1, -1, -1) if '"turn_type"' in decode(row[i:]))
-        texts = [decode(row[start : i + 1]) for i in range(start, len(row))]
+        start = bisect_left(range(len(row)), True, key=lambda i: '"turn_type"' not in decode(row[i:])) - 1
+        n = len(row) - start
+
+        def ends(pattern: str) -> int:
+            """The first token with which the message holds what the pattern says."""
+            held = re.compile(pattern)
+            i = bisect_left(range(n), True, key=lambda i: held.search(decode(row[start : start + i + 1])) is not None)
+            assert i < n, f"the message lacks {pattern}"
+            return i
+
         if of == "vote":
             words = "|".join(re.escape(word.rstrip('"')) for word in self.words)
-            ends = [re.compile(rf'"{key}": ?(?:{words})\Z') for key in expert_keys(self.n_experts)]
-            return [next(i for i, text in enumerate(texts) if end.search(text)) - len(texts) for end in ends]
-        counts = [re.compile(rf"\b{letter}: ?\d+/") for letter in expert_letters(self.n_experts)]
-        slashes = [next(i for i, text in enumerate(texts) if count.search(text)) for count in counts]
+            return [ends(rf'"{key}": ?(?:{words})') - n for key in expert_keys(self.n_experts)]
+        slashes = [ends(rf"\b{letter}: ?\d+/") for letter in expert_letters(self.n_experts)]
         # A token may hold the last digit and the slash.
-        return [i - texts[i - 1][-1].isdigit() - len(texts) for i in slashes]
+        return [i - decode(row[start : start + i])[-1].isdigit() - n for i in slashes]
 
     def _changed(self, message: Message, of: str, expert: int) -> Message:
         """A message with the opposite vote of one expert, or another count of it in the note."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -331,6 +332,10 @@ MACHINE_CHECKS: dict[str, Callable[[_Case], Iterator[str]]] = {
 """Every check, in the order in which they run."""
 _DEAR = ("fresh_copies_are_repeatable", "it_runs_in_every_precision", "digest_moves_with_every_weight")
 """Those that copy the machine, which are left out whenever one is made."""
+
+
+TRUSTED = ContextVar("TRUSTED", default=False)
+"""True while a builder makes once more what kept the contract: its machine is not checked again."""
 
 
 @checked

@@ -1,5 +1,6 @@
 """A model opened while it learns: the cache across rounds changes nothing, probes and patches work by round."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,10 @@ def test_notes_stand_in_the_conversation_and_nothing_else_changes(folder: Path) 
             session.feed(f'{{"note": "{said}"}}')
 
 
-def test_the_command_opens_a_condition_with_notes(folder: Path, tmp_path: Path) -> None:
+def test_the_command_opens_a_condition_with_notes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Opened, "load", partial(Opened.load, prompt="Predict."))  # ours are 2,000 tokens here
     options = ["--episodes", "10", "--rounds", "2", "--condition", "online-note-only", "--every", "3"]
     result = invoked("llm", "open", folder, *options, "--out", tmp_path)
     assert result.exit_code == 0, result.output

@@ -1,13 +1,12 @@
 """The runner against real servers on loopback: nothing is lost, nothing leaks, everything ends."""
 
 import json
-import os
 import resource
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -259,15 +258,11 @@ def test_concurrency_is_bounded(serve: Serve, tmp_path: Path, raw: Any) -> None:
 
 # ------------------------------------------------------------------------------------- kill, resume, full disk
 
-PROGRAM = """
-import sys
-from interp.llm.backend import Connection, Settings
-from interp.llm.plan import instances, plan
-from interp.llm.schemes import built_in_prompts
-from interp.llm.runner import run
-work = plan(Settings("tester"), built_in_prompts(), instances(("flat",), 3, 6, 4, seed=1))
-print(run(work, sys.argv[2], Connection(sys.argv[1], concurrency=3)).calls)
-"""
+
+def play_all(url: str, folder: Path) -> None:
+    """What the process that is killed does."""
+    work = plan(SETTINGS, built_in_prompts(), instances(("flat",), 3, 6, 4, seed=1))
+    run(work, folder, Connection(url, concurrency=3))
 
 
 NEEDED = 3 * 6 * (1 + 2 + 2) * 2
@@ -277,8 +272,7 @@ NEEDED = 3 * 6 * (1 + 2 + 2) * 2
     "kills",
     [
         pytest.param((40, 120), id="two"),
-        # Slow: 20 processes are started, each of which needs its imports.
-        pytest.param(tuple(range(8, 8 + 20 * 8, 8)), id="twenty", marks=pytest.mark.slow),
+        pytest.param(tuple(range(8, 8 + 20 * 8, 8)), id="twenty", marks=pytest.mark.slow(reason="20 processes")),
     ],
 )
 def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(
@@ -287,16 +281,16 @@ def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(
     """Kills early and late, then a run to the end: the predictions are those of an undisturbed run, and the calls made
     exceed the calls needed by at most the three in flight at each kill."""
     server = serve(lambda n, body: raw.Hang(0.004, AGENTS["counter"](body["messages"])))
-    command = [sys.executable, "-c", PROGRAM, server.url, str(tmp_path)]
     for stop_at in kills:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        process = get_context("fork").Process(target=play_all, args=(server.url, tmp_path))
+        process.start()
         deadline = time.monotonic() + 60
-        while len(server.requests) < stop_at and process.poll() is None and time.monotonic() < deadline:
+        while len(server.requests) < stop_at and process.is_alive() and time.monotonic() < deadline:
             time.sleep(0.002)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
         assert len(server.requests) >= stop_at
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    play_all(server.url, tmp_path)
     print(f"{len(kills)} kills: {len(server.requests) - NEEDED} of {NEEDED} calls repeated")  # noqa: T201
     assert NEEDED <= len(server.requests) <= NEEDED + 3 * len(kills)
     for job in plan(SETTINGS, built_in_prompts(), instances(("flat",), 3, 6, 4, seed=1)):

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from reports.blocks import Code, Figure, Measures, NotComputed, Prose, Summary, 
 from reports.build import write
 from reports.page import Report, Section
 from reports.parts import verification
-from reports.tasks import experts_paper, qlearning_paper
+from reports.tasks import experts_paper, parts_for, qlearning_paper
 from tests.reports.browser import Browser, chromium, executable
 
 SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
@@ -80,6 +80,25 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(paper, "_SWEEPS", (replace(paper._SWEEPS[0], values=(60.0,)),))
 
 
+KINDS: dict[str, Any] = {
+    "wma-handwired": (),
+    "qlearning-handwired": ("summary", "verification", "playing", "interchange", "softening", "lemma", "variants"),
+    "wma-learned": ("summary", "interchange", "elsewhere", "robustness", "attention-to-experts", "reproduce"),
+    "qlearning-learned": (),
+}
+"""The parts of a page that tests look at; two pages are whole, and hold every other part, too."""
+
+
+def written(kind: str, folder: Path, keys: Sequence[str] = ()) -> Path:
+    """A page of a small model: whole, or some of its parts."""
+    subject: Any = kind if kind == "wma-handwired" else interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    if kind.endswith("learned"):
+        layout = ExpertRound(2) if kind == "wma-learned" else QLearningRound(2, 2)
+        subject = str(save_checkpoint(tiny(layout), folder / kind / "tiny"))
+    task = tasks.get("experts" if kind.startswith("wma") else "qlearning")
+    return write(subject, folder, **SMALL, parts=[p for p in parts_for(task) if p.key in keys or not keys]).path
+
+
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The page of a small model of each kind, built once, by the first worker that needs them."""
@@ -90,20 +109,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (built := folder / "built.json").is_file():
             fewer(patch)
-            handwired = interp.load("qlearning-handwired", n_states=2, n_actions=2)
-            made = {
-                "wma-handwired": write("wma-handwired", folder, **SMALL).path,
-                "qlearning-handwired": write(handwired, folder, **SMALL).path,
-                "wma-learned": _from_checkpoint(ExpertRound(2), folder / "experts"),
-                "qlearning-learned": _from_checkpoint(QLearningRound(2, 2), folder / "qlearning"),
-            }
-            built.write_text(json.dumps({name: str(path) for name, path in made.items()}))
+            built.write_text(json.dumps({kind: str(written(kind, folder, keys)) for kind, keys in KINDS.items()}))
         return {name: Path(path) for name, path in json.loads(built.read_text()).items()}
-
-
-def _from_checkpoint(layout: RoundLayout, folder: Path) -> Path:
-    save_checkpoint(tiny(layout), folder / "tiny")
-    return write(str(folder / "tiny"), folder, **SMALL).path
 
 
 LABELS = ("<w>", "<z>", "e_1", "p_1", "p?", "y", "w?")

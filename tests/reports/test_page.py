@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,34 +46,40 @@ def small_report(*views: AttentionView) -> Report:
     )
 
 
+@cache
+def page(n_views: int = 0) -> str:
+    """A page with so many views of attention."""
+    return small_report(*(view(f"Layer {i + 1}") for i in range(n_views))).html()
+
+
 def test_same_report_same_bytes() -> None:
     """A page can be compared byte by byte: no dates, no random ids."""
-    assert small_report(view()).html() == small_report(view()).html()
+    assert small_report(view()).html() == page(1)
 
 
 def test_text_is_escaped_and_marked_up() -> None:
     """A title, a paragraph or code is text; only backticks and ** are markup."""
-    html = small_report().html()
+    html = page()
     assert "A &lt;b&gt;model&lt;/b&gt;" in html and "print(&#39;&lt;script&gt;&#39;)" in html
     assert "One &amp; two.</p>" in html and "<strong>four</strong>" in html and "What <code>it</code> does." in html
 
 
 def test_contents_link_to_every_section() -> None:
     """Every entry in the table of contents has its target."""
-    html = small_report().html()
+    html = page()
     for target in re.findall(r'href="#([^"]+)"', html[html.index("<nav") : html.index("</nav>")]):
         assert f'id="{target}"' in html
 
 
 def test_ids_are_unique() -> None:
     """Figures drawn twice, and two views, share no id."""
-    found = re.findall(r'\bid="([^"]+)"', small_report(view(), view("Layer 2")).html().replace(library_script(), ""))
+    found = re.findall(r'\bid="([^"]+)"', page(2).replace(library_script(), ""))
     assert len(found) == len(set(found))
 
 
 def test_library_once_and_only_when_needed() -> None:
     """circuitsvis' script is inlined once however many views there are, and not at all without one."""
-    with_views, without = small_report(view(), view("Layer 2"), view("Layer 3")).html(), small_report().html()
+    with_views, without = page(2), page()
     assert with_views.count("var CircuitsVis=") == 1 and "CircuitsVis" not in without
     assert "Apache License 2.0" in with_views and "Alan Cooney" in with_views
     assert "sourceMappingURL" not in with_views
@@ -81,7 +88,7 @@ def test_library_once_and_only_when_needed() -> None:
 
 def test_policy_names_exactly_the_scripts_of_the_page() -> None:
     """The content security policy forbids every request, and every script but those inlined, by hash."""
-    html = small_report(view()).html()
+    html = page(1)
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)  # type: ignore[union-attr]
     scripts = re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL)
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
@@ -93,7 +100,7 @@ def test_policy_names_exactly_the_scripts_of_the_page() -> None:
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
     """No element of the page points to another file or host."""
-    html = small_report(view()).html().replace(library_script(), "")
+    html = page(1).replace(library_script(), "")
     assert not re.findall(r'(?:src|href|action)="(?!#|data:)[^"]*"', html)
     assert "@import" not in html and "url(http" not in html
 
@@ -107,7 +114,7 @@ def test_two_sections_of_one_name_are_refused() -> None:
 def test_write_is_atomic_and_says_where(tmp_path: Path) -> None:
     """The path comes back; a folder that cannot be written is one sentence and leaves nothing."""
     written = small_report().write(tmp_path / "sub" / "page.html")
-    assert written.read_text("utf-8") == small_report().html()
+    assert written.read_text("utf-8") == page()
     assert [path.name for path in written.parent.iterdir()] == ["page.html"]
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):

@@ -15,7 +15,6 @@ import interp
 from circuits.compiler import wired
 from interp import catalog, tasks
 from interp.measure import Control, Measure
-from interp.model.checkpoints import save_checkpoint
 from interp.statistics import Interval
 from interp.tasks import Task
 from reports import build as builder
@@ -26,7 +25,7 @@ from reports.part import Context, Part
 from reports.parts import overview
 from reports.tasks import default_parts, experts, parts_for
 from tests.refusals import refuses
-from tests.reports.conftest import SMALL, fewer, tiny
+from tests.reports.conftest import SMALL, tiny
 from tests.reports.test_build import section, titles
 from tests.shell import invoked
 from tests.test_json import SCHEMA, check
@@ -168,21 +167,6 @@ def own_task(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of the example's task, registered for one test."""
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     return importlib.import_module("own_task")
-
-
-def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that says nothing of reports gets every part that its record allows, from the shell, too."""
-    fewer(monkeypatch)
-    tasks.register(own_task.PULLS)
-    save_checkpoint(tiny(own_task.PullRound()), tmp_path / "tiny")
-    ran = invoked("report", tmp_path / "tiny", "--episodes", "8", "--rounds", "12", "--out", tmp_path)
-    assert ran.exit_code == 0, ran.output
-    html = next(tmp_path.glob("tiny-*.html")).read_text("utf-8")
-    expected = ["What was found", "Compared with other machines", "The state over time", "Probes", "Patching"]
-    expected += ["Circuits of edges", "Attention", "What the heads do", "How to reproduce"]
-    assert titles(html)[:-1] == expected
-    assert "8 episodes of 12 rounds, uniform regime, seed 0" in html
-    assert "a learned model of pulls of an arm" in html and "tasks.of(model).sample_for(model, 8, 12, seed=0)" in html
 
 
 def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import interp
+import interp.machines.learners  # noqa: F401, its own builders are registered outside the tests
 from interp import library
 from interp.errors import InputError
 from interp.evaluation.experts import regret
@@ -224,7 +225,7 @@ def test_a_run_is_read_drawn_and_told(tmp_path):
 
 def test_a_trained_machine_ships_with_a_card(tmp_path):
     train(small(), tmp_path / "run", name="m", machine="gru", stop_at=3)
-    folder = ship(tmp_path / "run", "mine", out=tmp_path / "out", n_episodes=100)
+    folder = ship(tmp_path / "run", "mine", out=tmp_path / "out", n_episodes=30)
     text = (folder / "README.md").read_text()
     assert "3 of 10 batches, 0 minutes" in text and "| uniform: accuracy |" in text
     shipped = interp.load(folder)

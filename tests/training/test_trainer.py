@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 
 from interp.errors import InputError
@@ -20,6 +22,7 @@ from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
 from interp.training.trainer import _schedule, train
 from tests.refusals import refuses
+from tests.shell import invoked
 
 SMALL = {
     "d_model": 16,
@@ -84,20 +87,26 @@ def test_two_processes_are_really_two(tmp_path):
     for key, value in (SMALL | EVALUATED).items():
         arguments += ["--set", f"{key}={json.dumps(value)}"]
     arguments += ["--set", "stages=[{n_rounds=3, steps=3}]"]
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "interp.cli",
-    ]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    launched = subprocess.run([*launch, *arguments], check=True, env=environment, capture_output=True, text=True)
-    assert launched.stdout.splitlines()[-1] == str(tmp_path / "two" / "model") and "precision: " in launched.stdout
-    assert launched.stdout.count(str(tmp_path / "two" / "model")) == 1  # one of the two processes speaks
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    model = str(tmp_path / "two" / "model")
+    children = []
+    for rank in range(2):
+        if (child := os.fork()) == 0:
+            try:  # what torchrun tells each process
+                signal.alarm(120)
+                os.environ |= {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2"}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "CUDA_VISIBLE_DEVICES": ""}
+                AcceleratorState._reset_state(reset_partial_state=True)
+                (tmp_path / f"{rank}.txt").write_text(invoked(*arguments).stdout)
+            finally:
+                os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    first, second = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
+    assert first.splitlines()[-1] == model and "precision: " in first
+    assert model not in second  # one of the two processes speaks
     config = override(preset("experts", "laptop"), {"stages": ({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED})
     torch.manual_seed(config.seed)
     model = HookedLatentTransformer(config.model_config("two"))

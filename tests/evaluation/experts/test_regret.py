@@ -119,11 +119,11 @@ def test_the_interval_covers_the_mean_of_many_more_episodes():
     large = sample(20_000, 30, 4, seed=1)
     truth = regret(algorithms.bayes(large).predictions, large)[:, -1].mean()
     covered = 0
-    for seed in range(40):
+    for seed in range(24):
         episodes = sample(200, 30, 4, seed=100 + seed)
         interval = score(algorithms.bayes(episodes).predictions, episodes).get("regret")
         covered += interval.low <= truth <= interval.high
-    assert covered >= 33  # 38 expected of 40; fewer than 33 once in a thousand
+    assert covered >= 19  # 23 expected of 24; fewer than 19 once in a thousand
 
 
 def test_score_tables_are_tidy():

@@ -11,7 +11,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
 from tests.refusals import refuses
 
-SIZES = {"n_nodes": 12, "n_edges": 18}
+SIZES = {"n_nodes": 10, "n_edges": 14}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(model:
     read, write = codec(blind, sample(60, 4, **SIZES, seed=2, depths=(1, 2)))
     test = sample(20, 4, **SIZES, seed=3, depths=(1, 2))
     assert (exact_sets(blind, test, read)["estimate"] == 1).all()
-    latents, none = interp.rollout(model, test).latents[:, 2], torch.zeros(20, 12, dtype=torch.float64)
+    latents, none = interp.rollout(model, test).latents[:, 2], torch.zeros(20, 10, dtype=torch.float64)
     assert np.allclose(model.read_state(write(latents, none)), 0, atol=1e-6)
     refuses("give episodes to fit it on", codec, blind)
 
@@ -67,7 +67,7 @@ def test_moved_nodes_change_answers_as_they_change_the_search(model: HookedLaten
     assert found["the negative takes the target's place", 0] == 0
     assert found["the negative is added", 0] == found["a parent of the negative is added", 1] == 0.5
     assert (table[table["move"] != "nothing"]["n"] <= 30).all()
-    assert algorithms.breadth_first().run(episodes)["reached"].shape == (30, 5, 12)
+    assert algorithms.breadth_first().run(episodes)["reached"].shape == (30, 5, 10)
     refuses("need a round after the deepest target", moved, model, sample(4, 3, **SIZES, seed=4, depths=(2,)))
 
 

@@ -19,7 +19,7 @@ def model() -> HookedLatentTransformer:
 
 def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
     episodes = interp.tasks.of(model).sample_for(model, 40, 4, SEED)
-    (result,) = probes.probe(model, episodes, ("reached",), seed=SEED)
+    (result,) = probes.probe(model, episodes, ("reached",), n_untrained=1, seed=SEED)
     assert result.r2 > 0.95
     assert result.word == "yes"
 
