@@ -53,15 +53,7 @@ def objects() -> tuple[Any, ...]:
 def _objects() -> Iterator[Any]:
     import interp
     import probes
-    from interp.interventions import (
-        edge_graph,
-        interchange,
-        mediation,
-        moves,
-        patching,
-        sites,
-        steering,
-    )
+    from interp.interventions import edge_graph, interchange, mediation, moves, patching, sites, steering
     from interp.interventions.pairs import prepare
     from interp.interventions.sites import Place
     from interp.llm import backend, plan, schemes

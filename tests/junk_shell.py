@@ -14,8 +14,8 @@ from typing import Any
 
 import typer
 
-from interp.cli import app
 from lab.calibrate import app as lab
+from tests import shell
 from tests.junk import TABLES
 from tests.shell import invoked
 from tests.test_full_disk import COMMANDS
@@ -44,18 +44,8 @@ def furnish(folder: Path) -> Path:
 @cache
 def commands() -> dict[str, Any]:
     """Every command by its words."""
-    found: dict[str, Any] = {}
-
-    def walk(group: Any, words: tuple[str, ...]) -> None:
-        for name, one in group.commands.items():
-            if hasattr(one, "commands"):
-                walk(one, (*words, name))
-            else:
-                found[" ".join((*words, name))] = one
-
-    walk(typer.main.get_command(app), ())
-    walk(typer.main.get_command(lab), ())
-    return found
+    every = (*shell.commands(), *shell.commands(typer.main.get_command(lab)))
+    return {" ".join(words): one for words, one in every}
 
 
 def spoiled(name: str, draw: Random) -> list[str]:

@@ -1,7 +1,9 @@
 """Commands, given as in a shell."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import typer
 from typer.testing import CliRunner, Result
 
 from interp.cli import app
@@ -14,3 +16,9 @@ def invoked(*words: Any, **options: Any) -> Result:
 
         return CliRunner().invoke(lab, [str(word) for word in words], **options)
     return CliRunner().invoke(app, [str(word) for word in words], **options)
+
+
+def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with the words that call it: of the toolkit, or of a group."""
+    for name, one in (group or typer.main.get_command(app)).commands.items():
+        yield from commands(one, (*words, name)) if hasattr(one, "commands") else [((*words, name), one)]

@@ -198,10 +198,7 @@ test_bad_definitions_and_interventions_are_refused = refused(
     (lambda: toy(X, Y, memory="z"), "unknown variable of 'toy' 'z'"),
     (lambda: toy(X, Y, written="next_y"), "unknown variable of 'toy' 'next_y'. Valid: x, y"),
     (lambda: Variable("z", "z", "", ""), "variable 'z': round variables need an equation"),
-    (
-        lambda: Variable("z", "z", "", "", "input", equation=lambda v: v["x"]),
-        "inputs and state variables take none",
-    ),
+    (lambda: Variable("z", "z", "", "", "input", equation=lambda v: v["x"]), "inputs and state variables take none"),
     (lambda: Variable("z", "z", "", "", "input", parents=("x",)), "inputs and state variables take none"),
     (lambda: Variable("z", "z", "", "", "input", kind="class"), "a class variable, and no other, says how many"),
     (lambda: toy(X, Y).run(steps(0)), "toy runs on experts episodes, got MDPEpisodes"),

@@ -9,14 +9,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-import typer
 
 import interp
 from interp import library
-from interp.cli import app, options
+from interp.cli import options
 from interp.files import read_rows
 from interp.model import checkpoints
-from tests.shell import invoked
+from tests.shell import commands, invoked
 
 
 def test_models_lists_what_can_be_loaded():
@@ -65,16 +64,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(row, tmp_path, monkeypatch):
     ends = (" expected", "at its default size.")  # a command that has worked for two seconds says how long it takes
     assert all(line.endswith(ends) for line in estimate), "what a run would take, and no more"
     assert list(tmp_path.iterdir()) == []
-
-
-def commands(group=None, path=()):
-    """Every command with the words that call it."""
-    group = typer.main.get_command(app) if group is None else group
-    for name, found in group.commands.items():
-        if hasattr(found, "commands"):
-            yield from commands(found, (*path, name))
-        else:
-            yield (*path, name), found
 
 
 @pytest.mark.parametrize("words", [words for words, _ in commands()], ids="-".join)

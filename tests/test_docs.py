@@ -9,10 +9,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 
-from interp.cli import app
 from tests.cases import cases
+from tests.shell import commands
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("interp", "circuits", "probes", "reports")
@@ -80,11 +79,5 @@ def test_the_sentences_of_pages_and_docs_are_short():
 
 
 def test_the_sentences_of_every_help_are_short():
-    def commands(group):
-        for found in group.commands.values():
-            yield from commands(found) if hasattr(found, "commands") else [found]
-
-    every = [
-        text for one in commands(typer.main.get_command(app)) for text in (one.help, *(p.help for p in one.params))
-    ]
+    every = [text for _, one in commands() for text in (one.help, *(p.help for p in one.params))]
     assert len(every) > 100 and [one for text in every for one in long_sentences(text or "")] == []

@@ -68,7 +68,7 @@ def test_cells_and_a_loop_go_from_training_to_a_report_by_the_calls_of_every_mod
 
 def test_controls_of_a_continuous_thought_tell_use_from_appearance():
     model = interp.load("reachability-handwired", n_nodes=8, n_edges=12)
-    found = example("continuous_thought").row(model, n_episodes=24)
+    found = example("continuous_thought").row(model, n_episodes=16)
     assert found["depth 1"] == found["depth 2"] == found["exact sets"] == 1
     assert found["cut"] == 0.5 and found["decoded R2"] > found["R2, untrained"] + 0.5
     assert found["parent written"] == 0.5 and found["another written"] == 0

@@ -1,15 +1,13 @@
 """kill -9 at random moments of what resumes: it goes on, and ends with what an undisturbed run ends with."""
 
-import json
 import os
 import random
-import re
 import signal
 import time
 
-import pandas as pd
 import pytest
 
+from tests import artefacts
 from tests.shell import invoked
 from tests.test_full_disk import COMMANDS, small_table  # noqa: F401, a fixture
 
@@ -22,8 +20,6 @@ RESUMING = {
     "calibrate": COMMANDS["calibrate"],
 }
 KILLS = 8
-_OF_CLOCKS = re.compile(r'"(seconds|cpu_seconds|wall_seconds|at|cpu_s|sha256)": *("[^"]*"|[-\d.e+]+)')
-"""What clocks say, and the digests of lines that hold it."""
 
 
 def started(arguments):
@@ -42,19 +38,6 @@ def finished(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def contents(folder):
-    """Every file by name, without what clocks say; pictures by name only."""
-    return {str(path.relative_to(folder)): without_clocks(path) for path in folder.rglob("*") if path.is_file()}
-
-
-def without_clocks(path):
-    if path.suffix == ".csv":
-        return pd.read_csv(path).drop(columns="cpu_s", errors="ignore").to_csv()
-    if path.name == "model.safetensors":
-        return path.read_bytes()
-    return _OF_CLOCKS.sub("", path.read_text()) if path.suffix in (".json", ".jsonl") else ""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RESUMING)
 def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(name, tmp_path):
@@ -71,7 +54,5 @@ def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(name, tmp_path):
             killed += finished(child) == -signal.SIGKILL
     assert finished(started(arguments)) == 0
     assert killed >= 1
-    whole, broken = contents(tmp_path / "whole"), contents(tmp_path / "broken")
-    assert sorted(whole) == sorted(broken)
-    differing = [file for file in whole if whole[file] != broken[file]]
-    assert differing == [], json.dumps([killed, whole[differing[0]][:2000], broken[differing[0]][:2000]], indent=1)
+    n_files, names = artefacts.differing(tmp_path / "whole", tmp_path / "broken")
+    assert n_files and names == [], (killed, names)

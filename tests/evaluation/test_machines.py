@@ -109,9 +109,9 @@ def small(monkeypatch):
 
 def test_every_table_is_there_and_attention_says_that_it_does_not_apply(small, tmp_path):
     machine = lstm()
-    result = suite.evaluate(machine, n_episodes=30, with_theory=True)
+    result = suite.evaluate(machine, n_episodes=30)
     assert result.settings["model"] == machine.name and result.settings["digest"] == machine.digest()
-    names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention", "theory"}
+    names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention"}
     assert set(result.tables) == names
     assert result.notes == {"attention": f"not applicable: {machine.name} has no attention heads"}
     result.write(tmp_path)

@@ -171,11 +171,7 @@ def completion(said: Completion, body: dict[str, Any]) -> dict[str, Any]:
         "model": f"{body['model']}-served",
         "system_fingerprint": "fp_test",
         "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": said.text},
-                "finish_reason": said.finish_reason,
-            }
+            {"index": 0, "message": {"role": "assistant", "content": said.text}, "finish_reason": said.finish_reason}
         ],
         "usage": {
             "prompt_tokens": prompt,

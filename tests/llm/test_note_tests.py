@@ -75,10 +75,7 @@ def test_what_two_notes_say_is_compared() -> None:
             "Round1: A=1,B=0,C=1,D=0,label=1; B,D wrong. Round2: A=1,B=1,C=0,D=0,label=1; C,D wrong.",
             {"edit one count", "paraphrase", "an earlier note"},
         ),
-        (
-            "Expert_A was right 3 of 4; Expert_B and C were right 1 of 4. Expert D never, 0/4.",
-            {"an earlier note"},
-        ),
+        ("Expert_A was right 3 of 4; Expert_B and C were right 1 of 4. Expert D never, 0/4.", {"an earlier note"}),
     ],
 )
 def test_other_forms_of_notes_are_edited_or_left_out(note: str, missing: set[str]) -> None:

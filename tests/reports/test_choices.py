@@ -30,17 +30,7 @@ def table(tmp_path):
 
 
 def test_a_table_becomes_a_page(table, few, tmp_path):
-    arguments = [
-        "choices",
-        str(table),
-        "--participant",
-        "person",
-        "--quick",
-        "--json",
-        "--out",
-        str(tmp_path / "pages"),
-    ]
-    ran = invoked(*arguments)
+    ran = invoked("choices", table, *["--participant", "person", "--quick", "--json", "--out"], tmp_path / "pages")
     assert ran.exit_code == 0, ran.output
     told = json.loads(ran.stdout)
     assert told["closest"] == "rescorla_wagner" and abs(told["parameters"]["rate"] - 0.6) < 0.2

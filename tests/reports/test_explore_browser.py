@@ -20,7 +20,7 @@ from reports.explore import Edit
 from reports.explore.server import Served
 from tests.reports.browser import Browser
 from tests.reports.test_explore import TWELVE
-from tests.reports.test_screens import OVERFLOW, OVERLAPS, TINY_TEXT, UNFOLD, UNHINTED, violations
+from tests.reports.test_screens import UNFOLD, faults, violations
 
 KINDS = ["wma-handwired", "wma-learned", "qlearning-learned", "reachability-learned", "wma-gru"]
 
@@ -47,13 +47,6 @@ def opened(browser: Browser, model: Any, view: str = "") -> Iterator[tuple[Serve
 def look(page: Page, width: int, dark: bool) -> None:
     page.emulate_media(media="screen", color_scheme="dark" if dark else "light")
     page.set_viewport_size({"width": width, "height": 1000})
-
-
-def faults(browser: Browser) -> dict[str, Any]:
-    """What is wrong with the page as it is."""
-    found = {"sticks out": max(0, browser.evaluate(OVERFLOW)), "tiny": browser.evaluate(TINY_TEXT)}
-    found |= {"overlap": browser.evaluate(OVERLAPS), "scrolls": browser.evaluate(UNHINTED), "axe": violations(browser)}
-    return {what: fault for what, fault in found.items() if fault}
 
 
 def tabbed(page: Page, wanted: str, most: int = 80) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import circuits
 import interp
-import interp.machines.learners  # noqa: F401, its own builders are registered outside the tests
+import interp.machines.learners  # its own builders are registered outside the tests
 from circuits.registry import RECORDS
 from circuits.registry import build as circuit_of
 from interp import catalog, library

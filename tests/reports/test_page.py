@@ -137,12 +137,7 @@ def test_format_for_a_column_that_is_not_there() -> None:
 def test_importing_reports_is_light() -> None:
     """The command line imports this package before it knows what is asked."""
     code = "import reports, sys; print({'torch', 'matplotlib', 'jinja2', 'pandas'} & set(sys.modules))"
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    )
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, env=environment)
     assert done.stdout.strip() == "set()", done.stderr

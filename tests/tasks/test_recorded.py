@@ -58,10 +58,7 @@ def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
 
 test_what_needs_them_says_so = refused(
     (lambda: recorded("experts").accuracies_by_round, "the accuracies of these experts are not known"),
-    (
-        lambda: returns.normalised_score([recorded("qlearning")]),
-        "the MDPs of these recorded episodes are not known",
-    ),
+    (lambda: returns.normalised_score([recorded("qlearning")]), "the MDPs of these recorded episodes are not known"),
     (lambda: recorded("qlearning").select([0]).known_mdps, "the MDPs of these recorded episodes are not known"),
 )
 

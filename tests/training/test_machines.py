@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import interp
-import interp.machines.learners  # noqa: F401, its own builders are registered outside the tests
+import interp.machines.learners  # its own builders are registered outside the tests
 from interp import library
 from interp.errors import InputError
 from interp.evaluation.experts import regret

@@ -69,6 +69,4 @@ def test_the_update_is_bayes_rule_on_a_napkin():
     assert 0.5 - gradient == pytest.approx([0.75, 0.25])
 
 
-test_bad_sizes_are_refused = refused(
-    (lambda: theory.check(n_experts=0), "n_experts must be an integer >= 1, got 0"),
-)
+test_bad_sizes_are_refused = refused((lambda: theory.check(n_experts=0), "n_experts must be an integer >= 1, got 0"))

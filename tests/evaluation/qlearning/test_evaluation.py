@@ -111,10 +111,6 @@ def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
     assert set(frame[frame["key"] == "model"]["commit"]) == {"target"}
     quantities = set(frame[frame["key"] == "model"]["quantity"])
     assert {"untied_gamma0", "random_ties_ceiling", "disputed_gamma0", "cross_entropy_excess"} <= quantities
-
-
-def test_cross_entropy_above_the_floor_is_the_difference_of_the_two(untrained):
-    found = qlearning.evaluate(untrained, ["grid"], n_episodes=12)
     names = "cross_entropy", "cross_entropy_floor", "cross_entropy_excess"
     paid, floor, excess = (found.get("grid", "model", name, "all").estimate for name in names)
     assert excess == pytest.approx(paid - floor)

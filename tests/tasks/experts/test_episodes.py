@@ -130,10 +130,7 @@ def test_a_variant_is_a_derived_record():
     [
         ({"advice": np.full((2, 3, 4), 2)}, r"advice must be whole numbers from 0 to 1, got 2 at \[0, 0, 0\]"),
         ({"advice": np.full((2, 3, 4), np.nan)}, "advice must be whole numbers from 0 to 1, got nan"),
-        (
-            {"labels": np.array([[0, 1, 0], [0, -1, 0]])},
-            r"labels must be whole .* 0 to 1, got -1 at \[1, 1\]",
-        ),
+        ({"labels": np.array([[0, 1, 0], [0, -1, 0]])}, r"labels must be whole .* 0 to 1, got -1 at \[1, 1\]"),
         ({"labels": np.zeros(3, int)}, r"labels must be an array \[episode, round\], got shape \(3,\)"),
         ({"accuracies": np.full((2, 4), np.nan)}, "accuracies must be finite numbers from 0 to 1, got nan"),
         ({"accuracies": np.full((2, 4), 1.5)}, "accuracies must be finite numbers from 0 to 1, got 1.5"),

@@ -196,11 +196,7 @@ def test_with_nobody_to_hear_the_answer_is_even():
 def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
     order = [2, 0, 3, 1]
     turned = some(episodes, experts=order)
-    for lapse in (
-        families.late_majority(0.7, lag=1),
-        families.majority_window(0.7, window=3),
-        STOPPED(0.7, last=6),
-    ):
+    for lapse in (families.late_majority(0.7, lag=1), families.majority_window(0.7, window=3), STOPPED(0.7, last=6)):
         assert says(lapse, turned) == pytest.approx(says(lapse, episodes))
     first, second = families.deaf_majority(0.7, 1, 1), families.deaf_majority(0.7, order.index(0) + 1, 1)
     assert says(second, turned) == pytest.approx(says(first, episodes))

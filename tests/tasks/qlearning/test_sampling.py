@@ -173,16 +173,10 @@ test_bad_input_is_refused_with_a_sentence = refused(
         lambda: MDPs(np.array([[[[-0.5, 1.5]] * 2] * 2]), np.zeros((1, 2, 2))),
         r"transitions must be finite numbers >= 0, got -0.5 at \[0, 0, 0, 0\]",
     ),
-    (
-        lambda: MDPs(np.zeros((1, 2, 0, 2)), np.zeros((1, 2, 0))),
-        "at least 1 state and 1 action, got 2 and 0",
-    ),
+    (lambda: MDPs(np.zeros((1, 2, 0, 2)), np.zeros((1, 2, 0))), "at least 1 state and 1 action, got 2 and 0"),
     (lambda: MDPs(rows(0.5), np.full((1, 2, 2), np.nan)), "rewards must be finite numbers, got nan"),
     (lambda: MDPs(rows(0.5), np.zeros((1, 3, 2))), r"must have shape .* = \(1, 3, 2, 3\)"),
-    (
-        lambda: MDPs(rows(0.5), np.full((1, 2, 2), 2.0), bernoulli=np.array([True])),
-        r"must lie in \[0, 1\]",
-    ),
+    (lambda: MDPs(rows(0.5), np.full((1, 2, 2), 2.0), bernoulli=np.array([True])), r"must lie in \[0, 1\]"),
     (lambda: mdp.sample(1, 1, 2, 2, alpha=0.0), r"alpha must lie in \(0, 1\], got 0.0"),
     (lambda: mdp.sample(1, 1, 2, 2, gamma=1.0), r"gamma must lie in \[0, 1\), got 1.0"),
     (lambda: mdp.sample(1, 1, 2, 2, gamma=float("nan")), "gamma must be a finite number, got nan"),
@@ -192,14 +186,8 @@ test_bad_input_is_refused_with_a_sentence = refused(
     (lambda: mdp.sample(1, 1, 2, 2, seed=-1), "seed must be an integer >= 0, got -1"),
     (lambda: mdp.sample(1, 1, 2, 2, regime="lader"), "did you mean 'ladder'"),
     (lambda: mdp.sample(1, 1, 1, 2, regime="chain"), "a chain needs at least 2 states"),
-    (
-        lambda: replace(episodes(), actions=np.full((3, 4), 2)),
-        "actions must be whole numbers from 0 to 1, got 2",
-    ),
-    (
-        lambda: replace(episodes(), next_states=np.full((3, 4), 5)),
-        "next_states must be .* 0 to 2, got 5",
-    ),
+    (lambda: replace(episodes(), actions=np.full((3, 4), 2)), "actions must be whole numbers from 0 to 1, got 2"),
+    (lambda: replace(episodes(), next_states=np.full((3, 4), 5)), "next_states must be .* 0 to 2, got 5"),
     (
         lambda: mdp.Interaction(mdp.chain(), 2, seed=0).step(np.array([2])),
         "choices must be actions 0 to 1 of these MDPs",

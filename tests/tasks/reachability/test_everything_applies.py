@@ -27,14 +27,7 @@ def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
 def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTransformer) -> None:
     task = interp.tasks.of(model)
     clean, corrupted = task.corruption("swap-candidates").build(task.sample_for(model, 16, 4, SEED), ROUND)
-    result = sweep(
-        model,
-        clean=clean,
-        corrupted=corrupted,
-        round=ROUND,
-        sites="resid_pre",
-        metric="probability",
-    )
+    result = sweep(model, clean=clean, corrupted=corrupted, round=ROUND, sites="resid_pre", metric="probability")
     frame = result.to_frame().set_index("site")["effect"]
     carrying = {site for site, effect in frame.items() if effect > 0.2}
     assert carrying <= {f"resid_pre[{layer}]@{c}" for layer in (0, 1) for c in ("c_1", "c_2")}
