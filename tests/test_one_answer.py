@@ -16,6 +16,7 @@ import probes
 from circuits.compare import Effort
 from interp.audit import Scope
 from interp.measure import WORDS
+from reports.tasks import parts_for
 from tests.cases import cases
 from tests.census import PACKAGES, sources
 from tests.reports.conftest import fewer
@@ -33,6 +34,9 @@ def less_than_quick(few_steps: None, no_rules: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("interp.audit.trial.QUICK", scope)
     page = [*COMMANDS["the quick page"], "--episodes", "16", "--rounds", "12"]
     monkeypatch.setitem(COMMANDS, "the quick page", page)
+    decide = ("summary", "verification", "regret", "probes", "interchange", "steering")
+    parts = [part for part in parts_for(interp.tasks.get("experts")) if part.key in decide]
+    monkeypatch.setattr("reports.tasks.experts.parts", lambda: parts)
     fewer(monkeypatch)
 
 

@@ -73,9 +73,9 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
 
 
 def test_same_seed_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is drawn at random is reproducible to the byte: probes, trained subspaces, circuits and free rollouts."""
+    """What is drawn at random is reproducible to the byte: probes, trained subspaces and free rollouts."""
     fewer(monkeypatch)
-    drawn = ("summary", "playing", "probes", "interchange", "edges", "rewards")
+    drawn = ("playing", "probes", "interchange")
     made = [written("qlearning-learned", tmp_path / side, drawn) for side in "ab"]
     one, again = (page.read_text("utf-8").replace(str(page.parent), "OUT") for page in made)
     assert one == again and len(titles(one)) == len(drawn) + 1

@@ -148,7 +148,7 @@ def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) ->
 
 def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
     """A machine with room for few rounds is run for as many, and refused where that is too few."""
-    parts = some(catalog.get("experts"), "compared", "patching", "probes", "interchange", "steering")
+    parts = some(catalog.get("experts"), "compared", "patching", "interchange", "steering")
     written = write(cached(n_rounds=12), tmp_path, n_episodes=12, quick=True, parts=parts)
     assert written.failures == {}
     said = text(written.path.read_text("utf-8"), "What was found")
@@ -160,7 +160,7 @@ def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("task", "sizes"), [("qlearning", (2, 2)), ("reachability", (6, 8))])
 def test_machines_of_the_other_tasks_get_their_pages(task: str, sizes: tuple[int, int], tmp_path: Path) -> None:
     """Nothing of the task's own parts fails where a machine has no heads and no layers."""
-    parts = some(catalog.get(task), "compared", "patching", "probes", "interchange", "steering")
+    parts = some(catalog.get(task), "compared", "patching", "interchange", "steering")
     written = write(reader_of(catalog.get(task).layout(*sizes)), tmp_path, n_episodes=8, quick=True, parts=parts)
     assert written.failures == {}
     html = written.path.read_text("utf-8")

@@ -26,9 +26,10 @@ def steps():
 def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(task, key):
     """What changes a round shows nowhere before ``round + delay``, and there for some episode."""
     record, (name, sizes), t = interp.tasks.get(task).corruption(key), MACHINES[task], 2
+    n = 24 if task == "reachability" else 64
     model = interp.load(name, **sizes)
-    runs = [interp.rollout(model, side) for side in record.build(interp.tasks.get(task).sample_for(model, 24, 5, 1), t)]
-    differs = (runs[0].predictions - runs[1].predictions).abs().reshape(24, 5, -1).amax(-1)
+    runs = [interp.rollout(model, side) for side in record.build(interp.tasks.get(task).sample_for(model, n, 5, 1), t)]
+    differs = (runs[0].predictions - runs[1].predictions).abs().reshape(n, 5, -1).amax(-1)
     least = 1e-24 if task == "reachability" else 0.0  # e^-60 of a candidate's weight, which a softmax head leaves
     assert record.changes_history or differs[:, : t + record.delay].max() <= least
     assert differs[:, t + record.delay].max() > 1e-3

@@ -68,7 +68,7 @@ def test_rates_of_single_episodes() -> None:
 
 
 def test_a_model_taught_single_rounds_has_q_learnings_rates_and_its_untrained_copy_overflows():
-    result = evaluate(interp.load("qlearning-taught"), n_episodes=40, n_rounds=20)
+    result = evaluate(interp.load("qlearning-taught"), n_episodes=60, n_rounds=30)
     assert {source for source, *_ in result.numbers} == {"model", "true table", "gamma = 0 table"}
     alpha, gamma = (result.get("model", rate, "instruments").estimate for rate in ("alpha", "gamma"))
     assert abs(alpha - 0.1) < 0.002 and abs(gamma - 0.9) < 0.03
