@@ -78,7 +78,8 @@ def page(comparison: Comparison) -> Report:
         same_name = " (reference)" if comparison.reference == comparison.model else ""
         picture = machines(comparison.model, comparison.reference + same_name, measures)
         hero = [Figure(picture, said, "The two machines, joined by what was found of each part and its number.")]
-    about = {"kind": "comparison", "words": counts(measures), "sentence": said}
+    of_task = comparison.settings.get("task", "")
+    about = {"kind": "comparison", "task": of_task, "words": counts(measures), "sentence": said}
     title = comparison.model + (f" against {comparison.reference}" if comparison.reference else " against algorithms")
     return Report(title, _LEAD, sections, comparison.settings, about=about, sentence=said, hero=hero)
 

@@ -30,7 +30,7 @@ from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
 from interp.provenance import provenance
 from interp.statistics import Interval
-from interp.tasks.experts import ExpertEpisodes
+from interp.tasks.experts import TASK, ExpertEpisodes
 from reports import panels
 from reports.blocks import TEXTS, Figure, Prose, Summary, Table, joined
 from reports.page import Report, Section, write_listed
@@ -117,7 +117,7 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
         "Beside them stand the algorithms that solve the task, and transformers whose only memory is a latent.",
         sections,
         settings,
-        about={"kind": "llm", "run": f"{len(runs)} episodes, {path.name}", "sentence": said},
+        about={"kind": "llm", "task": TASK.name, "run": f"{len(runs)} episodes, {path.name}", "sentence": said},
         sentence=said,
         hero=of_regret[:1],
     )

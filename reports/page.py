@@ -154,6 +154,8 @@ class Report:
             of_kind = [block for block in blocks if isinstance(block, kinds)]
             shown["numbers"] |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
         small = {"picture": _small(figures[0].figure)} if figures and self.about else {}
+        listed = [page for block in blocks if isinstance(block, _Cards) for page in block.pages]
+        shown["tasks"] = sorted({page["task"] for page in listed if page.get("task")})
         shown["about"] = json.dumps({**self.about, **small}) if self.about else ""
         shown |= {"notices": attention.notices() if views else [], "provenance": list(_flat(self.provenance))}
         return str(environment().get_template("page.html.j2").render(report=self, **shown))

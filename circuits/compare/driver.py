@@ -152,7 +152,8 @@ def run(
     with session():
         compared = _compared(model, other, effort, sizes)
         built = {"reference_arguments": dict(arguments)} if arguments else {}
-        settings = provenance(**asdict(effort), sizes=sizes, digests=[m.digest() for m in models], **built)
+        digests = [one.digest() for one in models]
+        settings = provenance(**asdict(effort), task=task.name, sizes=sizes, digests=digests, **built)
         finished = Finished(None if folder is None else Path(folder) / ".parts", settings, task.rivals())
         asked = [question for question in QUESTIONS if other is not None or not question.of_two]
         with bar(f"comparing {compared.model.name}", len(asked)) as done:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from reports.page import Report, write_index
 from tests.reports.browser import STRICT, Browser
 from tests.reports.conftest import KINDS, fewer, written
 
@@ -80,6 +81,19 @@ def test_every_kind_of_page(
             browser.open(page, width=width, dark=dark)
             browser.evaluate("document.querySelectorAll('details.section').forEach((fold) => { fold.open = true; })")
             assert faults(browser) == {}, (width, dark)
+
+
+def test_the_list_shows_one_task(browser: Browser, tmp_path: Path) -> None:
+    """What is of others, and sections without one of its own, are out of sight; no script, and by the keyboard."""
+    for path, kind, task in (("a", "learned", "search"), ("b", "learned", "advice"), ("audits/c/c", "audit", "advice")):
+        Report(path[-1], "", [], about={"kind": kind, "task": task}).write(tmp_path / f"{path}.html")
+    browser.open(write_index(tmp_path))
+    seen = "[...document.querySelectorAll('main h2, h3')].filter((e) => e.checkVisibility()).map((e) => e.innerText)"
+    assert browser.evaluate(seen) == ["Learned", "a", "b", "Audited", "c"]
+    for shown in (["Learned", "b", "Audited", "c"], ["Learned", "a"]):
+        browser.page.press("input[name=task]:checked", "ArrowRight")
+        assert browser.evaluate(seen) == shown
+    assert violations(browser) == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
