@@ -1,10 +1,15 @@
 """Bars show on a terminal, and elsewhere a line now and then."""
 
+import io
 import os
 import pty
 import re
 import subprocess
 import sys
+import time
+from itertools import groupby
+
+from interp import workers
 
 WORK = """
 from interp.workers import bar, display
@@ -50,30 +55,29 @@ def test_nothing_is_shown_elsewhere():
     assert done.stdout == done.stderr == b""
 
 
-OFTEN = """
-import time
-import interp.workers as workers
-workers._EVERY, workers._AT_ONCE = 0.4, 0.01
-with workers.saying(lambda: "all of it", first="takes an hour"):
-    with workers.display("start", 7, completed=2) as update:
-        update(advance=1)
-        time.sleep(1)
-        update(completed=5, text="half way")
-        time.sleep(1)
-    time.sleep(1)
-"""
-
-
-def test_a_line_now_and_then_is_shown_elsewhere():
+def test_a_line_now_and_then_is_shown_elsewhere(monkeypatch):
     """How long it takes first, then what the innermost work says, whether or not a step has ended."""
-    done = subprocess.run([sys.executable, "-c", OFTEN], check=True, capture_output=True, text=True)
-    first, *lines = done.stderr.splitlines()
-    assert list(dict.fromkeys(line.rsplit(" (", 1)[0] for line in lines)) == [
-        "start: 3 of 7",
-        "half way: 5 of 7",
-        "all of it",
-    ]
-    assert first == "takes an hour" and re.fullmatch(r".* \([0-9]+ s\)", lines[-1]) and not done.stdout
+    said = io.StringIO()
+
+    def until(line, n=1):
+        patience = time.monotonic() + 60
+        while said.getvalue().count(line) < n and time.monotonic() < patience:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr(workers, "_EVERY", 0.05)
+    monkeypatch.setattr(workers, "_AT_ONCE", 0.01)
+    with workers.saying(lambda: "all of it", first="takes an hour"):
+        until("all of it")
+        with workers.display("start", 7, completed=3) as update:
+            until("start", 2)
+            update(completed=5, text="half way")
+            until("half way", 2)
+        until("all of it", said.getvalue().count("all of it") + 1)
+    first, *lines = said.getvalue().splitlines()
+    told = [text for text, _ in groupby(line.rsplit(" (", 1)[0] for line in lines)]
+    assert told == ["all of it", "start: 3 of 7", "half way: 5 of 7", "all of it"]
+    assert first == "takes an hour" and re.fullmatch(r".* \([0-9]+ s\)", lines[-1])
 
 
 def test_steps_that_were_kept_say_nothing_of_how_long_the_others_take():
