@@ -58,7 +58,9 @@ def _probe(
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
     episodes: Annotated[int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)] = None,
     quick: bool = False,
-    rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, or what the task has")] = None,
+    rounds: Annotated[
+        int | None, options.number("Rounds each; 100 by default, 50 with --quick, or all there are")
+    ] = None,
     regime: options.Regime = "",
     seed: int = 0,
     out: Path = Path("output/probes"),
@@ -78,7 +80,8 @@ def _probe(
     import probes
     from interp.workers import working
 
-    n_episodes, n_rounds = episodes or (64 if quick else 256), rounds or interp.tasks.of(loaded).at_most(100)
+    n_episodes = episodes or (64 if quick else 256)
+    n_rounds = rounds or interp.tasks.of(loaded).at_most(50 if quick else 100)
     spans = [_window(text) for text in windows] if windows else None
     task = interp.tasks.of(loaded)
     sampled = people or task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
@@ -89,7 +92,8 @@ def _probe(
     if not sweep:
         names = targets or list(task.analysis.probed) or None
         with working("fitting probes"):
-            results = probes.probe(loaded, sampled, names, site=site, seed=seed)
+            copies = {"n_untrained": 2} if quick else {}
+            results = probes.probe(loaded, sampled, names, site=site, seed=seed, **copies)
         write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
         write_csv(folder / "probes.csv", pd.concat([result.scores() for result in results], ignore_index=True))
         write_json(folder / "probes.json", {r.target.key: {**r.settings, **r.measure.to_dict()} for r in results})
