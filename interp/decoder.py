@@ -167,15 +167,7 @@ class Decoder:
     def move(
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, ...]
     ) -> Float[Tensor, "*batch latent d_model"]:
-        """The latents, changed so that the decoded state changes by ``change``, ``[*batch, *shape]``.
-
-        Example:
-            >>> latents = torch.randn(64, 1, 4, dtype=torch.float64)
-            >>> decoder = Decoder.fit(latents, latents[:, 0, :2].numpy())
-            >>> moved = decoder.move(latents, torch.tensor([1.0, 0.0]))
-            >>> torch.allclose(decoder(moved) - decoder(latents), torch.tensor([1.0, 0.0], dtype=torch.float64))
-            True
-        """
+        """The latents, changed so that the decoded state changes by ``change``, ``[*batch, *shape]``."""
         fits = tuple(change.shape[change.ndim - len(self.shape) :]) == self.shape
         require(fits, f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}")
         lead = change.shape[: change.ndim - len(self.shape)]

@@ -87,11 +87,7 @@ def register_machine(name: str, build: Callable[..., Machine], *, description: s
 
 
 def handwired_models(task: str) -> tuple[str, ...]:
-    """The names of the handwired models of a task.
-
-    >>> handwired_models("experts")
-    ('wma-handwired',)
-    """
+    """The names of the handwired models of a task."""
     return tuple(record.name for record, _ in _loaders().values() if record.task == task)
 
 
@@ -160,11 +156,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
 
 
 def serving(task: str, **sizes: int) -> str:
-    """The names of the models of a task, wired or learned, that read episodes of these sizes, for sentences.
-
-    >>> serving("experts", n_experts=16)
-    'wma-handwired'
-    """
+    """The names of the models of a task, wired or learned, that read episodes of these sizes, for sentences."""
     known = [record for record in models() if record.task == task and record.kind != "built"]
     return ", ".join(record.name for record in known if record.reads(sizes)) or "none"
 

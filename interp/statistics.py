@@ -44,11 +44,7 @@ class Interval:
 
     @property
     def complement(self) -> Interval:
-        """1 less it: what is left of a share.
-
-        >>> print(Interval(0.25, 0.0, 0.5).complement)
-        0.75 [0.5, 1]
-        """
+        """1 less it: what is left of a share."""
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 
     def columns(self, name: str) -> dict[str, float]:
@@ -82,12 +78,7 @@ def exact_share(hits: ArrayLike) -> Interval:
 def percentile_bounds(
     samples: ArrayLike, level: float = 0.95, axis: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper percentile of many statistics at once, along ``axis``; samples that are not finite are left out.
-
-    >>> low, high = percentile_bounds([[0.0, 1.0], [10.0, np.nan]], level=0.5)
-    >>> low.tolist(), high.tolist()
-    ([2.5, 1.0], [7.5, 1.0])
-    """
+    """Lower and upper percentile of many statistics at once, along ``axis``; samples that are not finite are left out."""
     samples, levels = np.asarray(samples, dtype=np.float64), [(1 - level) / 2, (1 + level) / 2]
     require(-samples.ndim <= axis < samples.ndim, f"axis {axis} is none of samples of shape {samples.shape}")
     known = np.isfinite(samples)
@@ -118,33 +109,26 @@ def resample_weights(
 
 @checked
 def bootstrap_mean(
-    values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0
+    values: ArrayLike, *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Mean over episodes and its interval: ``values [episode, ...] -> (mean, low, high)``, each ``[...]``."""
     values = np.asarray(values, dtype=np.float64)
     require(values.ndim >= 1, "values are [episode, ...], got one number")
-    weights = resample_weights(len(values), n_resamples, seed)
-    samples = np.tensordot(weights, values, axes=1)
-    return np.asarray(values.mean(axis=0)), *percentile_bounds(samples, level)
+    samples = np.tensordot(resample_weights(len(values), seed=seed), values, axes=1)
+    return np.asarray(values.mean(axis=0)), *percentile_bounds(samples)
 
 
 @checked
-def mean_interval(values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0) -> Interval:
+def mean_interval(values: ArrayLike, *, seed: int = 0) -> Interval:
     """:func:`bootstrap_mean` of one number per episode (``values [episode]``)."""
     require(np.ndim(values) == 1, f"values are one number per episode, got shape {np.shape(values)}")
-    mean, low, high = bootstrap_mean(values, level=level, n_resamples=n_resamples, seed=seed)
+    mean, low, high = bootstrap_mean(values, seed=seed)
     return Interval(float(mean), float(low), float(high))
 
 
 @checked
 def ratio_interval(
-    numerators: ArrayLike,
-    denominators: ArrayLike,
-    *,
-    level: float = 0.95,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    weights: NDArray[np.float64] | None = None,
+    numerators: ArrayLike, denominators: ArrayLike, *, seed: int = 0, weights: NDArray[np.float64] | None = None
 ) -> Interval:
     """A ratio of sums over episodes, such as hits over steps, from one numerator and denominator per episode.
 
@@ -160,6 +144,6 @@ def ratio_interval(
     parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
     if parts[:, 1].sum() == 0:
         return NO_NUMBER
-    sums = (resample_weights(len(parts), n_resamples, seed) if weights is None else weights) @ parts
+    sums = (resample_weights(len(parts), seed=seed) if weights is None else weights) @ parts
     samples = sums[sums[:, 1] != 0]
-    return Interval.of_samples(samples[:, 0] / samples[:, 1], parts[:, 0].sum() / parts[:, 1].sum(), level)
+    return Interval.of_samples(samples[:, 0] / samples[:, 1], parts[:, 0].sum() / parts[:, 1].sum())

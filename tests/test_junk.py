@@ -22,7 +22,7 @@ from interp.errors import InputError
 from interp.evaluation.suite import evaluate
 from interp.interventions import causal_tables
 from interp.session import Finished
-from interp.statistics import bootstrap_mean, ratio_interval, resample_weights
+from interp.statistics import ratio_interval, resample_weights
 from interp.tasks import reachability
 from interp.training.config import TrainingConfig
 from interp.workers import each
@@ -145,7 +145,7 @@ def test_thousands_of_commands_are_refused_in_a_sentence_or_do_their_work(shell)
 
 
 ABSURD = {
-    "interp.statistics.bootstrap_mean": {"values": [1.0, 2.0], "n_resamples": 10**12},
+    "interp.statistics.resample_weights": {"n_episodes": 2, "n_resamples": 10**12},
     "interp.interventions.steering.steer": {"n_random": 10**9},
     "circuits.benchmark.material.Workload": {"steps": 10**12},
     "circuits.compare.question.Effort": {"untrained": 10**9},
@@ -155,7 +155,7 @@ ABSURD = {
 
 @pytest.mark.parametrize("name", ABSURD)
 def test_counts_that_no_run_lives_to_finish_are_refused_with_an_estimate(name):
-    function = {**junk.surface(), "interp.statistics.bootstrap_mean": bootstrap_mean}[name]
+    function = {**junk.surface(), "interp.statistics.resample_weights": resample_weights}[name]
     needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
     known = {name: junk.right()[name] for name in needed if name in junk.right()}
     with junk.at_most(2), pytest.raises(InputError, match=r"would take (at least .* hours|about .* GB)"):
@@ -166,8 +166,8 @@ def test_what_users_call_is_checked_once_and_what_their_functions_call_is_checke
     """Calls within the toolkit are trusted: a small comparison made 52,000 checks, of which users needed ten."""
     names, fit = [], checks.fit
     monkeypatch.setattr(checks, "fit", lambda name, *rest: names.append(name) or fit(name, *rest))
-    ratio_interval([1.0, 2.0], [2.0, 2.0], n_resamples=np.int64(10))  # it draws weights, and makes an Interval
-    assert names == ["numerators", "denominators", "n_resamples"]
+    ratio_interval([1.0, 2.0], [2.0, 2.0], seed=np.int64(10))  # it draws weights, and makes an Interval
+    assert names == ["numerators", "denominators", "seed"]
     with pytest.raises(InputError, match="n_episodes must be an integer, got 'x'"):
         list(each(lambda shared, item: resample_weights(item), None, ["x"]))
 

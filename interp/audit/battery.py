@@ -52,13 +52,6 @@ def audit(machine: str | Machine, *, effort: Scope = FULL) -> AuditResult:
     Args:
         machine: a machine, or a name that :func:`interp.load` takes.
         effort: how much is run; ``QUICK`` takes a third of the episodes, fewer rounds and copies.
-
-    Example:
-        >>> import interp
-        >>> small = Scope(episodes=16, rounds=4, writes=2, away=0, held=12, jacobians=1, along=1)
-        >>> found = audit(interp.load("wma-handwired", n_experts=2), effort=small)
-        >>> found["decoded"].word
-        'yes'
     """
     model = (load(machine) if isinstance(machine, str) else machine).eval()
     with session(), bar(f"auditing {model.name}", 5) as done:

@@ -118,12 +118,7 @@ def repeated(trial: Trial) -> pd.DataFrame:
 
 
 def _overlap(one: Float[Tensor, "k number"], other: Float[Tensor, "k number"]) -> float:
-    """The mean squared cosine of the principal angles between two spaces: 1 where they are one, 0 where orthogonal.
-
-    >>> e = torch.eye(3).double()
-    >>> _overlap(e[:1], e[:1]), _overlap(e[:1], e[1:2])
-    (1.0, 0.0)
-    """
+    """The mean squared cosine of the principal angles between two spaces: 1 where they are one, 0 where orthogonal."""
     return float((one @ other.T).square().sum() / min(len(one), len(other)))
 
 

@@ -142,11 +142,7 @@ def ends(trial: Trial) -> pd.DataFrame:
 
 
 def _clusters(points: Float[np.ndarray, "point number"], radius: float) -> Array:
-    """Which cluster each point is in, Int[point]: a point farther than ``radius`` from all centres is a new centre.
-
-    >>> _clusters(np.array([[0.0], [1.0], [0.001]]), 0.01).tolist()
-    [0, 1, 0]
-    """
+    """Which cluster each point is in, Int[point]: a point farther than ``radius`` from all centres is a new centre."""
     centres: list[Array] = []
     found = np.zeros(len(points), np.int64)
     for i, point in enumerate(points):
@@ -285,12 +281,6 @@ def fixed_points(
 
     Raises:
         InputError: a state without a fixed size, or of more than 512 numbers.
-
-    >>> import interp
-    >>> from interp.tasks import experts
-    >>> episodes = experts.sample(n_episodes=8, n_rounds=6, n_experts=4, seed=0)
-    >>> fixed_points(interp.load("wma-gru"), episodes, starts=2).to_frame()["kind"].isin(["fixed", "slow"]).all()
-    np.True_
     """
     integer("starts", starts, 1)
     trial = Trial(model.eval(), episodes, replace(QUICK, seed=seed))

@@ -68,11 +68,7 @@ def of_algorithm(trial: Trial, algorithm: Algorithm) -> Float[np.ndarray, " epis
 def _answers(
     given: Float[np.ndarray, "*batch outcome"],
 ) -> tuple[Int[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
-    """The likeliest outcome, and whether it leads clearly.
-
-    >>> _answers(np.array([[0.5, 0.5], [0.2, 0.8]]))
-    (array([0, 1]), array([False,  True]))
-    """
+    """The likeliest outcome, and whether it leads clearly."""
     ordered = np.sort(given, -1)
     return given.argmax(-1), ordered[..., -1] - ordered[..., -2] > _SURE
 

@@ -257,12 +257,7 @@ def _takes() -> dict[str, str]:
 
 
 def _described(function: Callable[..., Any]) -> dict[str, str]:
-    """The first sentence about each argument in the ``Args`` of a docstring.
-
-    >>> from interp.llm.backend import Settings
-    >>> _described(Settings)["max_tokens"]
-    'The longest answer; None leaves it out.'
-    """
+    """The first sentence about each argument in the ``Args`` of a docstring."""
     _, _, listed = (inspect.getdoc(function) or "").partition("Args:\n")
     found = {}
     for entry in re.split(r"\n    (?=\S)", "\n" + listed.split("\n\n")[0]):

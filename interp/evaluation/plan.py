@@ -9,8 +9,7 @@
     True
 
 With its latents *cut* to the initial ones a model knows nothing of earlier rounds; with them *swapped* it knows as much
-as usual, of another episode. The mean attention of a round is NOT evidence of use: attention says where a head looks,
-not what it moves, and means over rounds hide heads that split the work; patch it (``interp.interventions``) to see.
+as usual, of another episode. The mean attention of a round is NOT evidence of use: patch it (``interp.interventions``).
 """
 
 from __future__ import annotations
@@ -65,11 +64,7 @@ class EvaluationPlan:
 
 @checked
 def row(what: str, value: Interval, beside: str) -> Row:
-    """A claim with its interval and, beside it, what a reader needs to judge it: the limit, the baseline, the control.
-
-    >>> row("accuracy", Interval(0.75, 0.7, 0.8), "majority vote 0.65")
-    {'what': 'accuracy', 'estimate': 0.75, 'low': 0.7, 'high': 0.8, 'beside': 'majority vote 0.65'}
-    """
+    """A claim with its interval and, beside it, what a reader needs to judge it: the limit, the baseline, the control."""
     return {"what": what, **vars(value), "beside": beside}
 
 
@@ -111,11 +106,7 @@ def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slic
 
 
 def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """A table, or in its place the sentence that says why it does not apply, where there is one.
-
-    >>> unless("not applicable: gru has no attention heads", pd.DataFrame).to_dict("list")
-    {'note': ['not applicable: gru has no attention heads']}
-    """
+    """A table, or in its place the sentence that says why it does not apply, where there is one."""
     return pd.DataFrame({_NOTE: [said]}) if said else table()
 
 

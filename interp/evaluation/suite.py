@@ -81,11 +81,10 @@ def evaluate(
     n_jobs: int = 1,
     scheduler: str = "",
 ) -> Evaluation:
-    """Measure everything that the model's task plans.
+    """Measure everything that the model's task plans, with the checks of its theory where they are asked for.
 
     Args:
         n_episodes: per regime; long episodes use half of it.
-        with_theory: add the checks of the task's theory.
         done: called with 1 after each of the plan's parts.
         n_jobs, scheduler: workers that measure the parts, as :func:`interp.workers.each` takes them.
     """

@@ -3,11 +3,8 @@
 * ``experiment``, of which every method is a function; ``round_patcher`` says what need not be run again;
 * ``sites`` (and places: sites with a subspace), ``pairs`` (clean and corrupted runs, and metrics);
 * ``patching``: sweeps over sites, and round x round; ``mediation``: by which way;
-* against the algorithm: ``interchange``, ``alignment`` (learned subspaces), ``moves`` (one decoded variable alone; is a
-  decoded state closed under the update), ``steering``;
-* circuits: ``edge_graph``, ``ablation``; what ``interp patch`` writes: ``causal_tables``.
-
-A task of your own is patched, interchanged and steered like the others:
+* against the algorithm: ``interchange``, ``alignment`` (learned subspaces), ``moves`` (one decoded variable alone),
+  ``steering``; circuits: ``edge_graph``, ``ablation``; what ``interp patch`` writes: ``causal_tables``.
 
     >>> import interp
     >>> from interp.interventions import interchange, pairs, patching
@@ -19,6 +16,5 @@ A task of your own is patched, interchanged and steered like the others:
     >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights", "latent@<z>").iia
     1.0
 
-Import from the modules; nothing is re-exported, because several functions are called like their module. How a
-method is called, and what all results share: docs/method/experiments.md.
+Nothing is re-exported: several functions are called like their module. Further: docs/method/experiments.md.
 """

@@ -129,8 +129,7 @@ def evaluate(
 ) -> Tabulated:
     """Faithfulness, completeness and minimality of a circuit, beside ``n_random`` random circuits of equal size.
 
-    The empty set is always among the ``n_sets`` random sets K of completeness and minimality. Minimality is most of the
-    work: a run for every set and every edge of the circuit.
+    Minimality is most of the work: a run for each of ``n_sets`` sets, the empty one among them, and every edge.
     """
     require(n_random >= 1 and n_sets >= 1, f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}")
     keep = scorer.graph.fitted("keep", keep, 0, 1)
@@ -184,11 +183,7 @@ def evaluate(
 
 
 def _areas(shares: Sequence[float], faithfulness: ArrayLike) -> tuple[float, float]:
-    """CPR, the area under the faithfulness (of one circuit or several) by share of the edges; CMD, that beside 1.
-
-    >>> _areas([0.0, 0.5, 1.0], [0.0, 0.5, 1.0])
-    (0.5, 0.5)
-    """
+    """CPR, the area under the faithfulness (of one circuit or several) by share of the edges; CMD, that beside 1."""
     found = np.asarray(faithfulness).reshape(len(shares), -1)
     return float(np.trapezoid(found.mean(1), shares)), float(np.trapezoid(np.abs(1 - found).mean(1), shares))
 

@@ -1,8 +1,7 @@
 """What ``interp patch`` writes: sweeps of sampled episodes, or every causal table of one model, with its controls.
 
-The tables are the same for handwired and learned models, so that they can be laid side by side. The hypothesis they
-test is the algorithm that the model should run (:meth:`interp.tasks.Task.explains`); which variables are looked for,
-and where, is in the task's record. ``interp patch MODEL --tables`` writes them.
+The tables are the same for handwired and learned models. They test the algorithm that the model should run
+(:meth:`interp.tasks.Task.explains`); which variables are looked for, and where, is in the task's record.
 """
 
 from __future__ import annotations
@@ -230,8 +229,6 @@ def circuit_tables(
 ) -> dict[str, pd.DataFrame]:
     """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, and the ablation of
     every node in every way, as both exits of the round show it. Without ``minimality``, most of the work, that is NaN.
-
-    A machine without attention heads has no such graph and is refused (``edge_graph.with_heads``).
     """
     config = with_heads(model, "circuits of edges").config
     require(

@@ -40,14 +40,14 @@ from interp.statistics import Interval, ratio_interval, resample_weights
 @dataclass(frozen=True)
 @checked
 class InterchangeResult(Found):
-    """Interchange of one variable at some places: hits and effects on an outcome, "prediction" or "state".
+    """Hits and effects of the interchange of one variable on an outcome, "prediction" or "state".
 
     Attributes:
         correct, unpatched: is the outcome the counterfactual's, with the intervention and without.
         informative: does the algorithm's counterfactual differ from its outcome on the base.
         error: largest difference from the counterfactual's probabilities, or state.
-        effect: how far the intervention moved the probability of each outcome, or each number that the round writes.
-        wanted: how far setting the variable moves the algorithm's.
+        effect, wanted: how far the intervention moves each number of the outcome, and setting the variable the
+            algorithm's.
     """
 
     variable: str
@@ -242,15 +242,6 @@ def interchange(
         outcome: what is compared, "prediction" or "state"; an :class:`~interp.interventions.experiment.Outcome` says
             how a learned model's state is decoded.
         rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
-
-    >>> import interp
-    >>> from interp.interventions.interchange import interchange
-    >>> from interp.tasks import experts
-    >>> model = interp.load("wma-handwired", n_experts=4).double()
-    >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-    >>> pairs = [experts.sample(16, 20, 4, seed=seed) for seed in (0, 1)]
-    >>> interchange(model, *pairs, algorithm, "log_weights", "resid_pre[0]@<z>").iia_informative
-    1.0
     """
     outcome = Outcome.named(outcome)
     require_comparable(model, algorithm, outcome.key)
@@ -346,10 +337,7 @@ def carriers(
 
 
 def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
-    """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``.
-
-    Rows of what is carried move in the numbers of their widest channel; a narrower one moves by what it has of them.
-    """
+    """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``."""
     rows = Rows.of(run, [0]).part(slice(1))
     _, seen = passed(model, rows, run.layout, watched=[place.site for place in places])
     controls: list[Place] = []

@@ -1,14 +1,9 @@
 """A clean and a corrupted run, prepared for intervening at one round, and the metrics that patched runs are read by.
 
-A metric gives one number per episode, from predictions or from the state. All are oriented so that a higher number is
-nearer to the clean run, or are differences that patching papers report (logit difference). ``Metric.measure`` maps a
-:class:`Readout` with any leading cell axes to ``[cell, episode]``.
-
-Models whose output is "probability" have no logits: theirs are log P, with P clipped to ``[1e-6, 1]`` (a unanimous
-vote makes a handwired P exactly 0 or 1, whose logit does not exist), so a logit difference lies within +-13.8.
-
-A prediction of a real number (``RoundLayout.kind``) has no logits at all: it is read by "prediction" and
-"squared_error", which the others refuse to be.
+A metric gives one number per episode, from predictions or from the state; a higher one is nearer to the clean run, or
+the difference that patching papers report. ``Metric.measure`` maps a :class:`Readout` with any leading cell axes to
+``[cell, episode]``. Where outputs are probabilities, logits are log P with P clipped to ``[1e-6, 1]``, so that a
+difference lies within +-13.8. A prediction of a real number is read by "prediction" and "squared_error" alone.
 """
 
 from __future__ import annotations
@@ -212,9 +207,8 @@ CLIP = 1e-6
 
 @dataclass(frozen=True)
 class Metric:
-    """How runs are measured, ``(readout, pair) -> [*cell, episode]``, and whether that needs the round's update.
-
-    ``kinds`` are the kinds of prediction that it can read.
+    """How runs of these ``kinds`` of prediction are measured, ``(readout, pair) -> [*cell, episode]``, and by which
+    exit.
     """
 
     key: str

@@ -2,10 +2,8 @@
 
 A *cell* is one intervention: a site whose activation is replaced by its source's. Where source and base have the same
 activation, or nothing later reads it, the base's results are the cell's. The others run together as a batch
-``[cell, episode]``, each from the layer of its site on: the base's residual stream before it is known (prefix reuse).
-So are the keys and values of positions before the first that is patched, because attention is causal, and the layer's
-results at positions that do not read the patched one; the last layer is run where it is read. Where only the prediction
-is read, positions after it are left out, too. The result equals patching one cell at a time to float precision.
+``[cell, episode]``, each from the layer of its site on; positions before the first that is patched, and those that read
+nothing of it, keep the base's. The result equals patching one cell at a time to float precision.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Steering: write a state into the latents and compare the behaviour with what the algorithm would do from there.
 
 In a handwired transformer a state change has one exact latent change (the smallest that the readout sees); in any other
-machine it is a direction that is given, a probe's or a decoder's (:func:`fitted_direction`). Doses of it are added to
-what one round reads, all of it or some channels, and the prediction is compared
-with the algorithm's from the state changed by as much. Random directions of equal norm are the control: what they do
-comes from moving a latent at all.
-
-That a dose moves the prediction as the algorithm would is evidence that the direction is one the model *uses* for this
-state around these inputs; large doses leave the data's range, and agreement there is a stronger claim than is needed.
+machine it is a direction that is given, a probe's or a decoder's (:func:`fitted_direction`). Random directions of equal
+norm are the control. A dose that moves the prediction as the algorithm would is evidence that the model *uses* the
+direction around these inputs; large doses leave the data's range, and agreement there is more than is needed.
 """
 
 from __future__ import annotations
@@ -84,9 +80,8 @@ def fitted_direction(
 ) -> Float[Tensor, "row width"]:
     """How what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
 
-    With ``site="latent@h"`` the decoder reads one channel and moves it alone; the other rows of the direction are 0. A
-    decoder's weights, fitted on ``episodes``, say how to *read* a state and point where noise is small; this is how
-    latents vary with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept.
+    A decoder's weights, fitted on ``episodes``, say how to *read* a state; this is how latents vary with what is read
+    (:meth:`interp.decoder.Decoder.move`). With ``site="latent@h"`` one channel is read and moved alone.
     """
     memory, base = _memory(algorithm), run_of(model, episodes, "steering")
     values = algorithm.run(base.episodes)

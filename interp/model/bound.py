@@ -2,16 +2,13 @@
 
 TransformerLens' tools call ``model(tokens)``; a round needs its latents and scalar payloads, too. :func:`bind` lays
 chosen rounds of one or more rollouts in a bank; a "token" is the number of a row of the bank, the same at every
-position. Weights, configuration and hooks are the model's own. One round is run at a time: docs/method/round-tokens.md.
+position. One round is run at a time: docs/method/round-tokens.md.
 
-Example:
     >>> import interp
-    >>> from interp.model.bound import bind
     >>> from interp.tasks import experts
     >>> from transformer_lens import patching
     >>> model = interp.load("wma-handwired", n_experts=4)
-    >>> runs = [interp.rollout(model, experts.sample(8, 20, 4, seed=seed)) for seed in (0, 1)]
-    >>> bound = bind(model, *runs, rounds=-1)
+    >>> bound = bind(model, *(interp.rollout(model, experts.sample(8, 20, 4, seed=seed)) for seed in (0, 1)), rounds=-1)
     >>> clean, corrupted = bound.tokens
     >>> _, cache = bound.run_with_cache(clean)
     >>> metric = lambda logits: logits[:, bound.predict_position, 1].mean()

@@ -2,6 +2,7 @@
 
     >>> import interp
     >>> check_machine(interp.load("wma-handwired", n_experts=2))
+    >>> check_task(interp.tasks.get("experts"))
     >>> sorted(MACHINE_CHECKS)[:3]
     ['channels_are_all_that_passes', 'digest_moves_with_every_weight', 'fresh_copies_are_repeatable']
 
@@ -395,11 +396,7 @@ _N_DRAWN = 2
 
 @checked
 def check_task(task: Task) -> None:
-    """Raise unless a task's record keeps what it says: a sentence for the first way in which it does not.
-
-    >>> from interp import tasks
-    >>> check_task(tasks.get("experts"))
-    """
+    """Raise unless a task's record keeps what it says: a sentence for the first way in which it does not."""
     sizes = {size.name: size.default for size in task.sizes}
     layout = _tried("layout", lambda: task.layout(**sizes))
     _check_layout(task, layout)

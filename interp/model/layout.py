@@ -215,11 +215,7 @@ class RoundLayout:
         return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
     def distribution(self, prediction: Tensor) -> Tensor:
-        """The probability of every outcome, ``[..., outcome]``, that a prediction says.
-
-        Of a real number there are no probabilities: this is what tells its distribution, the mean ``[..., 1]``, or
-        mean and log variance ``[..., 2]``.
-        """
+        """The probability of every outcome that a prediction says; of a real number its mean, or mean and log variance."""
         return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 
     def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:

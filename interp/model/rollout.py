@@ -1,14 +1,21 @@
 """Run a model over episodes: the recurrence over rounds, and the round axis in everything that comes out.
 
-The recurrence goes only through the latents, ``m_{t+1} = write(m_t, update(round_t, m_t))``, which gives two passes:
+    >>> import interp
+    >>> from interp.tasks import experts, mdp
+    >>> model = interp.load("wma-handwired", n_experts=2)
+    >>> run = interp.rollout(model, experts.sample(4, 10, 2, seed=0))
+    >>> run.predictions.shape, run.latents.shape[:3]
+    (torch.Size([4, 10]), torch.Size([4, 11, 1]))
+    >>> _, _, cache = interp.replay(model, run, rounds=[3, 7], names_filter="blocks.1.hook_resid_post")
+    >>> tuple(cache["blocks.1.hook_resid_post"].shape)[:2]                               # [episode, round, ...]
+    (4, 2)
+    >>> actor = interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    >>> interp.play(actor, mdp.sample_mdps(3, 2, 2, seed=0), n_rounds=5, seed=0)[0].actions.shape
+    (3, 5)
 
-* the *sequential* pass (:func:`rollout`, :func:`play`) computes predictions and latents round after round;
-* the *replay* pass (:func:`replay`), latents known, runs every (episode, round) at once as one big batch.
-  Activations are cached, probed and patched by replay: it equals the sequential pass to float precision.
-
-Where a round holds a token that the model itself chooses (``a*``), ``commit="own"`` feeds the choice that it makes
-at ``Select`` and ``commit="target"`` the recorded one. Hooks may be given for all rounds, or per round; their effect
-runs on into later rounds (``propagate=True``) or later latents are held at their clean values (``propagate=False``).
+The recurrence goes only through the latents, ``m_{t+1} = write(m_t, update(round_t, m_t))``, which gives two passes.
+The *sequential* pass (:func:`rollout`, :func:`play`) computes round after round. The *replay* pass (:func:`replay`),
+latents known, runs every (episode, round) at once, and equals it to float precision.
 
 A round that did not take place leaves the latents as they are, and predicts and caches NaN: a number that is made of it
 by mistake is NaN, too.
@@ -69,14 +76,6 @@ def rollout(
         fwd_hooks: (hook name, function) pairs for every round, or ``{round: pairs}``.
         propagate: let the hooks' effect run on into later rounds, or hold later latents at their clean values.
         clean: a rollout of the same episodes without hooks; rounds before the first hooked one are taken from it.
-
-    Example:
-        >>> import interp
-        >>> from interp.tasks import experts
-        >>> episodes = experts.sample(n_episodes=2, n_rounds=5, n_experts=4, seed=0)
-        >>> run = interp.rollout(interp.load("wma-handwired", n_experts=4), episodes)
-        >>> run.predictions.shape, run.latents.shape[:3]
-        (torch.Size([2, 5]), torch.Size([2, 6, 1]))
     """
     require_known("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
@@ -128,14 +127,6 @@ def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: floa
 
     Returns:
         The episodes that it made, and the rollout (own choices committed).
-
-    Example:
-        >>> import interp
-        >>> from interp.tasks import mdp
-        >>> model = interp.load("qlearning-handwired", n_states=2, n_actions=2)
-        >>> episodes, run = interp.play(model, mdp.sample_mdps(3, 2, 2, seed=0), n_rounds=5, seed=0)
-        >>> episodes.actions.shape, tuple(run.predictions.shape)
-        ((3, 5), (3, 5, 2))
     """
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
@@ -361,15 +352,6 @@ def replay(
         Predictions ``[episode, chosen round, ...]``, what each round leaves ``[episode, chosen round, row, width]``
         (the latents that the next one reads) and the cache ``name -> [episode, chosen round, ...]``. Of a round that
         did not take place they are NaN, the latents that it read, and NaN.
-
-    Example:
-        >>> import interp
-        >>> from interp.tasks import experts
-        >>> model = interp.load("wma-handwired", n_experts=2)
-        >>> run = interp.rollout(model, experts.sample(4, 10, 2, seed=0))
-        >>> _, _, cache = interp.replay(model, run, rounds=[3, 7], names_filter="blocks.1.hook_resid_post")
-        >>> tuple(cache["blocks.1.hook_resid_post"].shape)[:2]                               # [episode, round, ...]
-        (4, 2)
     """
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)

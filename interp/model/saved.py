@@ -1,17 +1,13 @@
 """Rollouts on disk: one safetensors file, with what is no tensor as JSON in its header.
 
-The header holds a SHA-256 of every tensor and of itself, and a rollout that is read must fit together: a file that was
-damaged or edited is refused, in what of it is read.
-
-A rollout's cache can be larger than memory holds: :func:`load` reads only the activations that are asked for.
+The header holds a SHA-256 of every tensor and of itself: a file that was damaged or edited is refused, in what of it is
+read. :func:`load` reads only the activations that are asked for.
 
     >>> import tempfile, interp
     >>> from interp.tasks import experts
-    >>> episodes = experts.sample(n_episodes=2, n_rounds=3, n_experts=2, seed=0)
-    >>> model = interp.load("wma-handwired", n_experts=2)
+    >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(2, 3, 2, seed=0)
     >>> run = interp.rollout(model, episodes, names_filter=["hook_embed", "blocks.0.hook_resid_post"])
-    >>> path = save(run, f"{tempfile.mkdtemp()}/run.safetensors")
-    >>> again = load(path, names=["hook_embed"])
+    >>> again = load(save(run, f"{tempfile.mkdtemp()}/run.safetensors"), names=["hook_embed"])
     >>> bool((again.latents == run.latents).all()), list(again.cache), again.layout == run.layout
     (True, ['hook_embed'], True)
 """

@@ -1,9 +1,7 @@
 """From a training run to a checkpoint that ships: its weights, its configuration, and a card that says what it is.
 
-``ship(run_folder, name)`` takes the newest state of a run (finished or not), measures the model on fresh episodes, and
-writes ``interp/checkpoints/<name>`` so that ``interp.load(name)`` finds it. The card states the data, the preset and
-the exact command, seeds, time, the loss against wall time, the metrics with intervals and what stands beside them, and
-the limits. Weights are stored in float32, as trained: the laptop-sized models take 1 to 3 MB.
+The card states the data, the preset and the exact command, seeds, time, the loss against wall time, the metrics with
+intervals and what stands beside them, and the limits. Weights are stored in float32, as trained.
 """
 
 from __future__ import annotations
@@ -37,14 +35,10 @@ _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 def ship(
     run_folder: str | Path, name: str, *, n_episodes: int = 1000, seed: int = 11, out: str | Path = SHIPPED
 ) -> Path:
-    """Write ``out/name`` (model.safetensors, config.json, README.md) from the newest state of a run.
+    """Write ``out/name`` (model.safetensors, config.json, README.md) from the newest state of a run, finished or not.
 
-    Args:
-        run_folder: a run, finished or not.
-        name: what :func:`interp.load` will call it.
-        n_episodes, seed: of the card's metrics.
-
-    Example: ``ship("output/training/experts-laptop", "wma-learned")``.
+    ``n_episodes`` and ``seed`` are of the card's metrics. Example: ``ship("output/training/experts-laptop",
+    "wma-learned")``.
     """
     folder = Path(out) / folder_name("name", name)
     if folder.exists():

@@ -63,11 +63,7 @@ class Stage:
         return min(max(least, low), high), min(most, high)
 
     def mastered(self, evaluation: Mapping[str, float]) -> bool:
-        """Whether an evaluation reaches what the stage asks for; never where it asks for nothing.
-
-        >>> Stage(2, 500, until={"accuracy": 0.95}).mastered({"accuracy": 0.97})
-        True
-        """
+        """Whether an evaluation reaches what the stage asks for; never where it asks for nothing."""
         for name in self.until:
             require_known("number that a stage waits for", name, evaluation)
         return bool(self.until) and all(evaluation[name] >= least for name, least in self.until.items())
@@ -261,11 +257,7 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
 
 
 def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Fields of both, those of ``more`` last; of the sizes, each.
-
-    >>> merge({"sizes": {"n_states": [2, 4]}, "lr": 1e-3}, {"sizes": {"n_actions": [2, 3]}})
-    {'sizes': {'n_states': [2, 4], 'n_actions': [2, 3]}, 'lr': 0.001}
-    """
+    """Fields of both, those of ``more`` last; of the sizes, each."""
     both = {**values, **more}
     if "sizes" in values and isinstance(more.get("sizes"), dict):
         both["sizes"] = {**values["sizes"], **more["sizes"]}
@@ -273,11 +265,7 @@ def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """``FIELD=VALUE``, the value in TOML, as a dictionary of one.
-
-    >>> parse_assignment("lr=3e-4")
-    {'lr': 0.0003}
-    """
+    """``FIELD=VALUE``, the value in TOML, as a dictionary of one."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -91,10 +91,6 @@ def preset(task: str, name: str) -> TrainingConfig:
 
 
 def presets() -> str:
-    """Every task that can be trained with the names of its presets, a line each.
-
-    >>> print(presets().splitlines()[1])
-    experts: laptop, laptop-wide, paper
-    """
+    """Every task that can be trained with the names of its presets, a line each."""
     trained = [task for task in every() if task.training is not None]
     return "\n".join(f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained)

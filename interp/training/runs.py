@@ -292,11 +292,7 @@ def shipped_curves(source: str) -> pd.DataFrame | None:
 
 
 def said(name: str, value: Any) -> str:
-    """A setting as a label says it; of a curriculum, the rounds of its stages.
-
-    >>> said("stages", [{"n_rounds": 2, "steps": 9}, {"n_rounds": 4, "steps": 9}]), said("start", "")
-    ('stages=2, 4 rounds', 'start=none')
-    """
+    """A setting as a label says it; of a curriculum, the rounds of its stages."""
     if name == "stages":
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
     if name == "machine":
@@ -305,9 +301,5 @@ def said(name: str, value: Any) -> str:
 
 
 def called(machine: Mapping[str, Any]) -> str:
-    """A machine by its builder and arguments.
-
-    >>> called({"builder": "gru", "arguments": {"d": 16}})
-    'gru(d=16)'
-    """
+    """A machine by its builder and arguments, such as "gru(d=16)"."""
     return f"{machine['builder']}({', '.join(f'{name}={value!r}' for name, value in machine['arguments'].items())})"

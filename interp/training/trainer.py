@@ -1,14 +1,12 @@
 """The one training loop: curriculum, checkpoints that survive kill -9, metrics as they come, on any device.
 
-``train(config, folder)`` resumes whatever ``folder`` holds. Every ``checkpoint_every`` steps the whole state (weights,
-optimizer moments, step, curriculum, best loss) goes to one safetensors file by an atomic rename; data are a function
-of (seed, step), so a run that was killed gives the same losses as an unbroken one. Devices, mixed precision and
-several processes (torchrun) are accelerate's.
+``train(config, folder)`` resumes whatever ``folder`` holds. Every ``checkpoint_every`` steps the whole state goes to
+one safetensors file by an atomic rename; data are a function of (seed, step), so a run that was killed gives the same
+losses as an unbroken one. Devices, mixed precision and several processes (torchrun) are accelerate's.
 
 The precision "auto" is settled once for a run by what the machine reports of itself, never by a stopwatch: one seed on
-one machine is one model, however busy the machine is. On a CPU without bfloat16 units a training step in bfloat16 took
-4 to 7 times one in float32; with such units it took .6 to .9 of it, most where the matrices are large. What was taken,
-and why, is recorded in the run's ``training.json``; a run that is resumed keeps its precision, wherever it goes on. Say
+one machine is one model. On a CPU without bfloat16 units a step in bfloat16 took 4 to 7 times one in float32; with such
+units .6 to .9 of it. What was taken is recorded in ``training.json``, and a resumed run keeps it. Say
 ``precision = "float32"`` to have the same numbers on every machine.
 """
 
@@ -326,11 +324,7 @@ def _units() -> list[str]:
 
 
 def this_machine() -> str:
-    """What this process can use, in words: architecture, CPU, its cores and vector units, GPU.
-
-    >>> this_machine().split(", ")[0] == platform.machine()
-    True
-    """
+    """What this process can use, in words: architecture, CPU, its cores and vector units, GPU."""
     found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     parts = [platform.machine(), found.get("cpu_name"), f"{os.cpu_count()} CPU cores"]
     parts.append(torch.backends.cpu.get_cpu_capability())

@@ -1,18 +1,11 @@
 r"""What a model of prediction with expert advice is worth: a table of regimes by predictors, and its curves.
 
-Every model stands between what needs no training and what no predictor can beat: weighted majority at the classical
-learning rate and at the *best* one (chosen on the evaluated episodes themselves, so no tuning could do better), follow
-the leader, follow previous winners, majority vote, a coin; the Bayes predictor of the regime's own prior (the limit),
-that of the training prior (the limit for a model that saw nothing else; trained on several regimes, it has to find out
-which one an episode is of), and the oracle that knows the accuracies.
+Beside the model stand predictors that need no training and the Bayes predictors, which are the limits. Excess log-loss
+is over the one of the regime's own prior, in nats a round; its expectation, where that predictor is exact, is the KL
+divergence from it (paper, appendix B), given for the model with far less noise. Which they are, and why long episodes
+are scored in windows (:func:`over_lengths`): docs/method/regret.md.
 
-Excess log-loss is over the Bayes predictor of the regime's own prior, in nats a round. Its expectation, where that
-predictor is exact, is the KL divergence from it (paper, appendix B), given for the model with far less noise.
-
-One long episode is scored in windows of rounds (:func:`over_lengths`): a model whose latent saturates or drifts shows
-an excess that grows with the window. The Bayes predictor's own accuracy grows, too, so accuracy alone would hide it.
-
-Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
+NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
 """
 
 from __future__ import annotations
@@ -71,11 +64,7 @@ def predict(model: Machine, episodes: ExpertEpisodes) -> _PerRound:
 
 
 def divergence(reference: _PerRound, predictions: _PerRound) -> _PerRound:
-    """KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1).
-
-    >>> float(divergence(np.array([[0.5]]), np.array([[0.5]]))[0, 0])
-    0.0
-    """
+    """KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1)."""
     p, q = reference, predictions
     return special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
 

@@ -1,17 +1,7 @@
-"""What the latent is needed for: accuracy when it is cut, or taken from another episode.
+"""What the latent is needed for: accuracy when it is cut, or taken from another episode; and who is attended to.
 
-Each round is run with its latents intact; *cut*, replaced by the initial latents; and *swapped*, replaced by those that
-another episode holds at the same round (as usual as the right ones, but of other experts). If the latent is the only
-channel between rounds, a cut model knows nothing of the past, and can be no better than the best predictor without
-memory: for experts whose accuracies are exchangeable with mean above 1/2, a majority vote. Its accuracy stands beside.
-
-Differences are paired by episode. NOT evidence of what the latent says, only that the prediction depends on it.
-
-*Attention*: at a reading position, the share of a head's attention that falls on the latent ``<z>``, on each expert
-(its tokens ``e_i`` and ``p_i`` together, experts ranked by their true accuracy in the episode), and on the rest (paper,
-figures on the trained Weighted Majority model). Beside each share stands the one that the same head pays when the
-latent is cut: the difference is what the history does. NOT evidence of use: attention says where a head looks, not what
-it moves.
+What each control says, and beside what it stands: docs/method/regret.md. NOT evidence of what the latent says, only
+that the prediction depends on it; attention says where a head looks, not what it moves.
 """
 
 from __future__ import annotations
@@ -79,9 +69,8 @@ def attention_to_experts(
 ) -> Scores:
     """Attention paid to each expert and to the latent, by every head and on average, at the reading positions.
 
-    Patterns are averaged over ``rounds`` of ``run``, the
-    rollout of ``episodes``. Targets are the "latent", "expert 1" (the most accurate) and so on, and "other"; the share
-    ``without_history`` is that with the latent cut.
+    Patterns are averaged over ``rounds`` of ``run``, the rollout of ``episodes``. Targets are the "latent", "expert 1"
+    (the most accurate) and so on, and "other"; the share ``without_history`` is that with the latent cut.
     """
     refuse_missing("attention to experts", episodes)
     warn_of_participants("attention to experts", episodes)

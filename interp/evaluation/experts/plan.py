@@ -1,12 +1,4 @@
-"""What models of expert advice are worth: by regime, in long episodes, without their latent.
-
-    >>> from interp.evaluation.experts.plan import plan
-    >>> plan().min_episodes
-    30
-
-This file puts them together: all tables of ``interp evaluate``, the rows of a model's card, and the paper's appendix B
-on a model's own predictions.
-"""
+"""What models of expert advice are worth: all tables of ``interp evaluate``, the rows of a card, appendix B."""
 
 from __future__ import annotations
 

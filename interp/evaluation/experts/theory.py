@@ -1,21 +1,8 @@
 r"""The paper's appendix B as numeric checks: log-loss, the posterior mixture, and multiplicative weights.
 
-The model there: a latent expert :math:`I^* \sim \pi` is drawn once, and each outcome follows its distribution,
-``Y_t ~ p_{I*,t}``. With likelihoods ``r_{t,i} = p_{t,i}(Y_t)`` and ``w = softmax(lambda)``:
-
-    posterior update   w+_i = w_i r_i / sum_j w_j r_j           = multiplicative weights with losses -log r_i
-    gradient           grad_lambda [-log sum_i w_i r_i]         = w - w+
-    excess log-loss    sum_t E[log q*_t(Y_t) - log q_t(Y_t)]    = sum_t E[KL(q*_t || q_t)]
-
-    corollary          sum_t E[KL(q*_t || q_t)] <= epsilon,  if that excess is at most epsilon
-
-where the true conditional is the posterior mixture ``q*_t = sum_i w_{t,i} p_{t,i}``. :func:`check` verifies the first
-two to rounding, simulates the third, and computes the fourth without chance, over every history of a few rounds.
-
-Scope: this is a theorem about that model. The experts *task* of the toolkit is another one (every expert is right with
-its own accuracy, instead of one of them generating all outcomes). There the log-loss minimiser is the Bayes predictor
-of ``interp.tasks.experts.predictors``, which weighted majority is not: a passing check is no evidence that a model
-trained on the task runs multiplicative weights.
+A latent expert is drawn once and generates all outcomes. :func:`check` holds the posterior update, the gradient of the
+log-loss, its excess and the corollary against their definitions: docs/method/regret.md has the equations. It is a
+theorem about that model, NOT evidence that one trained on the experts task runs multiplicative weights.
 """
 
 from __future__ import annotations
@@ -136,10 +123,6 @@ def _every_history(
     """All histories that the same forecasts of the experts can meet, one an episode, and the probability of each.
 
     ``experts`` is -1 throughout: an episode is a history, whichever expert made it.
-
-    >>> episodes, probabilities = _every_history(n_rounds=4)
-    >>> episodes.outcomes.shape, float(probabilities.sum().round(12))
-    ((16, 4), 1.0)
     """
     many = f"2 outcomes in {n_rounds} rounds have more histories than the 65,536 that are gone through"
     require(n_rounds <= 16, many)

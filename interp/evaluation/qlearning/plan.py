@@ -1,17 +1,9 @@
 r"""What models of Q-learning are worth: agreement with the table, effective rates, returns when they act.
 
-Agreement with ``argmax_a Q(s_{t+1}, a)`` is measured on several regimes (:mod:`interp.evaluation.qlearning.agreement`).
-Three more predictors are controls here: *repeat last* (the action just taken), *chance* (a uniform draw), and the model
-itself with its latents *cut* (the initial ones in every round): what it knows without memory.
-
-Where a round holds the model's own choice (a*), ``commit`` says whose was fed, and every row carries it: "own" is what
-the model does alone; "target" feeds the table's choice, which leaks the answer into the state.
-
-Regimes are evaluated over all sizes that the model serves, in equal shares, with lengths spread evenly over 10 to 50
-rounds (paper: uniform in these ranges). NOT evidence of how the choice is made.
-
-    >>> plan().theory is None
-    True
+Agreement with ``argmax_a Q(s_{t+1}, a)`` (:mod:`interp.evaluation.qlearning.agreement`) is measured over all sizes that
+the model serves, with lengths spread evenly over 10 to 50 rounds. Controls are *repeat last* (the action just taken),
+*chance* (a uniform draw), and the model with its latents *cut*. Where a round holds the model's own choice, ``commit``
+says whose was fed: "target", the table's, leaks the answer into the state. NOT evidence of how the choice is made.
 """
 
 from __future__ import annotations

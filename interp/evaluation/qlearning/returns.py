@@ -3,15 +3,12 @@ r"""What agents earn: cumulative reward, and where it lies between a random and 
     normalised score = sum_e (x_e - random_e) / sum_e (optimal_e - random_e)
 
 over episodes e, with x the sum of rewards, and both references computed exactly (backward induction) from the state
-where the episode started; 0 is a random policy, 1 the optimum. A ratio of sums, since single MDPs where all policies
-earn the same would otherwise divide by nearly 0. It can leave [0, 1]: x holds luck, the references do not.
-On the grid MDPs random earns 70-80 % of the optimum, so raw returns hardly separate agents.
+where the episode started. A ratio of sums, since single MDPs where all policies earn the same would otherwise divide by
+nearly 0. It can leave [0, 1]: x holds luck. On the grid random earns 70-80 % of the optimum.
 
-:func:`evaluate` lets a model play (``interp.play``: its choice at ``Select`` is its next action and is committed as
-a*), once by its choices alone and once exploring (a random action with probability .2), and so do tabular learners and
-a random policy with the same MDPs, starts and luck. Nothing told the model which of several tied choices to take:
-exploring, its peer is the epsilon-greedy learner that breaks ties at random. On the ladder and the chain control
-matters. Mean reward in windows of 50 rounds shows whether a model decays as it goes on.
+:func:`evaluate` lets a model play, by its choices alone and exploring (a random action with probability .2), and so do
+tabular learners with the same MDPs, starts and luck. Nothing told the model which of several tied choices to take: its
+peer, exploring, is the epsilon-greedy learner that breaks ties at random.
 """
 
 from __future__ import annotations

@@ -159,13 +159,6 @@ def identified_rank(
     """The number of directions of ``variable`` that the algorithm's choices identify, on informative pairs.
 
     For a class variable, an element of k classes has k - 1 directions.
-
-    >>> from interp.tasks import experts
-    >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-    >>> base_values, source_values = (algorithm.run(experts.sample(8, 20, 5, seed=seed)) for seed in (0, 1))
-    >>> pairs = make_pairs(algorithm, base_values, source_values, "log_weights", range(8))
-    >>> identified_rank(algorithm, base_values, source_values, "log_weights", pairs)
-    4
     """
     shape = base_values[variable].shape[2:]
     n, record = int(np.prod(shape)), algorithm.variable(variable)
@@ -262,10 +255,7 @@ class RoundsWithSite:
         return vectors[:, values > _DIFFERS**2 * values.max()]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
-        """Outcomes ``[pair, outcome]`` under an intervention, with its gradient, for the pairs ``at``.
-
-        They are log-probabilities, or probabilities where the machine gives those as they are.
-        """
+        """Outcomes ``[pair, outcome]`` under an intervention, with its gradient, for the pairs ``at``."""
         source = self.source[pairs.source[at]]
 
         def change(own: Tensor) -> Tensor:
@@ -443,8 +433,7 @@ def _start(
 def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
     """Cross-entropy from the counterfactual's distribution; the squared distance where a model gives probabilities.
 
-    Both are smallest at the counterfactual's distribution itself. Labels would be met better by a subspace that moves
-    the outcome further than the variable does.
+    Labels would be met better by a subspace that moves the outcome further than the variable does.
     """
     outcomes = rounds.trained(step, pairs, at)
     target = pairs.target[at].to(outcomes)

@@ -25,7 +25,6 @@ from scipy import special
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Values, maker, variable_table
 from interp.checks import checked
-from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
 VARIABLES = variable_table(Path(__file__).with_name("variables.csv"), binary=lambda v: 2)
@@ -36,28 +35,22 @@ def _match(v: Values) -> NDArray[np.int64]:
     return (v["votes"] == v["label"][..., None]).astype(np.int64)
 
 
-def _zeros(episodes: ExpertEpisodes, key: str) -> NDArray[Any]:
-    """Zeros, one for each expert but of the rounds elapsed; what counts is whole."""
-    shape = (len(episodes), episodes.n_experts)[: 1 if key == "elapsed" else 2]
-    return np.zeros(shape, np.int64 if key in ("counts", "elapsed") else np.float64)
-
-
 _algorithm = maker(
     "experts",
     VARIABLES,
     {"votes": lambda episodes: episodes.advice, "label": lambda episodes: episodes.labels},
-    _zeros,
+    # One zero for each expert, but of the rounds elapsed; what counts is whole.
+    lambda episodes, key: np.zeros(
+        (len(episodes), episodes.n_experts)[: 1 if key == "elapsed" else 2],
+        np.int64 if key in ("counts", "elapsed") else np.float64,
+    ),
     lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
 )
 
 
 @checked
 def weighted_majority(gain: float = 1.0) -> Algorithm:
-    """Weighted Majority with log gamma = ``gain``.
-
-    >>> weighted_majority(0.5).state, weighted_majority().written
-    (('log_weights',), 'next_log_weights')
-    """
+    """Weighted Majority with log gamma = ``gain``."""
     equations: Mapping[str, Equation | None] = {
         "log_weights": None,
         "log_weights_centred": lambda v: v["log_weights"] - v["log_weights"].mean(-1, keepdims=True),

@@ -1,8 +1,7 @@
-"""What interventions and probes ask of a model of expert advice: its algorithm, where its variables could be, controls,
-and corruptions of episodes, pairs (clean, corrupted) that differ in one thing at one round.
+"""What interventions and probes ask of a model of this task: where variables could be, controls, corrupted episodes.
 
 A handwired model is held against its own Weighted Majority, a learned one against the Bayes predictor of the uniform
-regime. A claim is a question to the model, never evidence about it.
+regime.
 """
 
 from __future__ import annotations

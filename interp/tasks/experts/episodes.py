@@ -162,9 +162,6 @@ def battery(n_episodes: int, n_rounds: int, *, n_experts: int, seed: int) -> dic
         graded          accuracies evenly spaced from .05 to .95: how much more a better record counts
 
     Nothing here is what a model was trained on but "uniform" and "wide", where the shipped ones were.
-
-    >>> list(battery(2, 10, n_experts=4, seed=0))
-    ['uniform', 'wide', 'copied', 'turncoat', 'graded']
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
     turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)

@@ -25,11 +25,7 @@ _LIMITS = ("follow_the_leader", "follow_previous_winners")
 
 
 def _one_expert(expert: int = 1, agrees: int = 1) -> Algorithm:
-    """Say what one expert says (``agrees`` 1), or the opposite (0), whatever happened before.
-
-    >>> _one_expert(2).parameters
-    {'expert': 2, 'agrees': 1}
-    """
+    """Say what one expert says (``agrees`` 1), or the opposite (0), whatever happened before."""
     require(expert >= 1 and agrees in (0, 1), f"expert is counted from 1 and agrees is 0 or 1, got {expert}, {agrees}")
 
     def prediction(v: Values) -> _Array:

@@ -153,11 +153,7 @@ _BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, 
 
 
 def _different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], _Orders]:
-    """The different slots, and each different way to deal them to experts: ``orders[o, i]`` is expert i's slot.
-
-    >>> _different_orders(((0.5, 0.6), (0.0, 0.1), (0.5, 0.6)))[1].tolist()
-    [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
-    """
+    """The different slots, and each different way to deal them to experts: ``orders[o, i]`` is expert i's slot."""
     kinds = sorted(set(slots))
     tally = [slots.count(kind) for kind in kinds]
     number = special.gammaln(len(slots) + 1) - special.gammaln(np.array(tally) + 1).sum()

@@ -1,17 +1,13 @@
 """Prediction with expert advice: weighted majority, the simple baselines, the Bayes predictor and the oracle.
 
 Every predictor maps episodes to ``P(y_t = 1)`` before ``y_t`` is seen, for all episodes at once. Weighted majority
-(paper, section 3.1) predicts 1 with probability
+(paper, section 3.1), which is multiplicative weights with eta = log(gamma), predicts 1 with probability
 
     p_t = sum_{i: advice 1} w_{t,i} / sum_i w_{t,i},     log w_{t+1,i} = log w_{t,i} + log(gamma) [i was right]
 
-which, weights being relative, is multiplicative weights with eta = log(gamma): ``w <- w exp(-eta loss)``.
-
-How a prediction becomes a mistake is part of the algorithm (``ExpertRun.decision``). Ties (within 1e-12 of 1/2, or of
-the best count) are broken by a fair coin, which is never tossed: a tied or sampled round counts *expected* mistakes.
-
-Scope: the Bayes predictor is the exact ``P(y_t | history)`` where accuracies are fixed and experts independent, and
-where a known best expert switches; elsewhere ``ExpertRun.approximation`` says what it ignores.
+Ties (within 1e-12 of 1/2, or of the best count) and sampled rounds count *expected* mistakes (``ExpertRun.decision``).
+The Bayes predictor is the exact ``P(y_t | history)`` where accuracies are fixed and experts independent, and where a
+known best expert switches; elsewhere ``ExpertRun.approximation`` says what it ignores.
 """
 
 from __future__ import annotations
@@ -57,10 +53,7 @@ class ExpertRun:
 
 @checked
 def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
-    """The log-weights before each round, and after the last: + eta = log(gamma) whenever an expert was right.
-
-    Added up round by round, so that they are bitwise those of a plain loop.
-    """
+    """The log-weights before each round, and after the last, added up round by round: bitwise those of a plain loop."""
     rates = array_of("eta", eta).astype(np.float64)
     wanted = f"eta must be one number or one per episode ({len(episodes)}), got shape {rates.shape}"
     require(rates.shape in ((), (len(episodes),)), wanted)
@@ -71,14 +64,7 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
 
 @checked
 def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertRun:
-    """Weighted majority: the weighted share of the experts that advise 1.
-
-    >>> from interp.tasks import experts
-    >>> weighted_majority(experts.sample(2, 100, 4), eta=np.log(2.0)).predictions.shape
-    (2, 100)
-
-    ``eta`` is the learning rate log gamma, one number or one per episode.
-    """
+    """Weighted majority: the weighted share of the experts that advise 1; ``eta`` is log gamma, one or one per episode."""
     return ExpertRun(share(special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1), episodes.advice))
 
 

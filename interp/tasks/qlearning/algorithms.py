@@ -73,9 +73,6 @@ def q_learning(
         hardness: the policy is a softmax of this inverse temperature of the sloped values.
         noise: a round also gives the draw of an epsilon-greedy learner, 0 or a + 1: the policy is then action a. The
             choice, and the update, are as without it.
-
-    >>> q_learning().memory, q_learning(gamma=0.0).parameters["gamma"]
-    ('table', 0.0)
     """
     bellman.check_rates(alpha, gamma)
     for what, value in (("beta", beta), ("hardness", hardness)):

@@ -1,8 +1,6 @@
-"""What interventions and probes ask of a model of Q-learning: its algorithm, where its variables could be, controls,
-and corruptions of episodes, pairs (clean, corrupted) that differ in one thing at one round.
+"""What interventions and probes ask of a model of this task: where variables could be, controls, corrupted episodes.
 
-Every model is held against tabular Q-learning, a handwired one at its own learning rate and discount. A claim is a
-question to the model, never evidence about it.
+Every model is held against tabular Q-learning, a handwired one at its own learning rate and discount.
 """
 
 from __future__ import annotations

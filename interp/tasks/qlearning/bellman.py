@@ -1,18 +1,11 @@
 r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives the optimal policies of known MDPs.
 
     Q_{t+1}(s_t, a_t) = Q_t(s_t, a_t) + alpha (r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t))
+    V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')        (k rounds to go, no discount, V_0 = 0)
 
-(paper, section 4; every other entry keeps its value). The table of ``gamma = 0`` never bootstraps: it is the baseline
-that shows whether a learner does.
-
-Ties: the greedy action is the lowest index among the exactly largest values (``numpy.argmax``). Whether a step *is* a
-tie is asked with a tolerance, since values that are equal on paper may differ in the last bit.
-
-The optimum over a fixed number of rounds, by backward induction, V_0 = 0:
-
-    V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')        (k rounds to go, no discount)
-
-Bernoulli rewards enter by their mean. No optimum is reachable by a learner that must first find out what the MDP is.
+(paper, section 4). The greedy action is the lowest index among the exactly largest values. Whether a step *is* a tie is
+asked with a tolerance, since values that are equal on paper may differ in the last bit. Bernoulli rewards enter the
+optimum by their mean; no learner that must first find out what the MDP is reaches it.
 """
 
 from __future__ import annotations
@@ -47,12 +40,7 @@ def q_update(
     alpha: float,
     gamma: float,
 ) -> _Table:
-    """One update per episode; the given table is left as it is.
-
-    >>> q_update(np.zeros((1, 2, 2)), *(np.array([x]) for x in (0, 1)), np.array([1.0]), np.array([1]), 0.5, 0.9)[0]
-    array([[0. , 0.5],
-           [0. , 0. ]])
-    """
+    """One update per episode; the given table is left as it is."""
     rows = np.arange(len(table))
     current = table[rows, states, actions]
     target = rewards + gamma * table[rows, next_states].max(-1)

@@ -194,11 +194,7 @@ def _path(key: str, name: str, step: Equation, spread: float, **more: Callable[[
 
 
 def depth_first(spread: float = 0.0) -> Algorithm:
-    """Depth-first search, a node a round.
-
-    >>> depth_first().state
-    ('visits',)
-    """
+    """Depth-first search, a node a round."""
     return _path("depth_first", "depth-first search, a node a round", _deeper, spread)
 
 
@@ -227,11 +223,7 @@ _NAMES = {row["key"]: row for row in read_rows(Path(__file__).with_name("heurist
 
 
 def heuristic(key: str = "more_ancestors") -> Algorithm:
-    """A heuristic as an algorithm that keeps nothing.
-
-    >>> heuristic("fewer_parents").state
-    ()
-    """
+    """A heuristic as an algorithm that keeps nothing."""
     require_known("heuristic", key, _NUMBERS)
 
     def compared(v: Values) -> _Array:
@@ -260,10 +252,9 @@ def records() -> tuple[AlgorithmRecord, ...]:
 def families() -> tuple[Family, ...]:
     """What a model of reachability is compared with.
 
-    All that search may put a share of their answer on all nodes reached (``spread``), as the distribution that models
-    are trained on does. What a search explains beyond the best of the heuristics counts. Two of these are left to
-    ``interp audit``: the undirected distance needs the root, which a round is told after its answer, so that it is not
-    memoryless, and names are permuted in every regime.
+    Searches may put a share of their answer on all nodes reached (``spread``), as the distribution that models are
+    trained on does. The undirected distance, which needs the root and so is not memoryless, is left to ``interp
+    audit``.
     """
     heuristics = (partial(heuristic, key) for key in ("fewer_parents", "more_children", "more_ancestors"))
     searches = breadth_first, depth_limited, late_search, undirected, depth_first, random_walk

@@ -1,8 +1,7 @@
-"""What interventions and probes ask of a model of reachability: its algorithm, where its variables could be, controls,
-and corruptions of episodes, pairs (clean, corrupted) that differ in one thing at one round.
+"""What interventions and probes ask of a model of this task: where variables could be, controls, corrupted episodes.
 
 Both machines are held against parallel breadth-first search; a learned one against the distribution that it was trained
-on, a part of which lies on all nodes reached. A claim is a question to the model, never evidence about it.
+on, a part of which lies on all nodes reached.
 """
 
 from __future__ import annotations

@@ -236,11 +236,7 @@ def sample(
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:
-    """Episodes on which searches answer differently: a batch of each regime that tells them apart, by its name.
-
-    >>> list(battery(4, 5, n_nodes=16, n_edges=24, seed=0))
-    ['matched', 'prosqa', 'uniform', 'path']
-    """
+    """Episodes on which searches answer differently: a batch of each regime that tells them apart, by its name."""
     return {regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in _BATTERY}
 
 
