@@ -78,7 +78,7 @@ def exact_share(hits: ArrayLike) -> Interval:
 def percentile_bounds(
     samples: ArrayLike, level: float = 0.95, axis: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper percentile of many statistics at once, along ``axis``; samples that are not finite are left out."""
+    """Lower and upper percentiles of many statistics, along ``axis``; samples that are not finite are left out."""
     samples, levels = np.asarray(samples, dtype=np.float64), [(1 - level) / 2, (1 + level) / 2]
     require(-samples.ndim <= axis < samples.ndim, f"axis {axis} is none of samples of shape {samples.shape}")
     known = np.isfinite(samples)

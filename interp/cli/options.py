@@ -125,7 +125,7 @@ def read(task: interp.tasks.Task, recorded: Sequence[str]) -> Any:
 
 
 def use(say: Say, model: Machine, recorded: Sequence[str] | None, hypothesis: Sequence[str] | None) -> Any:
-    """The recorded episodes, None where no FILE is given; until the command ends, analyses use them and the algorithm."""
+    """The recorded episodes, None where no FILE is given; until the command ends, analyses use both."""
     if not (recorded or hypothesis):
         return None
     task, algorithm = interp.tasks.get(model.layout.task), None

@@ -64,7 +64,7 @@ class EvaluationPlan:
 
 @checked
 def row(what: str, value: Interval, beside: str) -> Row:
-    """A claim with its interval and, beside it, what a reader needs to judge it: the limit, the baseline, the control."""
+    """A claim with its interval and, beside it, what a reader judges it by: the limit, the baseline, the control."""
     return {"what": what, **vars(value), "beside": beside}
 
 

@@ -215,7 +215,7 @@ class RoundLayout:
         return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
     def distribution(self, prediction: Tensor) -> Tensor:
-        """The probability of every outcome that a prediction says; of a real number its mean, or mean and log variance."""
+        """The probability of every outcome by a prediction; of a real number its mean, or mean and log variance."""
         return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 
     def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:

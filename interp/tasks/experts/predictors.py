@@ -64,7 +64,7 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> _States:
 
 @checked
 def weighted_majority(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> ExpertRun:
-    """Weighted majority: the weighted share of the experts that advise 1; ``eta`` is log gamma, one or one per episode."""
+    """The weighted share of the experts that advise 1; ``eta`` is log gamma, one or one per episode."""
     return ExpertRun(share(special.softmax(log_weights(episodes, eta)[:, :-1], axis=-1), episodes.advice))
 
 
