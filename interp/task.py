@@ -19,19 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted, counted_rounds, in_words
 from interp.checks import array_of, checked, checked_fields, integer, shown, unique
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Machine
 from interp.session import once
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
 
 _SCORED = 2**31 - 1
 """The seed of episodes that are scored whatever the seed of a comparison is; odd, as no episodes to fit on have it."""
