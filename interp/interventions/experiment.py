@@ -458,7 +458,8 @@ def _run_on(
     x, model, base, n = experiment, experiment.model, experiment.run, len(edits)
     predictions = prediction.new_full((*prediction.shape[:3], x.horizon + 1, *prediction.shape[3:]), torch.nan)
     predictions[:, :, :, 0] = prediction
-    left = [carried]
+    with torch.no_grad():
+        left, stepper = [carried], model.stepper() if runs_from(model) else None
     for lag in range(1, x.horizon + 1):
         alive = [i for i, t in enumerate(x.rounds) if t + lag < base.n_rounds]
         at = [x.rounds[i] + lag for i in alive]
@@ -477,7 +478,7 @@ def _run_on(
                     predicted = model.predict(fed.tokens, latents, fed.values)  # type: ignore[attr-defined]
                     prediction, _ = fed.settled(predicted, latents, latents)
                 else:
-                    done = run_round(model, fed, latents, base.layout, base.commit, ())
+                    done = run_round(model, fed, latents, base.layout, base.commit, (), stepper)
                     prediction, latents = done.prediction, done.latents
             prediction, now = prediction.unflatten(0, shape), latents.unflatten(0, shape)
         else:

@@ -10,6 +10,7 @@ head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,12 +104,7 @@ class Attention(_Drawn):
         self.W_O = nn.Parameter(torch.empty(config.n_heads, config.d_head, config.d_model))
         self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.empty(config.n_heads, config.d_head)) for _ in "QKV")
         self.b_O = nn.Parameter(torch.empty(config.d_model))
-        rules = config.attention_rules[layer]
-        self.rule_heads = {
-            rule: [head for head, given in enumerate(rules) if given == rule] for rule in dict.fromkeys(rules)
-        }
-        order = [head for heads in self.rule_heads.values() for head in heads]
-        self.head_order = sorted(range(config.n_heads), key=order.__getitem__)
+        self.rules = config.attention_rules[layer]
         self.register_buffer("mask", torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1), persistent=False)
         self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
@@ -140,11 +136,17 @@ class Attention(_Drawn):
 
     def pattern(self, scores: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
         """Masked scores to attention, each head by its rule."""
-        if len(self.rule_heads) == 1:
-            (rule,) = self.rule_heads
-            return _RULES[rule](scores)
-        parts = [_RULES[rule](scores[:, heads]) for rule, heads in self.rule_heads.items()]
-        return torch.cat(parts, dim=1)[:, self.head_order]
+        return _attention(scores, self.rules)
+
+
+def _attention(scores: Tensor, rules: Sequence[str]) -> Float[Tensor, "batch head query key"]:
+    """Masked scores of heads with these rules to attention."""
+    by_rule = {rule: [head for head, given in enumerate(rules) if given == rule] for rule in dict.fromkeys(rules)}
+    if len(by_rule) == 1:
+        return _RULES[rules[0]](scores)
+    order = [head for heads in by_rule.values() for head in heads]
+    parts = [_RULES[rule](scores[:, heads]) for rule, heads in by_rule.items()]
+    return torch.cat(parts, dim=1)[:, sorted(range(len(order)), key=order.__getitem__)]
 
 
 def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "batch pos head d_head"]:
@@ -238,6 +240,11 @@ class Block(nn.Module):
         normalized = self.ln1(resid)
         past.append(*self.attn.keys_values(normalized, normalized))
 
+    def nothing_past(self, n_rows: int) -> KeyValues:
+        """What the block knows before the first position: no keys and no values."""
+        nothing = self.attn.W_K.new_empty(n_rows, 0, *self.attn.b_K.shape)
+        return KeyValues(nothing, nothing)
+
 
 class Projection(_Drawn):
     """``x W_name + b_name``: the unembedding ("U", as in TransformerLens), or what writes updates ("write")."""
@@ -293,23 +300,28 @@ class PlainBlock:
 
     A round of one episode is little arithmetic and many calls: hook points, modules and look-ups of parameters take
     more time than the matrices. Each operation has the operands of :class:`Block`'s in the same shape, so the numbers
-    are equal bit for bit (a property test), but to rounding where ``sparse`` weights are large and almost all 0.
+    are equal bit for bit (a property test), but to rounding where ``sparse`` weights are large and almost all 0. Of a
+    handwired block, which is ``sparse``, heads that write nothing are left out where it is ``narrow``, too.
     """
 
-    def __init__(self, block: Block, sparse: bool = False) -> None:
+    def __init__(self, block: Block, sparse: bool = False, narrow: bool = False) -> None:
         attn = block.attn
         self.block, self.attn, self.mlp, self.scale, self.mask = block, attn, block.mlp, attn.scale, attn.mask
         self.eps = block.ln1.eps if isinstance(block.ln1, _LayerNormPre) else None
-        self.n_heads, d_model, self.d_head = attn.W_Q.shape
+        self.narrow = sparse and narrow and not attn.hook_attn_scores._forward_hooks
+        writes = attn.W_O.flatten(1).any(1).tolist() if self.narrow else [True] * len(attn.rules)
+        writing = [head for head, does in enumerate(writes) if does] or [0]
+        heads = slice(None) if all(writes) else writing
+        self.rules, self.d_head = tuple(attn.rules[head] for head in writing), attn.W_Q.shape[-1]
         self.q, self.k, self.v = (
-            (_stored(weight.transpose(0, 1).reshape(d_model, -1), sparse), bias.reshape(-1))
+            (_stored(weight[heads].transpose(0, 1).flatten(1), sparse), bias[heads].flatten())
             for weight, bias in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V))
         )
         self.n_scored, self.n_moved = (  # columns that heads use, of queries and of values
             1 + int(weight.any(1).any(0).nonzero().max()) if matrix.is_sparse and not bias.any() else self.d_head
             for weight, (matrix, bias) in ((attn.W_Q, self.q), (attn.W_V, self.v))
         )
-        self.out, self.bias = _stored(attn.W_O[:, : self.n_moved].flatten(0, 1), sparse), attn.b_O
+        self.out, self.bias = _stored(attn.W_O[heads][:, : self.n_moved].flatten(0, 1), sparse), attn.b_O
 
     def __call__(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
@@ -323,7 +335,7 @@ class PlainBlock:
         queries = self._project(normalized, self.q)[..., used].transpose(1, 2)
         scores = (queries @ keys[..., used].permute(0, 2, 3, 1)).div_(self.scale)
         scores.masked_fill_(self.mask[n - n_queries : n, :n], float("-inf"))
-        pattern = self.attn.pattern(self.attn.hook_attn_scores(scores))
+        pattern = _attention(scores if self.narrow else self.attn.hook_attn_scores(scores), self.rules)
         z = (pattern @ values[..., : self.n_moved].transpose(1, 2)).transpose(1, 2)
         resid = resid + _times(z.reshape(*resid.shape[:2], -1), self.out).add_(self.bias)
         if (mlp := self.mlp) is not None:
@@ -336,6 +348,11 @@ class PlainBlock:
         normalized = self._normalize(resid)
         past.append(self._project(normalized, self.k), self._project(normalized, self.v))
 
+    def nothing_past(self, n_rows: int) -> KeyValues:
+        """What the block knows before the first position: no keys and no values."""
+        nothing = self.bias.new_empty(n_rows, 0, len(self.rules), self.d_head)
+        return KeyValues(nothing, nothing)
+
     def _normalize(self, x: Tensor) -> Tensor:
         """LayerNorm without affine parameters, or nothing."""
         if self.eps is None:
@@ -346,7 +363,7 @@ class PlainBlock:
     def _project(self, x: Tensor, weights: tuple[Tensor, Tensor]) -> Float[Tensor, "batch pos head d_head"]:
         """Queries, keys or values of every head."""
         matrix, bias = weights
-        return _times(x, matrix).add_(bias).view(*x.shape[:2], self.n_heads, self.d_head)
+        return _times(x, matrix).add_(bias).view(*x.shape[:2], len(self.rules), self.d_head)
 
 
 def _stored(matrix: Tensor, sparse: bool) -> Tensor:

@@ -172,12 +172,12 @@ class HookedLatentTransformer(LensSurface):
             blocks: all blocks as :func:`_plain_blocks` gives them, for callers that run many rounds and ask for it
                 once.
         """
-        all_blocks: Iterable[Block | PlainBlock] = blocks or _plain_blocks(self) or self.blocks
+        all_blocks: Iterable[Block | PlainBlock] = blocks or _plain_blocks(self, past is None) or self.blocks
         running = list(all_blocks)[layer:stop]
         several = itertools.repeat(None, len(running)) if past is None else past
         for left, block, known in zip(reversed(range(len(running))), running, several, strict=True):
             if n_read is not None and not left:
-                known = known or self.nothing_past(len(resid))
+                known = known or block.nothing_past(len(resid))
                 block.pass_by(resid[:, :-n_read], known)
                 resid = resid[:, -n_read:]
             resid = block(resid, known)
@@ -185,8 +185,7 @@ class HookedLatentTransformer(LensSurface):
 
     def nothing_past(self, n_rows: int) -> KeyValues:
         """What a block knows before the first position: no keys and no values."""
-        nothing = self.W_E.new_empty(n_rows, 0, self.config.n_heads, self.config.d_head)
-        return KeyValues(nothing, nothing)
+        return self.blocks[0].nothing_past(n_rows)
 
     def read_out(
         self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
@@ -361,14 +360,14 @@ class HookedLatentTransformer(LensSurface):
         return fresh
 
 
-def _plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
+def _plain_blocks(model: HookedLatentTransformer, narrow: bool = True) -> list[PlainBlock] | None:
     """The model's blocks without hooks, for its weights as they are now.
 
     None where only hooked blocks do: a hook is attached, a gradient asked for, a module changed, or the class derived.
     """
     if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
         return None
-    return [PlainBlock(block, sparse=model.is_handwired) for block in model.blocks]
+    return [PlainBlock(block, model.is_handwired, narrow) for block in model.blocks]
 
 
 _AnyMachine = TypeVar("_AnyMachine", bound=Machine)
