@@ -77,7 +77,7 @@ def test_q1_the_displayed_sequence_has_one_token_more_than_its_stated_length(mon
     for variant in ("mlp", "lin"):
         shorter = build(variant=variant)
         assert shorter.layout.n_positions == 3 * 4 + 9
-        assert table_error(shorter).max() < 1e-14
+        assert table_error(shorter, n_rounds=12).max() < 1e-14
 
 
 class WithoutNextState(QLearningRound):
@@ -100,7 +100,7 @@ def test_q2_six_special_tokens_are_listed_and_needed_and_seven_are_stated(ours: 
     assert len(ours.layout.vocabulary) == 6 + 4 + 4 != 2 + 4 + 4 + 5
     for token in listed:
         missing = replace(ours, tokens={**ours.tokens, token: ours.basis.zero})
-        assert table_error(missing).max() > 1e-3, f"{token} is idle"
+        assert table_error(missing, n_rounds=12).max() > 1e-3, f"{token} is idle"
 
 
 def test_q3_a_linear_head_sums_over_the_past_instead_of_multiplying(ours: Circuit) -> None:
@@ -227,7 +227,7 @@ def test_q12_an_action_half_matches_its_earlier_twin() -> None:
     for eta in (None, 10.0, 20.0, 40.0):
         model = circuits.compile_circuit(build(variant="softmlp", eta=eta))
         hook = "blocks.0.attn.hook_pattern"
-        run = interp.rollout(model, EPISODES, names_filter=[hook])
+        run = interp.rollout(model, EPISODES, names_filter=[hook], n_rounds=21)
         head, at = model.config.head_names[0].index("1.6 context fetch"), model.layout.position
         for episode, action in enumerate(EPISODES.actions[:, 20]):
             name = ACTIONS[action]

@@ -24,8 +24,8 @@ def state_error(name: str, variant: str, dtype: torch.dtype, rounds: int = 300, 
         episodes: Any = experts.sample(3, rounds, 4, seed=0)
         truth, sizes = algorithms.log_weights(episodes, eta=0.5), {"n_experts": 4}
     else:
-        episodes = mdp.sample(6, rounds, 4, 3, seed=10)
-        truth, sizes = episodes.q_tables, {"n_states": 4, "n_actions": 3}
+        episodes = mdp.sample(4, rounds, 3, 2, seed=10)
+        truth, sizes = episodes.q_tables, {"n_states": 3, "n_actions": 2}
     scale = np.maximum(1, np.abs(truth)) if name == "wma-handwired" else 1.0
     circuit = circuits.build(name, variant=variant, eta=120.0, **sizes, **arguments)
     model = circuits.compile_circuit(replace(circuit, float64_only=""), dtype)

@@ -22,7 +22,9 @@ from reports.parts import compared, overview
 from tests.conftest import early
 from tests.test_json import SCHEMA, check
 
-SMALL = compare.Effort(known=24, test=12, rounds=14, starts=2, horizon=4, battery=8, untrained=1)
+SMALL = compare.Effort(
+    known=16, test=12, rounds=14, starts=2, horizon=4, battery=4, scored=16, edits=120, untrained=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +136,7 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_steps", "no_rules")
 def test_a_machine_is_the_same_as_itself_in_everything_that_applies(monkeypatch):
     """Of one digest nothing has to be measured: a GRU's decoded steps alone would make its update another one's."""
     monkeypatch.setattr(driver, "QUESTIONS", tuple(q for q in driver.QUESTIONS if q.key != "where"))

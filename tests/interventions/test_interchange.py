@@ -9,6 +9,7 @@ import torch
 import interp
 from interp.interventions.interchange import interchange
 from interp.interventions.sites import Place, Site
+from interp.session import session
 from interp.tasks import mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes
@@ -17,6 +18,13 @@ from tests.cases import cases
 from tests.handmade import intervened
 
 WMA = cases(__file__, "interchange WMA")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def runs_are_shared():
+    """A model runs once over the same episodes."""
+    with session():
+        yield
 
 
 def is_exact(result):
@@ -66,7 +74,7 @@ Q = cases(__file__, "interchange Q")
 
 @pytest.fixture(scope="module")
 def q_pair():
-    return [mdp.sample(16, 16, 3, 2, seed=seed) for seed in (0, 1)]
+    return [mdp.sample(12, 14, 3, 2, seed=seed) for seed in (0, 1)]
 
 
 @pytest.mark.parametrize(("variable", "held_as", "where", "outcome"), Q)
@@ -76,10 +84,10 @@ def test_q_learning_every_variable_is_where_the_circuit_says(
     """As for Weighted Majority; the table's columns at a-tokens of the suffix drive the choice only in part."""
     circuit, model = qlearning
     places = [place for name in where for place in places_of(circuit, circuit.location(held_as, name))]
-    result = interchange(model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 16))
+    result = interchange(model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 14))
     assert is_exact(result)
     placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
-    instead = interchange(model, *q_pair, q_learning(), variable, placebos, outcome=outcome, rounds=slice(5, 16))
+    instead = interchange(model, *q_pair, q_learning(), variable, placebos, outcome=outcome, rounds=slice(5, 14))
     assert instead.score().low <= 0.05  # choices change when names are disturbed: single draws score -.13 to .10
 
 
@@ -104,7 +112,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     both columns of that name (a hard head averages over ties).
     """
     circuit, model = qlearning
-    result = interchange(model, *q_pair, q_learning(), "action", "embed@a", outcome="state", rounds=slice(5, 16))
+    result = interchange(model, *q_pair, q_learning(), "action", "embed@a", outcome="state", rounds=slice(5, 14))
     assert result.iia == 1.0 and result.error.max() < 1e-12 and result.informative.sum() >= 20
 
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
@@ -135,7 +143,7 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, places_o
     """s_t at Select says where the bootstrapped value goes, the column at Update what the change is added to."""
     circuit, model = qlearning
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
-    rounds = slice(5, 16)
+    rounds = slice(5, 14)
     mine, theirs = ({k: v[:, rounds] for k, v in q_learning().run(e).items()} for e in q_pair)
     moved = 0.1 * 0.9 * mine["maximum"][..., None] * (np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]])
     cases = {
@@ -146,7 +154,7 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, places_o
     slots = torch.as_tensor(q_pair[0].actions[:, rounds])[..., None, None].expand(-1, -1, 3, 1)
     for (variable, where), expected in cases.items():
         places = places_of(circuit, circuit.location(variable, where))
-        policy, latents = intervened(model, base, source, places, range(5, 16))
+        policy, latents = intervened(model, base, source, places, range(5, 14))
         written = model.read_state(latents).gather(-1, slots).squeeze(-1)
         np.testing.assert_allclose(written, expected, atol=1e-12, err_msg=variable)
         assert torch.equal(policy, base.predictions[:, rounds])
@@ -157,7 +165,7 @@ def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, places_o
 )
 def test_q_learning_places_without_the_variable_are_at_chance(qlearning, q_pair, variable, where, outcome):
     _, model = qlearning
-    result = interchange(model, *q_pair, q_learning(), variable, where, outcome=outcome, rounds=slice(5, 16))
+    result = interchange(model, *q_pair, q_learning(), variable, where, outcome=outcome, rounds=slice(5, 14))
     assert result.informative.any()
     assert result.iia_informative == 0.0 and result.iia <= result.unpatched.mean()
 

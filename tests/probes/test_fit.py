@@ -88,26 +88,26 @@ def test_a_second_probe_of_a_model_runs_no_second_control(learned, monkeypatch):
     run, ran = interp.rollout(learned, few), []
     counting = lambda *given, **how: ran.append(1) or interp.rollout(*given, **how)  # noqa: E731
     monkeypatch.setattr(sys.modules["probes.fitting"], "rollout", counting)
-    first = probes.fit(run, probes.targets.votes(few), n_untrained=2, seed=11)
+    first = probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=11)
     assert len(ran) == 4, "two copies, over these episodes and over more"
     twin = replace(run, model=copy.deepcopy(learned))
-    again = probes.fit(twin, probes.targets.votes(few), n_untrained=2, seed=11)
-    other = probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=11)
+    again = probes.fit(twin, probes.targets.counts(few), n_untrained=2, seed=11)
+    other = probes.fit(run, probes.targets.log_weights_centred(few), n_untrained=2, seed=11)
     assert len(ran) == 4 and again.measure == first.measure and "untrained" in other.controls
-    probes.fit(run, probes.targets.votes(few), n_untrained=2, seed=12)
+    probes.fit(run, probes.targets.counts(few), n_untrained=2, seed=12)
     assert len(ran) == 7, "the copy of seed 12 has run over these episodes, and not over those that seed 12 adds"
 
 
 def test_a_rollout_that_does_not_know_its_model_has_no_untrained_control(model, episodes, tmp_path):
     """One from a file, unless the model and the episodes are given; and one with hooks, which a copy would lack."""
-    target = probes.targets.votes(episodes)
+    target = probes.targets.counts(episodes)
     loaded = saved.load(saved.save(interp.rollout(model, episodes), tmp_path / "run.safetensors"))
     assert loaded.model is loaded.episodes is None
     assert "untrained" not in probes.fit(loaded, target).controls
     assert "untrained" in probes.fit(loaded, target, model=model, episodes=episodes, n_untrained=1).controls
     hook = ("hook_embed", lambda embedded, hook: embedded)
     hooked = interp.rollout(model, episodes, fwd_hooks=[hook])
-    result = probes.fit(hooked, probes.targets.log_weights(episodes), model=model, episodes=episodes)
+    result = probes.fit(hooked, target, model=model, episodes=episodes)
     assert "untrained" not in result.controls and "a rollout without hooks" in result.reason
 
 
@@ -415,9 +415,9 @@ def test_an_untrained_control_that_overflows_is_left_out_and_said_to_be(value, m
 
 
 def test_an_untrained_copy_of_a_handwired_circuit_may_overflow():
-    """What ``interp report reachability-handwired --quick`` probes: its linear heads run away in six rounds."""
-    machine = interp.load("reachability-handwired")
-    episodes = interp.tasks.of(machine).sample_for(machine, 16, 6, 0)
+    """What ``interp report reachability-handwired --quick`` probes: its linear heads run away in seven rounds."""
+    machine = interp.load("reachability-handwired", n_nodes=12, n_edges=18)
+    episodes = interp.tasks.of(machine).sample_for(machine, 16, 7, 0)
     with pytest.warns(UserWarning, match="overflow or are NaN, so that it is no control"):
         (result,) = probes.probe(machine, episodes, ["reached"], n_untrained=1)
     assert "untrained" in result.missing and {"shuffled", "inputs", "round"} <= set(result.controls)
