@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -95,16 +96,28 @@ def percentile_bounds(
 def resample_weights(
     n_episodes: int, n_resamples: int = 1000, seed: int = 0, *, plain_first: bool = False
 ) -> NDArray[np.float64]:
-    """Bootstrap weights ``[n_resamples, n_episodes]``; each row sums to 1.
+    """Bootstrap weights ``[n_resamples, n_episodes]``, which nobody may write into; each row sums to 1.
 
     With ``plain_first`` one more row before them weighs every episode alike: it gives the estimate itself.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
     refuse_beyond_machine(f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_resamples * n_episodes)
+    draw = _drawn if n_resamples * n_episodes <= _MOST_KEPT else _drawn.__wrapped__
+    return draw(n_episodes, n_resamples, seed, plain_first)
+
+
+_MOST_KEPT = 2**18
+"""Weights that are kept for the next interval of as many episodes: an analysis asks for the same hundreds of times."""
+
+
+@lru_cache(maxsize=16)
+def _drawn(n_episodes: int, n_resamples: int, seed: int, plain_first: bool) -> NDArray[np.float64]:
     counts = np.random.default_rng(seed).multinomial(n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples)
-    weights = counts / n_episodes
-    return np.concatenate([np.full((1, n_episodes), 1 / n_episodes), weights]) if plain_first else weights
+    plain = np.full((int(plain_first), n_episodes), 1 / n_episodes)
+    weights = np.concatenate([plain, counts / n_episodes])
+    weights.flags.writeable = False
+    return weights
 
 
 @checked

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from interp.task import Task
 from interp.workers import one_thread
 
 
@@ -16,14 +17,22 @@ def in_one_thread() -> Iterator[None]:
         yield
 
 
+FEW = ("bayes", "weighted_majority", "sigmoid_vote", "follow_the_leader", "majority_vote", "fixed_vote")
+"""Families of expert advice that are no variant of another: a third of all, which are fitted in a tenth of the time."""
+
+
 @contextmanager
-def early(rules: bool = True) -> Iterator[None]:
+def early(rules: bool = True, few: bool = False) -> Iterator[None]:
     """Fits of algorithms that stop early: they are half of a small comparison, and its words are the same ones.
 
-    Without ``rules`` no other update is fitted, which takes most of the time of what asks about updates.
+    Without ``rules`` no other update is fitted, which takes most of the time of what asks about updates. With ``few``
+    only the families :data:`FEW` are asked.
     """
+    every = Task.rivals
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("circuits.compare.fitting._STEPS_PER_PARAMETER", 8)
+        if few:
+            patch.setattr(Task, "rivals", lambda task: {k: one for k, one in every(task).items() if k in FEW})
         if not rules:
             patch.setattr("circuits.compare.update._rules", lambda *of: [])
         yield
@@ -33,6 +42,13 @@ def early(rules: bool = True) -> Iterator[None]:
 def few_steps() -> Iterator[None]:
     """A test whose fits stop :func:`early`."""
     with early():
+        yield
+
+
+@pytest.fixture
+def few_fits() -> Iterator[None]:
+    """A test whose fits stop :func:`early`, of few families."""
+    with early(few=True):
         yield
 
 

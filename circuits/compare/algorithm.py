@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import nan
 from typing import Any
 
@@ -68,8 +68,6 @@ _N_EDITS = 240
 _EVENLY = "evenly"
 """The name of the guess that gives every outcome the same probability, or of a real number that is the same at every
 round; it needs no memory and serves every task."""
-_draws = lru_cache(maxsize=16)(resample_weights)
-"""The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
 _Divergences = Mapping[str, Array]
 """Nats a round by set, ``[episode]`` each."""
 
@@ -326,7 +324,7 @@ def _pooled_ratio(over: _Divergences, under: _Divergences, seed: int, name: str 
     Sets are drawn with one seed, and their i-th episodes share the luck of it: they are drawn together.
     """
     chosen = list(over) if name is None else [name]
-    weights = np.concatenate([_draws(len(over[key]), seed=seed) for key in chosen], axis=1)
+    weights = np.concatenate([resample_weights(len(over[key]), seed=seed) for key in chosen], axis=1)
     return ratio_interval(*(np.concatenate([of[key] for key in chosen]) for of in (over, under)), weights=weights)
 
 

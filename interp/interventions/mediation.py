@@ -37,7 +37,7 @@ from interp.errors import require, require_known
 from interp.interventions.experiment import Edit, Experiment, Outcome, Rows, by_size, named, passed, run
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import COMPONENTS, Place, Places, Site, resolve, resolve_places, sites
-from interp.machine import Machine
+from interp.machine import Machine, runs_from
 from interp.measure import Found
 from interp.model.layout import RoundLayout
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -402,7 +402,7 @@ def effect_map(
     named = "name some, interp.adapt(..., points=...)"
     require(bool(mapped), f"not applicable: {model.name} has no points to map; {named}")
     points = sites(model, layout, mapped, None)
-    plain, effect, (_, after) = swap.whole(points)
+    plain, effect, (before, after) = swap.whole(points)
     total, shape = float((effect**2).sum()), (-1, len(swap.rounds))
     places = [point.labels(layout) if "pos" in point.kind.axes else ("",) for point in points]
     positions = tuple(dict.fromkeys(place for several in places for place in several))
@@ -416,7 +416,9 @@ def effect_map(
                 value = site.read(after[point].flatten(0, 1), layout)
                 edits[str(site)] = [Edit(Place(site), value.unflatten(0, shape))]
     if cells:
-        moved = swap.run(edits)[0] - plain
+        # The rounds of an edit are those of the base up to its layer.
+        known = {Site("resid_pre", (p.layer or 0) + 1): before[p] for p in points if runs_from(model)}
+        moved = swap.run(edits, known=known)[0] - plain
         shares[tuple(zip(*cells, strict=True))] = (moved * effect).sum((1, 2)).numpy(force=True) / total
     names, causes = tuple(map(str, points)), tuple(map(str, swap.causes))
     return EffectMap(causes, swap.outcome.key, names, positions, shares, {**swap.settings, "n_pairs": len(effect)})
@@ -472,10 +474,10 @@ class _Swap:
         self.routes = _Routes(model, self.layout, causes, read, order)
 
     def run(
-        self, edits: dict[str, list[Edit]], watched: Sequence[Site] = ()
+        self, edits: dict[str, list[Edit]], watched: Sequence[Site] = (), known: Mapping[Site, Tensor] | None = None
     ) -> tuple[Tensor, Sequence[Mapping[Site, Tensor]]]:
         """Outcomes ``[edit, row, value]`` of edits of the base's rounds, and what is then at the watched sites."""
-        on: dict[str, Any] = {"readout": self.outcome, "commit": "target", "watched": watched}
+        on: dict[str, Any] = {"readout": self.outcome, "commit": "target", "watched": watched, "known": known or {}}
         found = run(Experiment(self.model, self.runs[0], edits, self.rounds, **on))
         return found.values.flatten(1, 2), found.seen
 

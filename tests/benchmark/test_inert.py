@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from circuits.benchmark.known_machine import build
-from circuits.benchmark.material import ANOTHER, QUICK, Material
+from circuits.benchmark.material import ANOTHER, Material, Workload
 from circuits.benchmark.question import Answer, ranking
 from circuits.benchmark.questions import QUESTIONS
 
@@ -15,12 +15,13 @@ from circuits.benchmark.questions import QUESTIONS
 def test_edges_that_change_nothing_are_inert(machine: str, form: str, inert: tuple[int, int]) -> None:
     """Five content edges of Q-learning and a constant one; every other true edge changes something when cut."""
     subject = build(machine, form)
-    material = Material(subject, QUICK, 0)
+    effort = Workload(episodes=4, rounds=9)
+    material = Material(subject, effort, 0)
     truth = material.truth("edges")
     told = [subject.edges[edge] for edge, kind in truth.items() if kind == "inert"]
     assert (told.count("content"), told.count("constant"), len(told)) == (*inert, sum(inert))
     moved = np.zeros(len(truth))
-    for t in (QUICK.round, QUICK.early):
+    for t in (effort.round, effort.early):
         for ablation in ("zero", "resample"):
             cut, clean = material.cut(ANOTHER, ablation, t), material.pair(ANOTHER, t).clean_readout
             for one, other in ((cut.predictions, clean.predictions), (cut.latents, clean.latents)):

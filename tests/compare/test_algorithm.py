@@ -28,6 +28,7 @@ from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
+from tests.conftest import FEW
 from tests.refusals import refuses
 
 LAYOUTS = {
@@ -39,7 +40,6 @@ LAYOUTS = {
 COARSE = {"low": (0.0, 0.3), "room": (0.6, 1.0), "gain": (0.1, 1.0), "decay": (0.8, 0.98), "accuracy": (0.5, 0.6),
           "alpha": (0.1, 0.3), "gamma": (0.5, 0.9), "temperature": (0.0, 0.05)}  # fmt: skip
 """Grids that a test can afford, of values that are chosen from and not refined."""
-FEW = ("bayes", "weighted_majority", "sigmoid_vote", "follow_the_leader", "majority_vote", "fixed_vote")
 
 
 def asked(task: str, *keys: str, coarse: bool = True) -> list[Family]:

@@ -139,7 +139,7 @@ def test_circuits_are_compared_only_of_machines_with_heads(subjects):
     assert both == "itself has no attention heads; lstm has no attention heads"
 
 
-@pytest.mark.usefixtures("few_steps", "no_rules")
+@pytest.mark.usefixtures("few_fits", "no_rules")
 def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare():
     found = compare.run(handmade.majority(), WIRED, effort=SMALL)
     assert found.algorithm.family == "weighted_majority"
@@ -155,7 +155,7 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
     assert (read["measures"][-1]["word"], read["measures"][-1]["number"]) == ("not applicable", None)
 
 
-@pytest.mark.usefixtures("few_steps", "no_rules")
+@pytest.mark.usefixtures("few_fits", "no_rules")
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
     other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
@@ -166,7 +166,7 @@ def test_a_machine_is_a_reference_too():
     assert found["state"].number.low > 0.99 and found.reference == "handmade"
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_fits")
 def test_a_machine_without_a_reference_is_held_against_algorithms():
     """Two channels, random weights: no algorithm with a memory explains it."""
     found = compare.run(machines.lstm(), effort=TINY)

@@ -14,7 +14,7 @@ from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
 from tests.refusals import refuses
 
-SMALL = Effort(known=32, test=16, rounds=16, starts=2, horizon=4, battery=4, untrained=1)
+SMALL = Effort(known=32, test=12, rounds=16, starts=2, horizon=4, battery=4, untrained=1)
 
 
 @pytest.fixture(scope="module")

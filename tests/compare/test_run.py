@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 import interp
+import probes  # noqa: F401
 from circuits import compare
 from circuits.compare import driver
 from interp.errors import InputError
@@ -22,9 +24,7 @@ from reports.parts import compared, overview
 from tests.conftest import early
 from tests.test_json import SCHEMA, check
 
-SMALL = compare.Effort(
-    known=16, test=12, rounds=14, starts=2, horizon=4, battery=4, scored=16, edits=120, untrained=1
-)
+SMALL = compare.Effort(known=16, test=12, rounds=14, starts=2, horizon=4, battery=4, scored=16, edits=120, untrained=1)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,8 @@ def readme():
     text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
     blocks, scope = re.findall(r"```python\n(.*?)```", text, re.DOTALL), {}
     assert len(blocks) >= 2
-    with early(rules=False):
+    with early(rules=False, few=True), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["probes.fitting"], "PLATEAU", 32)
         for block in blocks:
             exec(compile(block, "README.md", "exec"), scope)
     return scope
@@ -136,7 +137,7 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
 
 
-@pytest.mark.usefixtures("few_steps", "no_rules")
+@pytest.mark.usefixtures("few_fits", "no_rules")
 def test_a_machine_is_the_same_as_itself_in_everything_that_applies(monkeypatch):
     """Of one digest nothing has to be measured: a GRU's decoded steps alone would make its update another one's."""
     monkeypatch.setattr(driver, "QUESTIONS", tuple(q for q in driver.QUESTIONS if q.key != "where"))
@@ -148,7 +149,7 @@ def test_a_machine_is_the_same_as_itself_in_everything_that_applies(monkeypatch)
     assert max(found.tables["update"]["number_low"]) < 0.95 and found["update"].note.startswith("the two are one")
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_fits")
 def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_parts_are_kept(tmp_path, monkeypatch):
     """Against algorithms alone; a run that was stopped goes on from its finished parts, which are gone at its end."""
     model = interp.load("wma-handwired", n_experts=2)

@@ -16,7 +16,7 @@ def test_two_batches_that_are_no_pair_are_patched_with_a_warning(recwarn):
     for name, sizes, n_rounds in (
         ("wma-handwired", {"n_experts": 3}, 10),
         ("qlearning-handwired", {"n_states": 3, "n_actions": 2}, 10),
-        ("reachability-handwired", {}, 5),
+        ("reachability-handwired", {"n_nodes": 8, "n_edges": 10}, 5),
     ):
         model = interp.load(name, **sizes)
         task = interp.tasks.of(model)

@@ -132,7 +132,7 @@ def test_a_late_table_goes_on_from_any_state():
 
 def test_edits_of_a_set_are_what_they_say():
     reference = known.reference("reachability")
-    episodes = interp.tasks.of(reference).sample_for(reference, 24, 5, seed=3)
+    episodes = interp.tasks.of(reference).sample_for(reference, 12, 5, seed=3)
     values = breadth_first().run(episodes)
     truth = np.concatenate([values["reached"], values["next_reached"][:, -1:]], 1)
     shaken = held("reachability", "noise that is cleaned away", episodes)
@@ -146,7 +146,7 @@ def test_edits_of_a_set_are_what_they_say():
 def test_searches_from_both_ends_meet_half_way():
     """A candidate is found from round t on if it lies within 2 t steps of the root."""
     reference = known.reference("reachability")
-    episodes = interp.tasks.of(reference).sample_for(reference, 300, 5, seed=4)
+    episodes = interp.tasks.of(reference).sample_for(reference, 100, 5, seed=4)
     met = known.gallery("reachability")["bidirectional"].make().module.algorithm.run(episodes)
     truth = breadth_first().run(episodes)["reached"]
     assert np.array_equal(met["reached"], truth)

@@ -62,7 +62,7 @@ def test_single_rounds_start_from_tables_early_and_late_and_of_both_signs():
 
 @pytest.mark.parametrize("imitating", [False, True])
 def test_a_run_that_was_killed_ends_at_the_same_weights(tmp_path, monkeypatch, imitating):
-    monkeypatch.setattr(taught, "_BATCHES", ((1.0, 50),))
+    monkeypatch.setattr(taught, "_BATCHES", ((1.0, 20),))
     whole = interp.load(taught.train(tmp_path / "whole", 3, 5, imitating=imitating, every=2))
     advance = taught.Run.advance
 
@@ -90,7 +90,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path, monkeypatch):
 
 def _carried(model, seed, n_rounds=30, regime="grid", **sizes):
     """Mean divergence from the circuit's policy, and the largest error of the table by a seed's code, of episodes."""
-    episodes = interp.tasks.get("qlearning").sample(50, n_rounds, seed=10**6, regime=regime, **(SIZES | sizes))
+    episodes = interp.tasks.get("qlearning").sample(16, n_rounds, seed=10**6, regime=regime, **(SIZES | sizes))
     run, initial = interp.rollout(model, episodes), model.initial(1, model.layout.fit(episodes)).detach()
     said = run.predictions.double().clamp_min(1e-12)
     wanted = torch.from_numpy(special.softmax(10 * episodes.next_values_before, -1))

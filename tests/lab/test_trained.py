@@ -24,7 +24,7 @@ def kind(request):
 @pytest.fixture(scope="module")
 def truth(kind):
     model = load_checkpoint(WEIGHTS / f"{kind}-0")
-    return measure(recipes.recipes()[kind], model, seed=0, n_episodes=100)
+    return measure(recipes.recipes()[kind], model, seed=0, n_episodes=60)
 
 
 def test_a_shipped_subject_holds_its_variables_where_it_says(truth):

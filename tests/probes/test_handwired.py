@@ -127,6 +127,7 @@ def test_the_model_sets_the_parameters_of_its_targets():
         interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"),
         probes.targets.prediction(episodes, gain=2.0),
         site="resid_post[2]@p?",
+        n_untrained=0,
     )
     assert with_other.r2 < 1 - 1e-4
     (memory,) = probes.probe(model, episodes, ["log_weights"], n_untrained=0)
