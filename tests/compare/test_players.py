@@ -99,7 +99,7 @@ def test_a_soft_chooser_is_named_and_noise_is_not():
     """Agreement is no measure of a player: at an inverse temperature of 3 it does the likeliest in 3 rounds of 4."""
     keys = ("rescorla_wagner", "choice_kernel", "fixed_bias")
     asked = [family for family in bandit.TASK.rivals().values() if family.key in keys]
-    soft = bandit.sample(16, 100, 2, "reversal", seed=3, player=rescorla_wagner(0.3, 3.0))
+    soft = bandit.sample(30, 100, 2, "reversal", seed=3, player=rescorla_wagner(0.3, 3.0))
     found = explain_choices(soft, soft.choices, families=asked)
     assert found.family == "rescorla_wagner" and found.telling.high < 0.85
     assert found.sentence.startswith("These choices are made by Rescorla-Wagner (rate 0.3")
@@ -107,7 +107,7 @@ def test_a_soft_chooser_is_named_and_noise_is_not():
         assert found.intervals[name].low < truth < found.intervals[name].high
     link = found.scores["rescorla_wagner"].link
     assert (link.lapse, link.temperature) == (0.0, 1.0), "one temperature, and no lapse where there is none"
-    coin = bandit.sample(16, 100, 2, "reversal", seed=3, player=fixed_bias(0.5))
+    coin = bandit.sample(30, 100, 2, "reversal", seed=3, player=fixed_bias(0.5))
     noise = explain_choices(coin, coin.choices, families=asked)
     assert noise.measure.word != "yes" and "These choices are made by" not in noise.sentence
 

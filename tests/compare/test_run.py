@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pandas as pd
 import pytest
 
 import interp
-import probes  # noqa: F401
 from circuits import compare
 from circuits.compare import driver
 from interp.errors import InputError
@@ -34,7 +32,7 @@ def readme():
     blocks, scope = re.findall(r"```python\n(.*?)```", text, re.DOTALL), {}
     assert len(blocks) >= 2
     with early(rules=False, few=True), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["probes.fitting"], "PLATEAU", 32)
+        patch.setattr("probes.fitting.PLATEAU", 32)
         for block in blocks:
             exec(compile(block, "README.md", "exec"), scope)
     return scope

@@ -330,8 +330,8 @@ SITES = ("latent", "latent@last", "latent@h", "latent@last+h")
 def test_a_transformers_latents_are_a_site_too(wma):
     """The whole step and the fast partial one agree: the latent is the embedding at its position."""
     _, model = wma
-    pair = [experts.sample(10, 8, 3, seed=seed) for seed in (0, 1)]
-    options = {"rounds": slice(3, 8), "search": Search(steps=10, restarts=1)}
+    pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
+    options = {"rounds": slice(3, 12), "search": Search(steps=20, restarts=1)}
     latent, embed = (
         align(model, *pair, weighted_majority(GAIN), "log_weights", site, **options)
         for site in ("latent@<z>", "embed@<z>")

@@ -62,7 +62,7 @@ def test_single_rounds_start_from_tables_early_and_late_and_of_both_signs():
 
 @pytest.mark.parametrize("imitating", [False, True])
 def test_a_run_that_was_killed_ends_at_the_same_weights(tmp_path, monkeypatch, imitating):
-    monkeypatch.setattr(taught, "_BATCHES", ((1.0, 20),))
+    monkeypatch.setattr(taught, "_BATCHES", ((1.0, 50),))
     whole = interp.load(taught.train(tmp_path / "whole", 3, 5, imitating=imitating, every=2))
     advance = taught.Run.advance
 
