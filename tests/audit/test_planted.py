@@ -11,26 +11,21 @@ from tests.audit.planted import PLANTED, SMALL, said
 
 LONG = {"search", "Q-learning"}
 """Those that take more than ten seconds of one core."""
+ALIKE = {"undirected search", "set in the last rounds only", "more ancestors", "reads its thought"}
+"""Each is another machine of a kind that is judged by default: a search, a shortcut, two channels."""
+MAPS = {"two fixed points", "drift only", "expanding map"}
+"""How these move is told by default in ``test_questions``."""
+SLOW = pytest.mark.slow(reason="Jacobians and adversarial graphs: two to 15 seconds of one core each")
 UNSURE = {("majority vote", "in time"), ("undirected search", "side")}
 """Where 48 episodes are too few, and where a machine holds both candidates in the end, and takes neither side."""
 
 
-def judged(key: str) -> None:
+@pytest.mark.parametrize("key", [pytest.param(k, marks=SLOW if k in LONG | ALIKE | MAPS else ()) for k in PLANTED])
+def test_what_is_planted_is_named(key):
     found = audit(PLANTED[key].make(), effort=SMALL)
     words = {question: said(found, question) for question in PLANTED[key].right}
     expected = {q: "undecided" if (key, q) in UNSURE else word for q, word in PLANTED[key].right.items()}
     assert words == expected
-
-
-@pytest.mark.parametrize("key", [key for key in PLANTED if key not in LONG])
-def test_what_is_planted_is_named(key):
-    judged(key)
-
-
-@pytest.mark.slow(reason="the Jacobians and adversarial graphs of transformers: 15 seconds of one core each")
-@pytest.mark.parametrize("key", sorted(LONG))
-def test_handwired_machines_score_as_built(key):
-    judged(key)
 
 
 def test_at_least_five_were_held_out():

@@ -44,11 +44,10 @@ def test_pairs_of_softmax_heads_are_refused_in_float32_with_the_remedy(name: str
 
 
 @pytest.mark.parametrize(("name", "variant"), PAIRS)
-@pytest.mark.parametrize("epsilon", [2e-3, 1e-2])
-def test_pairs_break_the_promise_in_float32(name: str, variant: str, epsilon: float) -> None:
+def test_pairs_break_the_promise_in_float32(name: str, variant: str) -> None:
     """1e-4 of Q, 1e-5 of log-weights over 1,000 rounds: broken within 400, at the best exponent (of 12 to 20)."""
     promised = 1e-5 if variant == "P" else 1e-4
-    assert state_error(name, variant, torch.float32, rounds=400, heavy=15.9, epsilon=epsilon) > 3 * promised
+    assert state_error(name, variant, torch.float32, rounds=400, heavy=15.9, epsilon=1e-2) > 3 * promised
 
 
 @pytest.mark.parametrize(("name", "variant"), PAIRS)

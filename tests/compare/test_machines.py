@@ -164,11 +164,3 @@ def test_a_machine_is_a_reference_too():
     assert words.pop("state") in ("yes", "undecided")  # memories of 12 rounds are worth little
     assert words == {"behaviour": "no", "update": "yes", "circuit": "not applicable"}
     assert found["state"].number.low > 0.99 and found.reference == "handmade"
-
-
-@pytest.mark.usefixtures("few_fits")
-def test_a_machine_without_a_reference_is_held_against_algorithms():
-    """Two channels, random weights: no algorithm with a memory explains it."""
-    found = compare.run(machines.lstm(), effort=TINY)
-    assert [(one.key, one.word) for one in found] == [("behaviour", "no"), ("update", "no")]
-    assert found.algorithm.family is None

@@ -82,24 +82,11 @@ def test_activation_cache_accumulated_resid_ends_in_the_logits(model, cached):
     torch.testing.assert_close(stack[-1] @ model.W_U + model.b_U, logits, rtol=0, atol=1e-5)
 
 
-def test_activation_cache_decompose_resid_sums_to_the_residual(cached):
-    _, cache = cached
-    parts = cache.decompose_resid(layer=-1)
-    torch.testing.assert_close(parts.sum(0), cache["resid_post", 1], rtol=0, atol=1e-5)
-
-
 def test_activation_cache_full_decomposition_sums_to_the_residual(cached):
     _, cache = cached
     parts, labels = cache.get_full_resid_decomposition(return_labels=True)
     assert {"embed", "pos_embed", "L0H0", "L1N31", "bias"} <= set(labels)
     torch.testing.assert_close(parts.sum(0), cache["resid_post", 1], rtol=0, atol=1e-5)
-
-
-def test_activation_cache_stack_head_results_sums_to_attention(model, cached):
-    _, cache = cached
-    heads = cache.stack_head_results(layer=-1)
-    expected = sum(cache["attn_out", layer] - model.blocks[layer].attn.b_O for layer in range(2))
-    torch.testing.assert_close(heads.sum(0), expected, rtol=0, atol=1e-5)
 
 
 def test_activation_cache_logit_attrs_sum_to_the_logit_difference(model, bound, cached):
