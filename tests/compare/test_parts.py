@@ -11,7 +11,7 @@ from circuits.compare.question import Compared, Effort, Participant, Samples, sh
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
 from interp.model.transformer import untrained
-from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
+from interp.tasks.experts.algorithms import bayes, weighted_majority
 from tests.refusals import refuses
 
 SMALL = Effort(known=32, test=12, rounds=16, starts=2, horizon=4, battery=4, untrained=1)
@@ -66,14 +66,6 @@ def test_effects_tell_bayes_from_weighted_majority(subjects):
     label = next(e for e in part.effects if e.variable == "label" and e.algorithm == "bayes")
     assert label.outcome == "state" and label.score.low > 0.95
     assert set(part.to_frame().what) == {"all", "one", "+ 3", "input"}
-
-
-def test_handwired_moves_are_exact_under_its_own_algorithm_alone(subjects):
-    """Weighted Majority's own machine: score 1 but for the decoder's penalty; follow the leader explains less."""
-    _, wired, fresh = subjects
-    part = effects(wired, {"wm": weighted_majority(0.5), "ftl": follow_the_leader()}, [fresh], SMALL)
-    own = {e.what: e for e in part.effects if e.algorithm == "wm" and e.where == "latent"}
-    assert own["all"].score.low > 0.999 and own["all"].difference.low > 0.05
 
 
 def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
