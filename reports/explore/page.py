@@ -196,7 +196,7 @@ def _choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     numbered: list[tuple[str, str]] = []
     for record in bench.task.analysis.corruptions():
         build = inspect.signature(record.build, eval_str=True)
-        taken = [p for p in list(build.parameters.values())[2:] if float in {p.annotation, *get_args(p.annotation)}]
+        taken = [p for p in list(build.parameters.values())[2:] if float in (p.annotation, *get_args(p.annotation))]
         numbered += [(f"{record.key} {p.name}=", f"{p.name} ({record.name})") for p in taken]
     numbers = []
     for key, shape in {} if bench.unreadable else bench.writer.shapes.items():
