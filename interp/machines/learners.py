@@ -26,7 +26,7 @@ from interp.machines.recurrent import Said, cell, loop
 from interp.machines.sequences import Embedded, state_space, thoughts
 from interp.model.adapted import AdaptedMachine, layout_for
 from interp.model.checkpoints import BUILDERS
-from interp.model.layout import RoundLayout
+from interp.model.layout import EncodedRounds, RoundLayout
 from interp.task import Task
 
 _N_ROUNDS, _CYCLES, _HIDDEN = 100, 3, 64
@@ -115,7 +115,7 @@ def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> Ada
     del module.begin  # it has no place for a thought
     del module.core.embeddings
 
-    def embed(module: Any, fed: Any) -> Tensor:
+    def embed(module: Any, fed: EncodedRounds) -> Tensor:
         return torch.stack([module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
 
     rounds: dict[str, Any] = {"embedded": Embedded(embed, 2, at=0, slot=0), "check": False}
@@ -136,7 +136,7 @@ def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> 
     module = _Reader(said, GPT2Model(config), width, layout.n_outputs)
     del module.core.wte
 
-    def embed(module: Any, fed: Any) -> Tensor:
+    def embed(module: Any, fed: EncodedRounds) -> Tensor:
         begin = module.begin(fed.values.new_ones(len(fed.values), 1))
         return torch.stack([begin, module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
 

@@ -125,7 +125,7 @@ def cell(
         state = _state(module.get_submodule(core), x, tuple(carried[name] for name in names))
         return dict(zip(names, state, strict=True))
 
-    def step(module: Any, carried: _Tree, fed: Any) -> tuple[Tensor, _Tree]:
+    def step(module: Any, carried: _Tree, fed: EncodedRounds) -> tuple[Tensor, _Tree]:
         held = run(module, hear(module, fed), carried) if hears == "before" else carried
         scores = read(module, held["h"] if n_layers == 1 else held["h"][:, -1], fed)
         return scores, held if hears == "before" else run(module, hear(module, fed), carried)
@@ -188,7 +188,7 @@ def loop(
         f"block {block!r} must name a submodule; there are {', '.join(filter(None, dict(module.named_modules())))}",
     )
 
-    def step(module: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(module: Any, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
         z, heard, refine = carried["z"], hear(module, fed), module.get_submodule(block)
         scores = read(module, z, fed)
         for _ in range(cycles):

@@ -124,7 +124,7 @@ def state_space(
         left = {name: torch.stack(part, 1).flatten(2) for name, part in (("state", states), ("conv", convs))}
         return torch.stack(shown, 1), left
 
-    def step(module: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(module: Any, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
         shown, held = run(module.get_submodule(core), embedded.embed(module, fed), carried)
         return read(module, shown[:, embedded.at], fed), held
 
@@ -211,7 +211,7 @@ def hrm(
     layout = layout_for(task, options.pop("sizes", None))
     rounds = Embedded.tokens(layout, "model.embed_tokens", ids)
 
-    def step(model: Any, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(model: Any, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
         z_H, z_L = _refined(model.model, rounds.embed(model, fed), carried["z_H"], carried["z_L"])
         scores = model.lm_head(z_H[:, rounds.at])[:, list(outcomes)]
         return scores, {"z_H": z_H[:, -1], "z_L": z_L[:, -1]}
@@ -298,7 +298,7 @@ def thoughts(
         f"than {config.n_positions // rounds.n_pos} rounds fit",
     )
 
-    def step(thinker: _Thinker, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    def step(thinker: _Thinker, carried: dict[str, Tensor], fed: EncodedRounds) -> tuple[Tensor, dict[str, Tensor]]:
         model: Any = thinker.model
         thought, length = thinker.thought(carried["thought"]), carried["cache_length"]
         cache = thinker.cache(carried["cache"])
