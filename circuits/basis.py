@@ -1,12 +1,8 @@
-r"""The labelled residual basis: every coordinate of a handwired model's residual stream has a name.
+"""The labelled residual basis: every coordinate of a handwired model's residual stream has a name.
 
 The residual stream is a direct sum of blocks, ``h = [id | buf1 | ... | pos]`` (paper, sections 3.2 and 4). A content
-block has one axis per token; the block ``pos`` has one per position and the constant ``1`` (one-hot codes), or
-``cos_k`` and ``sin_k`` for each of K Fourier lines and the constant ``1`` (sinusoidal codes). A :class:`Direction` is a
-labelled linear combination of axes; as a functional it reads ``<u, h>`` and as a vector it is what a head writes.
-
-With ``rotation=None`` axis k is coordinate k. With a seed, axes are the rows of a random orthonormal matrix, so that no
-coordinate means anything by itself; the names stay. :class:`Coordinates` holds these choices for every construction.
+block has one axis per token; the block ``pos`` has one per position, or a cosine and a sine per Fourier line, and the
+constant ``1``. :class:`Coordinates` holds these choices for every construction.
 
 >>> basis = Basis.of(["id", "buf1"], ["w", "e_1"], PositionCode(("w", "e_1")))
 >>> direction = 2.0 * basis["buf1"]["e_1"] - basis["id"]["w"]

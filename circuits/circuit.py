@@ -1,22 +1,15 @@
 """A handwired construction as data: its heads, its embeddings, and its ground truth.
 
-A :class:`Circuit` has an algorithm, and ``circuit.sites`` says where each variable of it lives in the model: at which
-:class:`Location` it can be read. An :class:`Edge` says which part reads what another one wrote, a :class:`Carried`
-which locations an interchange must set together. The machine's :class:`VerificationPlan` says what error is promised.
-All of it is a claim about this construction only, no evidence about a learned model.
-
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
     >>> [location.name for location in circuit.locations("log_weights")]
     ['latent', 'p?', 'w?']
-    >>> circuit.location("log_weights", "p?").hook
-    'blocks.1.hook_resid_post'
     >>> from interp.tasks import experts
     >>> values = circuit.algorithm.run(experts.sample(3, 5, 2, seed=0))
     >>> circuit.truth(values, "log_weights").shape, circuit.truth(values, "votes").shape
     ((3, 5, 2), (3, 5, 4))
 
-What these claims say, and what holds them: ``docs/method/ground-truth.md``.
+What the ground truth claims, and what holds it: ``docs/method/ground-truth.md``.
 """
 
 from __future__ import annotations

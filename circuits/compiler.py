@@ -1,10 +1,8 @@
-"""Compile a circuit to a model (configuration, embeddings, one matrix quadruple per head, one MLP per layer) and its
-ground truth to places of that model: the subspaces, or attention scores, where a variable lives.
+"""Compile a circuit to a model, and its ground truth to places of that model, where a variable lives.
 
-:func:`compile_circuit` reads like the construction: check the data, size the model, write
-the tables, the heads and the neurons. Score term r of a head is column r of its W_Q and W_K, move term r is column r of
-W_V and row r of W_O. Every layer gets as many heads as the largest one; the missing ones are zero and named "-".
-Nothing else is added: no normalisation, no biases in attention, scores unscaled.
+Score term r of a head is column r of its W_Q and W_K, move term r is column r of W_V and row r of W_O. Every layer gets
+as many heads as the largest one; the missing ones are zero and named "-". Nothing else is added: no normalisation, no
+biases in attention, scores unscaled.
 """
 
 from __future__ import annotations

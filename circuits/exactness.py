@@ -1,14 +1,7 @@
 """How far a circuit that runs lies from its algorithm: every variable, everywhere, every round.
 
-Six checks are about no single variable of the algorithm:
-
-* ``distribution``: the probability of every outcome, as the model's own unembedding gives it, for models whose
-  prediction is that of one of them;
-* ``carried_state``: the state that the latents hold, before the first round and after each;
-* ``residue``: the part of the latents that is neither state nor the constant part of their slot; it must be zero;
-* ``position_code``: the part of the latents on the axes of the position block; it must be zero;
-* ``causality``: what noise on the embeddings of a position and of all later ones changes before it: not one bit;
-* ``horizon``: the state after a short and a long horizon, by one set of weights (:func:`check_horizon`).
+Six checks are about no single variable of the algorithm (``docs/method/ground-truth.md``): ``distribution``,
+``carried_state``, ``residue``, ``position_code``, ``causality`` and ``horizon``.
 """
 
 from __future__ import annotations

@@ -1,20 +1,10 @@
-r"""Attention heads and MLP neurons as data, and the two building blocks that the paper's constructions use.
+"""Attention heads and MLP neurons as data, and the two building blocks that the paper's constructions use.
 
-A head is a rule over causally masked scores and two lists of rank-one terms (notation: ``<u, h>`` is what direction u
-reads from the residual stream)::
+A head is a rule over causally masked scores and two lists of rank-one terms (``<u, h>`` is what direction u reads)::
 
     score(i, j) = sum_r <q_r, h_i> <k_r, h_j>          output(i) = sum_j A_ij sum_r <v_r, h_j> o_r
 
-so its four matrices are the columns and rows ``q_r, k_r, v_r, o_r``. A neuron adds ``relu(<read, h> + bias) write``.
-
-:func:`content_chooser` (CC): the wanted key scores m, every other at most m - 1, the sink ``theta = m - 1/2``.
-:func:`fixed_offset` (FO(g, -l); paper, Lemma C.1): ``<p_i, R^l p_j - (R^l p_1) sink_j> + (theta + g_i) sink_j`` with
-``theta = 1 - Delta/2``; g is at most 0 on tokens that must fire and at least 1 on the others. A query without content
-or target goes to the sink, whose value is zero: a silent head outputs exactly 0.
-
-:func:`softmax_only` turns hard heads into softmax with W_Q scaled by the inverse temperature eta; :func:`heavy_sink`
-and :func:`softmax_pair` turn linear heads into softmax heads that sum instead of averaging. :func:`chooser_table` holds
-the corrected chooser against Lemma C.1.
+A query without content or target goes to the sink, whose value is zero: a silent head outputs exactly 0.
 """
 
 from __future__ import annotations

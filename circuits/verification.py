@@ -1,15 +1,8 @@
 """Verify a handwired model against its algorithm: outputs, state, and every intermediate variable.
 
-The model runs over sampled episodes, its own state carried from round to round; at every round every location of every
-variable (``circuit.sites``) is read in the forward pass and compared with ``circuit.algorithm``, run on the same
-episodes. Errors are maxima over all episodes, rounds and elements. A pass means that *this* construction computes the
-algorithm to rounding on these episodes; it is no evidence about a learned model. What to run on, and what error is
-promised, is the machine's own :class:`~circuits.circuit.VerificationPlan`; what is measured of a circuit stands in
-:mod:`circuits.exactness`. At the first size the same weights also run for 10 and for twice as many rounds as asked,
-which is the theorems' claim about time.
-
-A machine that no circuit was compiled to (``interp.adapt(..., read=...)``) has no locations: :func:`verify_machine`
-compares what it predicts and what it carries.
+The model runs over sampled episodes, its own state carried from round to round, and every location of every variable is
+compared with the algorithm (:mod:`circuits.exactness`). A pass means that *this* construction computes the algorithm to
+rounding on these episodes; it is no evidence about a learned model.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Where a probe reads: sites of a rollout as arrays ``[episode, round, ...]``.
 
-A site is a name:
-
 * ``latents``: all that is carried, after each round (before it, for a target meant before); ``latents@h``: one channel;
 * ``written``: the latent in the slot that the round writes, after the round; ``change``: how the round changed it;
 * ``update``: the vector that a transformer wrote (``hook_update``);
-* anything else in the words of ``interp.interventions.sites``: ``resid_post[1]@p?``, ``z[2.0]@w?``, ``embed@e_1``; of a
-  machine of one's own ``reset``, ``block[2]`` (the third cycle of a loop), ``latent@h`` (what the round *read*).
-
-A machine's own points come first: where it has one called ``update``, that is what the word means.
+* anything else in the words of ``interp.interventions.sites``, of which a machine's own points come first.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Controls: the same fit where it cannot succeed, or where success would mean nothing.
 
-They are ``shuffled`` targets, ``untrained`` copies, the round's ``inputs``, the ``round`` index alone, and the
-``control_task`` of Hewitt and Liang (2019). Each has the penalties and score of the probe itself, and all but the
-untrained copies its folds. The word is "yes" where the score is clear of every control that counts. What a score
-estimates is *that score, on new episodes, of this very probe, refitted on all episodes*. Its interval is that of
-:mod:`interp.refit`. 0 is what the best constant gives. Entries outside a mask count nowhere.
-
-What each control tells, and how R2 is taken: docs/method/probes.md.
+The word of a probe is "yes" where its score is clear of every control that counts. A score estimates *that score, on
+new episodes, of this very probe, refitted on all episodes*; its interval is that of :mod:`interp.refit`. What each
+control tells, and how R2 is taken: docs/method/probes.md.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Estimators of scikit-learn as probes: a clone for every fold and output, and one refitted on all episodes.
 
-What the estimator does to its inputs (scaling, choosing a penalty) it does inside the fold; a search over settings
-must split by episode itself. A pipeline is an estimator, too. :func:`to_sklearn` gives activations and targets as the
-arrays that scikit-learn takes, for fits of your own, without the controls that :func:`probes.fit` gives.
-
-Logistic regression of class targets, :data:`LOGISTIC`, has its scaling, its penalty and every split inside the folds.
-``Pipeline(StandardScaler, LogisticRegression)``; C is the one with the least log-loss when each of the other folds of
-episodes is held out in turn (a test holds this to ``GridSearchCV`` in ``GroupKFold``). Nested cross-validation leaves
-every pair of folds out twice: one fit serves both. Slower than the closed form: for single probes; sweeps fit the
-indicators of the classes by ridge.
+What the estimator does to its inputs (scaling, choosing a penalty) it does inside the fold; a search over settings must
+split by episode itself. Logistic regression, :data:`LOGISTIC`, is nested ``Pipeline(StandardScaler,
+LogisticRegression)`` (a test holds it to ``GridSearchCV`` in ``GroupKFold``), in which one fit serves every pair of
+folds that is left out.
 """
 
 from __future__ import annotations

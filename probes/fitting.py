@@ -1,16 +1,9 @@
 """Fit linear probes, split by episode or by groups of episodes, with their controls in the same call.
 
-:func:`fit` decodes a target from activations by ridge regression (:mod:`probes.linear`), for classes by logistic
-regression, or by an estimator of scikit-learn. Every prediction is made for an episode that the probe was not fitted
-on. Scores have 95 % intervals over episodes (:mod:`probes.controls` says of what); beside them stand the controls
-(:mod:`probes.controls`), and from both comes the measure: does the site hold the target?
-
-An untrained model holds much of what its inputs say, and a probe needs many episodes to find it: from an untrained copy
-of ``wma-learned`` it reads the log-weights with R2 .95 after 32 episodes and .99 after 256. So the untrained control of
-a rollout is run over its episodes and over more of the same kind, :data:`PLATEAU` in all, however few the probe has.
-
-What a probe is NOT evidence of: that the model uses what can be read from it. Decoding shows that a linear map of the
-activation carries the target beyond the controls; use is shown by intervening, along ``ProbeResult.direction``.
+Every prediction is made for an episode that the probe was not fitted on. Beside each score stand the controls
+(:mod:`probes.controls`), and from both comes the measure: does the site hold the target? A probe is no evidence that
+the model uses what can be read from it; use is shown by intervening, along ``ProbeResult.direction``. Why untrained
+copies are run over more episodes than the probe has: ``docs/method/probes.md``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Ridge regression, cross-validated by episode, through one factorisation for all targets and all penalties.
 
-For standardised inputs ``x~ = (x - mean) / std`` and a centred target, ridge minimises
-``sum (y - x~ w)^2 + alpha |w|^2``. With the eigendecomposition ``sum x~ x~' = V diag(s) V'`` every penalty and every
-target is one product: ``w = V diag(1 / (s + alpha)) V' sum x~ y``. Everything it needs is a sum over rows, so the sums
-are taken once per fold of episodes and a training set is a sum of folds. Means, standard deviations and penalties come
-from training rows only: the result is that of scikit-learn's ``Pipeline(StandardScaler, Ridge)`` inside
-``GridSearchCV`` inside ``cross_val_predict``, all split by ``GroupKFold`` (a test holds the two together to 1e-6).
-
-Nested cross-validation: folds are parts of the episodes; with one fold held out, the penalty is the one with the least
-mean squared error when each of the other folds is held out in turn, averaged over these folds and summed over the
-outputs of a target.
+For standardised inputs ``x~ = (x - mean) / std`` and a centred target, ridge minimises ``sum (y - x~ w)^2 + alpha
+|w|^2``. With the eigendecomposition ``sum x~ x~' = V diag(s) V'`` every penalty and every target is one product: ``w =
+V diag(1 / (s + alpha)) V' sum x~ y``. Sums are taken once per fold, and a training set is a sum of folds. The result is
+that of scikit-learn's ``Pipeline(StandardScaler, Ridge)`` inside ``GridSearchCV`` inside ``cross_val_predict``, all
+split by ``GroupKFold`` (a test holds the two together to 1e-6).
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Where is it held? Every target, with its controls, at every component, layer, position and round window.
 
-A *cell* is one site in one window of rounds. Its probe is the one of :func:`probes.fit`
-(ridge; classes as indicators), its controls are the same, and all targets share its factorisations. Cells run in
-parallel (joblib), and finished ones are kept: an interrupted sweep goes on where it stopped.
-
-What it is NOT evidence of: hundreds of cells are looked at, each word at its own level; a map shows where to
-intervene.
+A *cell* is one site in one window of rounds, with the probe of :func:`probes.fit` (ridge; classes as indicators) and
+its controls. Finished cells are kept: an interrupted sweep goes on where it stopped. Hundreds of cells are looked at,
+each word at its own level, so that a map shows where to intervene and is no evidence by itself.
 """
 
 from __future__ import annotations

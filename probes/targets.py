@@ -11,9 +11,6 @@
     >>> targets.get("bayes.prediction")(episodes, low=0.1, high=0.9).outputs
     ('P(y=1)',)
 
-A target of your own needs no name: :meth:`TargetValues.of` takes an array. A variable of the carried state stands for
-the state after the round or, with ``when="before"``, before it; every other variable belongs to the round itself.
-
 Which activations go with which, and what a key means that algorithms share: docs/method/probes.md.
 """
 

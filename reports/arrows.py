@@ -1,10 +1,7 @@
 """Pictures of circuits, arrow by arrow: one round as it ran, and the wiring that somebody claims.
 
-:func:`flow` draws what was measured in one round. Columns are the positions of a round, levels are
-the residual stream before and after each layer, and an arrow is a head that moves something from one position to
-another: all that a sparse circuit does (:func:`written`), or the few reads whose cut changes most
-(:mod:`interp.interventions.reads`). They do NOT say what is moved. :func:`wiring` draws a circuit's table of edges, a
-claim about a construction or a hypothesis about a learned model.
+:func:`flow` draws what was measured in one round, an arrow for a head that moves something from one position to
+another, and does NOT say what is moved. :func:`wiring` draws a circuit's table of edges, which is a claim.
 """
 
 from __future__ import annotations

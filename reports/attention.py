@@ -1,12 +1,5 @@
 """Attention views: circuitsvis' ``AttentionHeads``, offline, with a choice of episode, round, layer and head around it.
 
-A view holds the patterns of a few episodes and rounds. A reader without scripts, or with a printer, sees a static
-picture of every head in the round first shown; with scripts, a ``<details>`` below it opens the interactive view. The
-installed wheel's script is read once and inlined once a page (circuitsvis' own ``show_code`` loads it from the network,
-and its offline string repeats 1.3 MB a view). Weights are rounded to 1/65535 of a layer's largest (signed scores to
-1/32767), for display only: the three decimals shown are right; only those at or below the diagonal are kept. Rows
-attend to columns. A pattern shows where a head looks; it is not evidence that what it reads there matters.
-
     >>> import interp
     >>> from interp.tasks import experts
     >>> model = interp.load("wma-handwired", n_experts=2)
@@ -14,6 +7,9 @@ attend to columns. A pattern shows where a head looks; it is not evidence that w
     >>> run = interp.rollout(model, experts.sample(2, 12, 2, seed=0), names_filter=hooks)
     >>> show(run).rounds                                          # in a notebook, ``show(run)`` draws itself
     (0, 1, 2, 4, 5, 6, 7, 9, 10, 11)
+
+A pattern shows where a head looks; it is no evidence that what it reads there matters. How a view is kept small:
+docs/method/pages.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The page of a benchmark: for each question how methods do, on what, and at which price.
-
-Every number was computed by :func:`circuits.benchmark.run`; nothing but means is computed here.
-"""
+"""The page of a benchmark: for each question how methods do, on what, and at which price."""
 
 from __future__ import annotations
 

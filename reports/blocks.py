@@ -1,11 +1,8 @@
 """What a section is made of: prose, tables, figures, code, named facts, and measures, drawn as intervals on one scale.
 
-Plain data; ``reports.page`` makes HTML of them, with the templates, the style and the security policy that stand here,
-too. The measures of a part (``Part.summary``) are what a page opens with.
-
-    >>> held = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
-    >>> Measures([held]).marks(held)
-    [('span', 80.0, 20.0), ('from', 50.0, 0.0), ('control', 20.0, 0.0), ('dot', 90.0, 0.0)]
+>>> held = Measure("a", "It is exact", Interval(0.9, 0.8, 1.0), 0.5, controls={"chance": Control(0.2)})
+>>> Measures([held]).marks(held)
+[('span', 80.0, 20.0), ('from', 50.0, 0.0), ('control', 20.0, 0.0), ('dot', 90.0, 0.0)]
 """
 
 from __future__ import annotations
@@ -95,6 +92,39 @@ class Figure:
 
     def __post_init__(self) -> None:
         require(hasattr(self.figure, "savefig"), f"figure must be a matplotlib.figure.Figure, got {shown(self.figure)}")
+
+
+def titled(number: str, text: str) -> str:
+    """A caption that says in its end which of the paper's figures this is.
+
+    >>> titled("8, top", "Regret.")
+    'Regret. (Paper, figure 8, top.)'
+    """
+    return f"{text} (Paper, {'figures' if ' and ' in number else 'figure'} {number}.)"
+
+
+def curves(
+    said: Mapping[str, Any], frame: pd.DataFrame, of: str = "", data: pd.DataFrame | None = None, **words: Any
+) -> Figure:
+    """Named curves as a figure: what a page says of them stands in a table of a TOML file.
+
+    Args:
+        said: ``title`` and ``caption``, which hold ``words``, ``{bands}`` and ``{ends}``, how the curves end in what
+            ``ends`` names; ``paper``, the paper's figure; the rest is for :func:`interp.figures.curves` or, with panels
+            ``by`` a column, for :func:`reports.panels.curves`.
+        of: the panel whose ends the caption tells.
+    """
+    from interp import figures  # matplotlib is heavy
+    from reports import panels
+
+    how = {key: text.format(of=of, **words) for key, text in said.items() if isinstance(text, str) and key != "caption"}
+    how = {**said, **how}
+    title, caption, what, paper = (how.pop(key, "") for key in ("title", "caption", "ends", "paper"))
+    told = frame[frame[how["by"]] == of] if of else frame
+    ends = figures.ends(told, what, how.get("x", "round")) if what else ""
+    text = caption.format(ends=ends, bands=figures.BANDS, **words)
+    drawn = (panels.curves if "by" in how else figures.curves)(frame, **how)
+    return Figure(drawn, title.format(**words), titled(paper, text) if paper else text, data)
 
 
 @dataclass(frozen=True)

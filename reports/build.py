@@ -1,8 +1,6 @@
 """From a model to a report on disk: find the parts, compute them, draw them, write one page.
 
-``write("wma-handwired")`` is the whole of it. The model's task says what the parts are (``reports.tasks``); a task that
-does not say it gets :func:`reports.tasks.default_parts`. A part that fails takes its own section with it and
-no other: the page then says why it is missing.
+A part that fails takes its own section with it and no other: the page then says why it is missing.
 """
 
 from __future__ import annotations

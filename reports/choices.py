@@ -1,8 +1,7 @@
 """The page on recorded choices: a table with a row a trial in, one page out.
 
-``write(path)`` reads the table (:func:`interp.tasks.bandit.read`), asks which family of algorithms explains the choices
-and whether a cell of a few units that was fitted to other participants predicts them better, and draws how a round
-moves the choice of the next one, for the closest family and the cell side by side.
+It asks which family of algorithms explains the choices, whether a cell of a few units that was fitted to other
+participants predicts them better, and how a round moves the choice of the next one.
 """
 
 from __future__ import annotations
@@ -102,8 +101,5 @@ def _report(
     sections.append(commands(shlex.join(["interp", "choices", str(path), *shell]), python))
     about = {"kind": "choices", "task": "a bandit", "run": f"{counted:,} choices, {path.name}"}
     about["sentence"] = found.sentence
-    lead = (
-        "Which algorithm chooses what these players chose, at which parameters, and does a small network do the same?"
-    )
     settings = provenance(file=path.name, rounds=counted, scale=episodes.scale)
-    return Report(f"Choices in {path.name}", lead, sections, settings, about=about, sentence=found.sentence)
+    return Report(f"Choices in {path.name}", _TEXTS["lead"], sections, settings, about=about, sentence=found.sentence)

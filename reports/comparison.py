@@ -1,9 +1,6 @@
 """The page of a comparison: its measures first, then what each rests on, and the rounds at which two models differ.
 
-Every number was computed by :func:`circuits.compare.run`; nothing is computed here. Each part of the comparison is a
-section of its pictures and of its tables, one for each quantity. Its first picture is of the two machines, their parts
-joined by lines: a solid one joins parts that are the same, a broken one parts that are different, a dotted one parts of
-which nothing was decided; a part that does not apply is joined by none.
+Every number was computed by :func:`circuits.compare.run`; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from interp.measure import Measure, Word
 from interp.palette import INK, LIGHT, PAPER
 from interp.statistics import Interval
 from interp.style import styled
-from reports.blocks import TEXTS, Figure, Measures, Prose, Table, counts, joined, plain
+from reports.blocks import TEXTS, Figure, Measures, Prose, Table, counts, curves, joined, plain
 from reports.page import Report, Section, slug, write_listed
 from reports.parts.compared import PAGE
 
@@ -126,10 +123,7 @@ def _algorithm(part: AlgorithmPart, comparison: Comparison, shown: str) -> list[
         for score in part.scores.values()
     }
     picture = figures.intervals(drawn, xlabel="share of the predictions that is explained", floor=-0.5)
-    caption = (
-        f"{part.scores[part.closest].name} comes closest (blue); the other families in grey. Share of the divergence "
-        "from a guess without a memory that each explains, with 95 % intervals over episodes."
-    )
+    caption = TEXTS["comparison"]["closest"].format(name=part.scores[part.closest].name)
     families = pd.DataFrame({"family": list(found), "parameters": list(found.values())})
     return [
         Figure(picture, "Which algorithm explains the predictions", caption),
@@ -152,13 +146,8 @@ def _state(part: StatePart, comparison: Comparison, shown: str) -> list[Any]:
             for name, values in drawn.items()
         )
         distance, cut = (float(np.abs(of - way.own).mean()) for of in (way.stitched, way.cut))
-        caption = (
-            f"On the latents of {way.source}, {way.target} predicts within {distance:.3f} of its own, without a memory "
-            f"within {cut:.3f} (means over rounds). The first test episode; at round {way.first + 1} {way.target} got "
-            f"what {way.source} remembered, mapped, or its initial latents (cut)."
-        )
-        picture = figures.curves(frame, ylabel=shown)
-        blocks.append(Figure(picture, f"{way.source} in {way.target}: predictions after stitching", caption))
+        about = {"source": way.source, "target": way.target, "first": way.first + 1, "distance": distance, "cut": cut}
+        blocks.append(curves(TEXTS["comparison"]["stitched"], frame, shown=shown, **about))
     return blocks
 
 

@@ -1,7 +1,4 @@
-"""The pictures of ``interp evaluate``: pure functions from its tables (``interp.evaluation.suite``) to figures.
-
-A table that no function here draws is written as numbers alone.
-"""
+"""The pictures of ``interp evaluate``: pure functions from its tables (``interp.evaluation.suite``) to figures."""
 
 from __future__ import annotations
 

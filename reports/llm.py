@@ -1,9 +1,6 @@
 """The report on language models as online learners: traces in, one page out, both worlds on the same instances.
 
-``write(path, models)`` reads traces (or other people's results), scores them beside the baselines, runs the named
-transformers (handwired or learned) on the same instances, and writes regret curves, final tables with the paper's
-beside them, what each model acts like, and what its notes say. Its figure of regret is the paper's headline
-comparison; a regime is comparable with the paper's only as far as instances are drawn alike, which its table says.
+A regime is comparable with the paper's only as far as instances are drawn alike, which its table says.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from circuits.compare.choices import PlayerBehaviour, behaviour, behaviour_tables
-from interp import figures
 from interp.checks import checked
 from interp.errors import require
 from interp.evaluation.experts.by_regime import predict
@@ -31,10 +27,9 @@ from interp.llm.scores import LLMScores, NoteTable, Predictor, note_table, score
 from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import TASK, ExpertEpisodes
-from reports import panels
-from reports.blocks import TEXTS, Figure, Prose, Summary, Table, joined
+from reports.blocks import TEXTS, Figure, Prose, Summary, Table, curves, joined
 from reports.page import Report, Section, write_listed
-from reports.parts.closing import PAPER, PRINTED, commands, shown_on, titled
+from reports.parts.closing import PAPER, PRINTED, commands, shown_on
 
 
 @checked
@@ -113,8 +108,7 @@ def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: in
     said = said[:1].upper() + said[1:] if said.startswith("no ") else said
     return Report(
         "Language models as online learners",
-        "Language models that predict with expert advice, round by round, with and without a note to themselves. "
-        "Beside them stand the algorithms that solve the task, and transformers whose only memory is a latent.",
+        _SAYS["lead"],
         sections,
         settings,
         about={"kind": "llm", "task": TASK.name, "run": f"{len(runs)} episodes, {path.name}", "sentence": said},
@@ -200,8 +194,9 @@ def _notes(notes: NoteTable) -> Section:
         if over[column].notna().any():
             group = over["model"] + ", " + over["condition"] + ", " + over["regime"]
             drawn = over.assign(mean=over[column], algorithm=group)
-            picture, called = figures.curves(drawn[drawn["mean"].notna()], ylabel=label), label.capitalize()
-            blocks.append(Figure(picture, f"{called} over rounds", f"{called} after each round, mean over runs."))
+            blocks.append(
+                curves(_SAYS["over_rounds"], drawn[drawn["mean"].notna()], what=label, call=label.capitalize())
+            )
     table = notes.notes  # each group's first instance after rounds 1, 6 and the last; long notes are cut
     first = table["index"] == table.groupby(["model", "condition", "regime"])["index"].transform("min")
     shown = table[first & (table["round"].isin((1, 6)) | (table["round"] == table["last_round"]))]
@@ -231,16 +226,16 @@ _DRAWN = _SAYS["drawn"]
 
 def _regret(scores: LLMScores) -> list[Figure]:
     """A figure for each model: a row of panels for each regime, a column for each framing."""
-    curves = scores.curves[scores.curves["missing"] != "skipped"]
-    llm = curves[curves["kind"] == "llm"]
+    over = scores.curves[scores.curves["missing"] != "skipped"]
+    llm = over[over["kind"] == "llm"]
     keys = {name: key for name, (key, _) in _DRAWN.items()}
     keys |= {"wma-handwired": "handwired", "wma-learned": "learned"}
     framings = list(dict.fromkeys(llm["condition"].str.split("-").str[0]))
     blocks = []
     for model in dict.fromkeys(llm["model"]):
         parts = []
-        for regime in dict.fromkeys(curves["regime"]):
-            here = curves[curves["regime"] == regime]
+        for regime in dict.fromkeys(over["regime"]):
+            here = over[over["regime"] == regime]
             drawn = here[(here["kind"] == "model") | here["model"].isin(list(_DRAWN))]
             beside = _banded(drawn, drawn["model"].map(keys).fillna(drawn["model"]), drawn["model"])
             for framing in framings:
@@ -250,9 +245,7 @@ def _regret(scores: LLMScores) -> list[Figure]:
                     parts.append(pd.concat([remembering, beside]).assign(panel=f"{regime}, {framing} framing"))
         frame = pd.concat(parts, ignore_index=True)
         n, side = int(llm.loc[llm["model"] == model, "n"].max()), len(framings)
-        picture = panels.curves(frame, by="panel", ylabel="regret (mistakes)", columns=side, height=2.6, direct=True)
-        text = f"{model}: mean over {n} instances, bands ± 1 standard deviation over instances."
-        blocks.append(Figure(picture, f"Regret of {model}", titled("4 and 15", text), frame))
+        blocks.append(curves({**_SAYS["curves"], "columns": side}, frame, data=frame, model=model, n=n))
     return blocks
 
 

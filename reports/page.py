@@ -1,9 +1,7 @@
 """A report, how it becomes one HTML file that opens offline, and the list of the reports in a folder.
 
-Everything the page needs is in it: style, pictures (inline SVG) and, where there are attention views, circuitsvis'
-script, once. A content security policy forbids every request and every script but the page's own, by hash. The same
-report gives the same bytes. A page says about itself what the list needs (``Report.about``), so that the list is always
-what the folder holds; it is written again, atomically, whenever a report or a comparison is.
+Everything the page needs is in it. A content security policy forbids every request and every script but the page's own,
+by hash. The same report gives the same bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Small multiples: the same little picture for every head, regime or family, on shared axes with one legend.
-
-Like ``interp.figures``, pure functions from arrays and frames to figures; apart, since each of them is a grid.
-"""
+"""Small multiples: the same little picture for every head, regime or family, on shared axes with one legend."""
 
 from __future__ import annotations
 

@@ -5,9 +5,7 @@
     ...     return [Prose(f"It has {n_heads} heads.")]
     >>> heads = Part("heads", "Heads", lambda context: context.model.config.n_heads, draw)
 
-``reports.build.write(model, parts=(heads,))`` writes a page with this one section. What several parts need (episodes, a
-run over them, the circuit of a handwired model, the results of other parts) is computed once, by the :class:`Context`
-that every part is given, when the first of them asks for it.
+``reports.build.write(model, parts=(heads,))`` writes a page with this one section.
 """
 
 from __future__ import annotations

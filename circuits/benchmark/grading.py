@@ -1,8 +1,7 @@
 """Grade methods on subjects: each is built, all methods share its material, and every answer is scored.
 
-A method is somebody's function. Whatever it does (changing the subject that all are asked about, raising, giving no
-answer), the work of the other methods is kept, and a sentence says what happened in the place of its scores. A
-:class:`Result` has one row for each score, and says how methods compare over subjects and seeds.
+Whatever a method does (changing the subject, raising, giving no answer), the work of the other methods is kept, and a
+sentence says what happened in the place of its scores.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """Machines whose insides are known: what methods of interpretability are graded on.
 
-A :class:`KnownMachine` is a model with its truth: which edges it has, where each variable of its algorithm lives, and
-what it does not hold. :func:`build` makes those of handwired circuits, in :func:`variants` that compute the same and
-look different, and :func:`load_trained` one that was tied to its algorithm by training (its edges are unknown). Any
-other machine whose insides are known can be one, too.
-
     >>> subject = build("wma-handwired", "R", "rotated")
     >>> subject.name, len(subject.edges), sorted(set(subject.edges.values()))
     ('wma-handwired R, rotated', 36, ['clean-up', 'constant', 'content'])

@@ -1,11 +1,6 @@
 """What all methods of one subject share: episodes, rollouts, pairs, cuts; each is made once, when first asked for.
 
 A method is charged for all that it uses, whoever asked for it first (:meth:`Material.charged`).
-
-Every edge of a round is cut on its own, many at a time (:func:`_cut_each`). With one edge cut nothing changes before
-its destination, so what the destination reads changes by a known vector: the ablated value of what the source writes,
-minus what it wrote. Many edges are run as one batch ``[edge, episode]``; the result is that of
-:meth:`interp.interventions.edge_graph.EdgeGraph.run` with one edge cut, to float precision.
 """
 
 from __future__ import annotations

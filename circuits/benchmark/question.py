@@ -3,10 +3,6 @@
 A question asks about items (edges, nodes, variables at sites, rounds, ...). Its truth gives each item a kind, or "" for
 those that are false; an answer gives each item a score. Of all scores of answers, higher is better.
 
-:func:`ranking` scores most answers. Of the true items it counts only those of one kind at a time. The others are left
-out, neither right nor wrong, so that "content" says how well edges that carry content are told from edges that do not
-exist.
-
     >>> truth = {"a": "content", "b": "constant", "c": "", "d": ""}
     >>> ranking(truth, Answer({"a": 2.0, "b": 0.0, "c": 1.0, "d": 0.0}))["auroc"]
     1.0

@@ -1,21 +1,6 @@
 """The questions of the benchmark: of edges and nodes, of variables, and of rounds.
 
-*Edges and nodes.* Besides how well an answer ranks edges, its ranking is measured as MIB (Mueller et al., 2025) does
-where the truth is not known: faithfulness of the circuits of its best edges, with the other edges resampled, over
-circuit sizes (CPR), and 1 less its distance from the whole model (so that higher is better: "1-CMD"), on average over
-the two exits of a round.
-
-*Variables.* A variable lives where the rest of the round uses it. Sites are asked for at every position of the hook
-points at which a variable is known to be held: what could merely be decoded at the others is false. Of a machine
-without layers they are its points, whole, and each channel of what it carries. Among the variables that are asked for
-are some that cannot exist: for each that the machine holds there is one that looks just like it and is nowhere, its
-value in another episode, at the same round. It has the same distribution and drifts in the same way from round to
-round.
-
-*Rounds.* Where the algorithm predicts otherwise in the round that is read, the state has carried the difference there:
-the latents that rounds hand on, from the changed one to the one that is read, are true. False are those before the
-change, those after the round that is read, in which the difference may well go on, and all latents of a change that
-leads to no other prediction there, because the state forgets it or because nothing asks for it.
+What is true of each, and how answers are scored: ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Which algorithm explains what a model predicts, and does the model predict what its reference predicts?
 
-:func:`explain` fits every family of algorithms that the task knows to the model's predictions on some episodes, and
-scores it on others, by the Jensen-Shannon divergence in nats. A family explains the model where it leaves little, and
-much less than its runner-up, and responds to single inputs as the model does (:mod:`circuits.compare.response`). Else
-the answer is "none of these". A :class:`Behaviour` says whether two models predict the same: on average, in all but
-rare rounds, and in response to one changed input; the worst of the three decides. Neither is evidence of how the model
-computes: a lookup table with the same predictions scores the same.
-
-The scores, and how a family is chosen: ``docs/method/naming-an-algorithm.md``.
+:func:`explain` fits every family of algorithms that the task knows to the model's predictions, and scores it on other
+episodes. A :class:`Behaviour` says whether two models predict the same. How a family is chosen, and what this is no
+evidence of: ``docs/method/naming-an-algorithm.md``.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Which algorithm explains what a player chooses, where choices are all that is seen of it.
 
 :func:`explain_choices` is :func:`~circuits.compare.algorithm.explain` with another link: the player, a person or a
-language model, announces an outcome each round and no probabilities (:mod:`circuits.compare.link`). Every loss is held
-out, in nats a round; intervals draw whole participants, or episodes where none are known. That a family explains the
-choices is calibrated by its own simulated players. It is no evidence of how a player computes.
-
-:func:`behaviour` takes runs of language models (:mod:`interp.llm`) and asks :func:`explain_choices` for each model,
-condition and regime.
-
-What it takes to explain choices, and how much of a player is noise: ``docs/method/choices.md``.
+language model, announces an outcome each round and no probabilities (:mod:`circuits.compare.link`). :func:`behaviour`
+asks it of runs of language models, for each model, condition and regime. The method, and what it is no evidence of:
+``docs/method/choices.md``.
 """
 
 from __future__ import annotations

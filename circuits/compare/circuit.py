@@ -1,13 +1,7 @@
 """Do two models compute by the same circuit? Mediated shares by path, and heads matched by role.
 
-Roles say how well the heads of one model can be matched to heads of the other, by what they read where and what that
-is worth, and by which head reads what which other wrote. Paths say which share of an effect passes through attention
-patterns (:mod:`interp.interventions.mediation`). Both are measured on the same episodes, beside untrained models of
-both shapes, and the roles decide. Heads are matched one to one: a model that does with two heads what the other does
-with one is not the same in this. What MLPs do by themselves is not looked at, and different circuits can share these
-numbers.
-
-How a role is matched, and against what: ``docs/method/roles-of-heads.md``.
+The roles decide; both are measured on the same episodes, beside untrained models of both shapes. How a role is matched,
+and what this does not prove: ``docs/method/roles-of-heads.md``.
 """
 
 from __future__ import annotations

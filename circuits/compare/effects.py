@@ -1,12 +1,8 @@
 """What does moving one variable do, where do models hold the algorithm's variables, and where do effects travel?
 
-:func:`effects` moves every carried variable in the latents alone, and every input at its tokens
-(:mod:`interp.interventions.moves`), and scores what follows against what each algorithm wants. A rival that holds the
-same numbers in other variables has a score where its state is a linear map of the moved one. A :class:`WherePart` puts
-two models side by side: the sites where each is claimed to hold a variable, tested by graded interchange, and maps of
-the share of an effect that each activation carries. It proves no claimed site to be the best there is.
-
-The moves, their controls, and both tables: ``docs/method/comparing.md``.
+:func:`effects` moves every carried variable and every input (:mod:`interp.interventions.moves`) and scores what follows
+against what each algorithm wants; a :class:`WherePart` puts two models side by side. The moves, their controls, and
+both tables: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """Fit a family of algorithms to predicted distributions: the parameters of least divergence.
 
-Of classes this is the Jensen-Shannon divergence. Where a real number is predicted (``RoundLayout.kind``), it is the
-squared difference of the means, in squared units of what is predicted; or, of normal distributions, by how much the
-negative log density rises, in nats, if one is taken for the other: the mean of both Kullback-Leibler divergences.
-
 A grid first, then Nelder-Mead between its points for real parameters, in units of grid steps, so that a grid says how
-finely each stretch of a parameter is searched. All rounds of all episodes are computed at once; a parameter that only
-the prediction reads (``Searched.enters``) costs no second run of the state.
-
-A fit finds a local best near the best grid point, never a proof that no better one exists.
+finely each stretch of a parameter is searched. A fit finds a local best near the best grid point, never a proof that no
+better one exists. The divergence of each kind of prediction: :func:`divergence`.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A player who holds a distribution p over K outcomes, and announces one of them, 
 
     q(choice) = lapse / K + (1 - lapse) p(choice)^(1/T) / sum_k p(k)^(1/T)            T = 0 takes the likeliest outcome
 
-:func:`fitted_link` finds both, and :func:`own_players` what players of q would do. When a temperature can be told from
-a lapse: ``docs/method/choices.md``.
+When a temperature can be told from a lapse: ``docs/method/choices.md``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """Players one by one, and side by side: parameters by participant, and the phase portrait of choices.
 
-:func:`by_participant` fits a family of algorithms to the choices of one participant at a time::
-
     >>> from interp.tasks import bandit
     >>> played = bandit.sample(3, 60, 2, "reversal", seed=0)
     >>> found = by_participant(bandit.TASK.rivals()["rescorla_wagner"], played, played.choices)
     >>> list(found)[:6], len(found)
     (['participant', 'rounds', 'nats', 'rate', 'rate_low', 'rate_high'], 3)
-
-:func:`explain_each` says which family explains the choices of each participant, and :func:`recovery` asks the same of
-simulated players. :func:`phase_portrait` says by how much a round moves the log-odds of an arm::
-
     >>> from interp.tasks.bandit.algorithms import perseveration, rescorla_wagner
     >>> episodes = bandit.sample(40, 50, 2, "reversal", seed=0)
     >>> phase_portrait({"RW": rescorla_wagner(0.5), "repeats": perseveration(0.5, 2.0)}, episodes)

@@ -1,13 +1,8 @@
 """What a comparison is made of: its models on the same episodes, how much is done, its questions and their answers.
 
 A comparison fits maps and decoders on some episodes ("known"), scores them on others ("test"), and takes the values
-that variables are set to from a third batch ("other"). A :class:`Question` computes a part of it and may decide a
-claim as a :class:`~interp.measure.Measure`. Its thresholds and their reasons stand in the file of the question.
-:func:`scored` gives ``1 - missed / asked`` over episodes with its interval; a :class:`CrossFitted` decoder reads every
-known and test episode by a fit to others, so that intervals count the luck of the fit. They say nothing about maps
-that are fitted to more episodes.
-
-The interval and its coverage: ``docs/method/comparing.md``.
+that variables are set to from a third batch ("other"). The thresholds of a :class:`Question`, and their reasons, stand
+in its own file. Cross-fitting, the interval of a score and its coverage: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

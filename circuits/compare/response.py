@@ -1,12 +1,8 @@
 """Does a model respond to each input of each round as the other does? One input changed, every later round looked at.
 
-:func:`edits_of` changes one input in one round of one episode, :func:`responses` gives the change of the prediction in
-that round and in every later one, and :func:`cells` compares those of two models by input and lag, and by round. 1 is
-the same response, 0 none or an unrelated one; the cell that is least alike decides. A :class:`ResponsePart` asks the
-same of the update: does the model respond as if its state had been moved by what the algorithm makes of the input?
-What several changes at once do is not asked.
-
-How alike two responses are: ``docs/method/naming-an-algorithm.md``.
+:func:`cells` compares the :func:`responses` of two models: 1 is the same response, 0 none or an unrelated one. A
+:class:`ResponsePart` asks whether the model responds as if its state had been moved by what the algorithm makes of the
+input. How alike two responses are: ``docs/method/naming-an-algorithm.md``.
 """
 
 from __future__ import annotations

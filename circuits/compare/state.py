@@ -1,12 +1,8 @@
 """Do two models hold the same state? Stitching: put one model's latents, mapped, into the other, and let it run on.
 
-:func:`stitch` fits an affine map from the latents of one model to those of another on some episodes, and puts mapped
-latents in on others, in both directions; the worse one decides. A score of 1 says that the first model's latents hold
-all that the second one's memory is worth, 0 that they are worth no more than none. Beside each stand untrained copies
-in the model's place, and what the memory is worth in nats: a memory that is worth nothing gives every map the score 1.
-"round" is what can be supplied beside the latents: the map then has an offset of its own at every round.
-
-The score, its bands and its controls: ``docs/method/comparing.md``.
+A score of 1 says that the first model's latents hold all that the second one's memory is worth, 0 that they are worth
+no more than none; the worse of the two directions decides. The score, its bands and its controls:
+``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

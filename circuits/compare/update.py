@@ -1,12 +1,7 @@
 """Does the model update its state as an algorithm does? Step R2 of each candidate's state, on and off the manifold.
 
-:func:`updates` decodes the carried state of every algorithm that could explain the model from the latents, and
-compares its update with the model's: one round on and several, from states that occur and from states that were moved
-(:mod:`interp.interventions.moves`). It also fits families of updates to the decoded steps. :func:`judge` needs three
-numbers: the worst step R2, the worst score of an input in what the round writes (:mod:`circuits.compare.effects`), and
-the worst response to an input (:mod:`circuits.compare.response`).
-
-When it says yes or no: ``docs/method/comparing.md``.
+:func:`updates` decodes the carried state of every algorithm that could explain the model from its latents, and compares
+its update with the model's. When :func:`judge` says yes or no: ``docs/method/comparing.md``.
 """
 
 from __future__ import annotations

@@ -2,18 +2,12 @@
 
     Q(s_t, a_t) <- Q(s_t, a_t) + alpha (r_t + gamma max_a Q(s_{t+1}, a) - Q(s_t, a_t))
 
-A latent holds a column of the table. Variants are "mlp" (default), "softmlp", in which every head can be softmax, and
-"lin", attention only. The first two need |Q| <= M, a power of two at least ``max |r| / (1 - gamma)``, and rewards >= 0
-unless ``signed``. ``beta`` makes the choice Boltzmann's; with ``noise`` a token of the round says which action
-explores.
-
     >>> from circuits.q_learning import q_learning
     >>> circuit = q_learning(n_states=2, n_actions=2, variant="lin")
     >>> circuit.n_layers, len(circuit.heads), circuit.algorithm.parameters["gamma"]
     (4, 16, 0.9)
 
-``construction`` holds the heads and neurons, and what :func:`circuits.verify` compares. How it is built, how ties
-fall, and how exact it is: ``docs/method/q-learning.md``.
+Its variants, how ties fall, and how exact it is: ``docs/method/q-learning.md``.
 """
 
 from circuits.q_learning.construction import q_learning, value_bound

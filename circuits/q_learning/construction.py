@@ -1,15 +1,7 @@
 """The Q-learning circuit: its arguments, what it is proven for, its heads and neurons, and its softmax-only form.
 
-Layers 1 to 3 route states, phases and columns, evaluate Q and choose the best action; layer 4 adds the terms of the TD
-error to the column that Update inherited. ``heads.csv`` says what each head reads and writes.
-
-The algorithm is :func:`interp.tasks.qlearning.algorithms.q_learning` from an empty table; its choice is
-``argmax_a (Q_t(s', a) - tau a)``, or the Boltzmann policy of Q_t. In "lin" single values become rows and columns of Q,
-because its heads read whole rows: Q(s_t, a_t) is an entry of the row at r, the maximum one of the column at Select.
-
-``circuit.ground_truth()`` lists the locations; states and actions are one-hot. Scores of heads 4.1 and 4.3 hold single
-values in "lin" with exact heads only. The TD error is held as it is added, times alpha, and in "softmlp" also as
-it is fetched before; ``change`` is what is added, in the row of s_t. ``edges.csv`` says which part reads what.
+``heads.csv`` says what each head reads and writes, ``edges.csv`` which part reads what. How it is built, and where its
+variables live: ``docs/method/q-learning.md``.
 """
 
 from __future__ import annotations

@@ -2,17 +2,12 @@
 
     F_t = z_t with r        z_{t+1} = F_t with { t_i : s_i in F_t }        P(c_k) = [c_k in z_t], 1/2 each on ties
 
-The latent z_t is the set of nodes reached. Variants are ``expand="sum"`` (default) and ``"mean"``, ``eta``, which
-makes every head softmax and takes "mean", ``marks=False``, rounds without ``e_i``, as learned models read them, and
-``positions="sinusoidal"``, which needs fewer dimensions and rounds the prediction.
-
     >>> from circuits.reachability import reachability
     >>> circuit = reachability(n_nodes=5, n_edges=4)
     >>> circuit.n_layers, len(circuit.heads), len(circuit.neurons)
     (2, 6, 21)
 
-``construction`` holds the heads, where each variable lives, and what :func:`circuits.verify` compares; ``edges.csv``
-says which part reads what. How it is built, and how exact it is: ``docs/method/reachability-circuit.md``.
+Its variants, how it is built, and how exact it is: ``docs/method/reachability-circuit.md``.
 """
 
 from circuits.reachability.construction import reachability

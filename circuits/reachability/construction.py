@@ -1,9 +1,7 @@
 """The heads and neurons of the reachability circuit, its averaging and softmax forms, and its ground truth.
 
-The variables are those of ``interp.tasks.reachability.algorithms.breadth_first``; ``circuit.ground_truth()`` lists
-their locations. Nodes are one-hot. The frontier, near(w?), counts the root twice from round 2 on where head 2.1 is
-linear; its scores hold ``active`` with exact heads only. ``heads.csv`` says what each head reads and writes,
-``edges.csv`` which part reads what.
+``heads.csv`` says what each head reads and writes, ``edges.csv`` which part reads what. What head 2.1 holds:
+``docs/method/reachability-circuit.md``.
 """
 
 from __future__ import annotations

@@ -2,17 +2,12 @@
 
     P(y_t = 1) = sum_{i: p_i = 1} w_i / sum_i w_i,     lambda_i <- lambda_i + log(gamma) [p_i = y_t],     w = e^lambda
 
-The one latent holds the log-weights lambda. Variant "R" (default) adds log(gamma) per match; "P" is nearest to the
-paper. ``eta`` makes every head softmax. The machine is exact up to rounding; for long runs take float64 or a dyadic
-log(gamma).
-
     >>> from circuits.weighted_majority import weighted_majority
     >>> circuit = weighted_majority(n_experts=2, log_gamma=0.25)
     >>> circuit.n_layers, len(circuit.heads), circuit.algorithm.parameters["gain"]
     (3, 8, 0.25)
 
-``construction`` holds the heads, where each variable lives, and what :func:`circuits.verify` compares; ``edges.csv``
-says which part reads what. How it is built, and how far it drifts: ``docs/method/weighted-majority.md``.
+Its variants, how it is built, and how far it drifts: ``docs/method/weighted-majority.md``.
 """
 
 from circuits.weighted_majority.construction import weighted_majority

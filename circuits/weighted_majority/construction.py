@@ -1,9 +1,7 @@
 """The heads of Weighted Majority, section by section of the round, its softmax-only form, and its ground truth.
 
-The variables are those of ``interp.tasks.experts.algorithms.weighted_majority``; ``circuit.ground_truth()`` lists their
-locations. Scores of head 3.2 hold one with exact heads only: in "R" ``match``, 0 or 1 for each expert; in "P", which
-scores every vote by its new log-weight, ``next_log_weights``. ``heads.csv`` says what each head reads and writes,
-``edges.csv`` which part reads what.
+``heads.csv`` says what each head reads and writes, ``edges.csv`` which part reads what. What the scores of head 3.2
+hold: ``docs/method/weighted-majority.md``.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _curves(
 
     found = learning_curves(runs)
     written = [write_csv(out / LEARNING_FILE, found)]
-    written.append(write_figure(out / "learning.svg", draw(found, "the floor"), bbox_inches="tight"))
+    written.append(write_figure(out / "learning.svg", draw(found, "the floor").figure, bbox_inches="tight"))
     last = over_seeds(found).groupby("setting", sort=False).tail(1)
     say.table(last, "Loss above the floor, last shared step", "last")
     say.wrote(written)

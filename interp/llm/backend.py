@@ -3,14 +3,7 @@
 The runner knows nothing but :class:`Backend`. Whatever goes wrong is one of four errors, which say what it means for
 the run: the episode is over (:class:`ContextOverflowError`), the episode is set aside (:class:`RefusedError`), the
 answer may come later (:class:`UnavailableError`), or nothing will work until the user changes something
-(``InputError``).
-
-A scripted agent is known behaviour that speaks the protocol: a baseline, and a test double of a model. It is a function
-from messages to a reply. It sees what a model would see and nothing else: under ``note-only`` all it knows of earlier
-rounds is what its own note says. So a Follow-the-Leader agent whose note is a counter proves that the note carries the
-state, and one whose note tells of the last round alone cannot follow any leader.
-
-The four in :data:`PLAYERS` are the default that needs no model: ``interp llm run --agent counter``.
+(``InputError``). A scripted agent is known behaviour that speaks the protocol and sees what a model would see.
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
 """A server that speaks OpenAI's chat-completions protocol, with every way in which it can fail sorted into four.
 
-- *Transient* (408, 409, 429, 5xx, cut connections, timeouts, a body that is not a completion): asked again after a
-  pause that doubles (or as long as the server says), each attempt paced like any other request; ``UnavailableError``
-  when that did not help.
-- *Context overflow* (a 400 or 413 that says so): ``ContextOverflowError``; the episode ends and its prefix counts.
-- *This request refused* (400, 403, 413, 422): ``RefusedError``; the episode is set aside.
-- *Everything refused* (401, 402, 404, a redirect): ``InputError``; the run stops.
-
-Whatever the server said about it is in the message, also where it said it with status 200 and an error for a body.
-
-The key goes to the address alone: redirects are refused, and a server on this machine is reached without proxies.
-:meth:`Client.scrub` takes the key out of everything that a server says, before anything is recorded or shown.
+They are the four of :mod:`interp.llm.backend`; docs/method/traces.md says which status means which. The key goes to the
+address alone: redirects are refused, and :meth:`Client.scrub` takes the key out of everything that a server says.
 """
 
 from __future__ import annotations

@@ -1,10 +1,5 @@
 """Read runs that others made: one folder for each run, with ``result.json`` and, if there is one, ``steps.jsonl``.
 
-Advice, labels, predictions and notes are found under any of several names; other fields are ignored. Labels may be
-written 0/1 or rainy/sunny, and a missing prediction is null. Raw replies in ``steps.jsonl`` are read again by our own
-rules, so that an answer which the other runner took for 0 is missing here. Where the two files tell different plays,
-the longest consistent one is read. Everything else is set aside, with the reason.
-
 Which fields are accepted, and which file is believed: docs/method/traces.md.
 """
 

@@ -1,12 +1,8 @@
 """From files to runs: our traces, and other people's results, with a table of what was read and what was not.
 
-:func:`read` finds traces (``*.jsonl`` made by :mod:`interp.llm.runner`) and foreign results (``result.json``, see
-:mod:`interp.llm.importer`) below a folder; :func:`load` gives the runs alone.
-
 Two plays of one instance (the same advice and labels) by one model under one condition are *duplicates*: pooled, they
 would count one instance twice. They are refused unless ``duplicates="first"`` is asked for, which keeps the first
-complete play in the order of the paths (the first play where none is complete) and of the others what they predicted
-(:attr:`LLMRun.again`). Copies of a run (the same predictions and notes, too) are set aside in any case, and told.
+complete play in the order of the paths, and of the others what they predicted (:attr:`LLMRun.again`).
 """
 
 from __future__ import annotations

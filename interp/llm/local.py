@@ -1,14 +1,9 @@
 """A model in this process: Hugging Face weights, no server, the episodes in one batch.
 
-Every episode waits for its answer, so once all of them wait their requests are answered together. The model's own chat
-template makes the prompt. Answers are the same in every run of the same command: at temperature 0 the likeliest token
-is taken (the lower id of two that tie), above 0 each request draws from a generator of its own seed. Which requests
-share a batch moves logits by rounding errors, so a run that was interrupted may part from an undisturbed one where two
-tokens are all but equal.
-
-``response_format="grammar"`` makes every answer usable: a prediction is the likelier of the two valid answers (by the
-first token in which they differ), and a note is written between given quotation marks. That is then a property of the
-format and not of the model.
+Answers are the same in every run of the same command: at temperature 0 the likeliest token is taken (the lower id of
+two that tie), above 0 each request draws from a generator of its own seed. With ``response_format="grammar"`` every
+answer is usable, which is then a property of the format and not of the model. What a batch changes:
+docs/method/traces.md.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Does a player's note carry its state? Notes are edited, the player goes on from them, and its choices are compared.
 
-Near the end of each trace the note is replaced by an edit of it, and the player goes on for a few rounds, beside itself
-with its own note and the same votes. What an edit should do is the choice of scripted agents that know the note alone.
-Two measures (:class:`~interp.measure.Measure`), one note per instance, are about the first round: ``carries``, by the
-edit that is followed least, and ``used``, by the notes of which any edit moves the choice. Each stands beside its
-control, texts that say what the note said. A note that tells no experts apart is replaced by a right count first.
-
-Which edits are kept, when they tell, and what is followed and moved: docs/method/notes.md.
+Two measures are about the first round: ``carries``, by the edit that is followed least, and ``used``, by the notes of
+which any edit moves the choice. Which edits are kept, when they tell, and what is followed and moved:
+docs/method/notes.md.
 """
 
 from __future__ import annotations

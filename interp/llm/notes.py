@@ -1,11 +1,8 @@
 """What a note says: the tallies that it writes down, whether they are right, and its format (paper, appendix F.3).
 
-The paper gives the names of the formats and an example of each; the rules are ours. They read surface form only: a note
-called Counter need not count correctly, nor be used by the model. The features that decide are returned with the
-verdict, so that they can be regrouped. A *tally* says how an expert has done over several rounds. :func:`read_counts`
-gives the numbers where a note tells both how often an expert was right and out of how many.
-
-The rules in their order, and the forms of a tally: docs/method/notes.md. How good they are: docs/howto/llm.md.
+The rules read surface form only: a note called Counter need not count correctly, nor be used by the model. A *tally*
+says how an expert has done over several rounds. The rules in their order, and the forms of a tally:
+docs/method/notes.md.
 """
 
 from __future__ import annotations

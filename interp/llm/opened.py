@@ -1,17 +1,10 @@
 """A language model opened while it learns: a session over a TransformerLens bridge, with notes or without.
 
-In every round its activations at chosen hook points are kept at the vote of each expert ("Expert_A", ...), at the token
-before the answer ("answer") and, with notes, at each count ("count_A", ...). So ``probes.fit`` works on them:
-
     >>> opened = Opened.load("models/Qwen3-14B", device="cuda")                                      # doctest: +SKIP
     >>> played = opened.play(episodes, ["blocks.20.hook_out"])                                       # doctest: +SKIP
     >>> probes.fit(played.at("blocks.20.hook_out", "answer"), targets.log_weights(episodes, "before"))  # doctest: +SKIP
 
-Answers are forced into their format, and each note is a right count in place of the model's own. Rounds must be equally
-many tokens for all episodes. What is decoded need not be used; a patch says where a vote or count of *this* round is
-read.
-
-How answers are read, and what a patch restores: docs/method/opened.md.
+How answers are read, what a patch restores, and what neither is evidence of: docs/method/opened.md.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What a run will do, and what it will cost: the episodes, their traces' places, and an estimate without any call.
 
-The estimate drives the real state machine with two scripted agents: one with a compact counter note (low) and one that
-lists every round (high), so the number of calls is exact and the tokens are bracketed by the two note styles that the
-paper saw. Text becomes tokens by characters: 4 a token in the system prompt, 3 in JSON, and 4 tokens a message.
-That gives .33 million prompt tokens for 100 rounds of the online prompt without a note; the paper's runs used .34.
+The estimate drives the real state machine with two scripted agents, one with a compact counter note (low) and one that
+lists every round (high). How text becomes tokens: docs/method/traces.md.
 """
 
 from __future__ import annotations

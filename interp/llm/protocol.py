@@ -1,14 +1,8 @@
 """One episode between a language model and the task: a pure state machine, and the trace that its replies are kept in.
 
 :meth:`Session.next` gives the next request (or None when the episode is over) and :meth:`Session.feed` takes the reply
-to it: the same replies give the same requests. A malformed answer is asked again at most ``max_retries`` times; then
-the prediction is missing (NaN, never 0), or the note stays as it was.
-
-A trace is one JSONL file for each (model, condition, instance), safe against kill -9 and full disks: a header, one line
-per call, written before the next request is made, and a last line. Messages are not stored but made again from the
-replies, so resuming is replaying. Digests refuse what was edited.
-
-What a round asks, what its history keeps, and every line of the file: docs/method/traces.md.
+to it: the same replies give the same requests, so resuming is replaying. What a round asks, what its history keeps, and
+every line of the file: docs/method/traces.md.
 """
 
 from __future__ import annotations

@@ -1,18 +1,7 @@
 """Play language models on instances: many episodes at a time, every call on disk before the next one is made.
 
-Each episode is one :class:`~interp.llm.protocol.Session`, driven by the replies of a server, a scripted agent or a
-model in this process (:mod:`interp.llm.backend`). A trace that exists is replayed first, so the same command resumes
-after kill -9, a full disk or a lost connection, and repeats at most the calls that were in flight.
-
-What stops the run, and what does not:
-
-- a request that is refused for good sets its episode aside (its trace says why, and a later run asks once more); the
-  same for 3 episodes in a row stops the run where nothing was ever answered, for then it is not about the message;
-- an episode that gets no answer is left for later, and 3 of those in a row stop the run;
-- a trace that another process is writing is left to it;
-- a refusal that concerns everything (key, rights, model name) stops the run at once;
-- a run that has a budget stops before the first call that might pass it, once the calls in flight are answered;
-- a run whose first 20 answers are all malformed stops, for it would only cost more.
+A trace that exists is replayed first, so the same command resumes after kill -9, a full disk or a lost connection, and
+repeats at most the calls that were in flight. What stops a run, and what does not: docs/method/traces.md.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
 """What is said in a round: two framings, three protocols, and the JSON of every turn (paper, appendix F.3).
 
 A *framing* is surface language only: "online" says 0 and 1, "weather" says rainy (0) and sunny (1). A *protocol* says
-what the model carries from round to round:
-
-- ``no-note``: one growing conversation; the truth is appended as a user message that gets no reply; 1 call a round;
-- ``note``: one growing conversation in which the truth is answered with a new note; 2 calls a round;
-- ``note-only``: two stateless calls a round; the note, at first "", is the only state (the paper's history-free note).
-
-The four *schemes* of the paper are framing x (note or not); ``note`` and ``note-only`` share a system prompt. The JSON
-keys are an interface, identical to the paper's.
+what the model carries from round to round: a growing conversation (``no-note``), that and a note (``note``), or the
+note alone (``note-only``). The JSON keys are an interface, identical to the paper's.
 """
 
 from __future__ import annotations

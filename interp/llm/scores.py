@@ -1,12 +1,9 @@
 """How well language models learned online: regret curves and final tables, with the baselines on the same instances.
 
-Regret R_t = L_t - min_i L_t^(i), never clipped (paper, F.3). A *missing* prediction (no usable answer) is treated
-in two ways, and both are reported: ``wrong`` counts it as a mistake; ``skipped`` leaves the round out, of the
-experts' losses too. Neither is a 0. Where no prediction is missing the two agree. Baselines that choose by a coin
-count their expected mistakes, so they have no luck of their own in their spread.
-
-The standard deviation is over instances with n in the denominator, as in the paper's tables. An episode that ended
-early (context full) counts in the curve as far as it goes and not in the final table.
+Regret R_t = L_t - min_i L_t^(i), never clipped (paper, F.3). A *missing* prediction is treated in two ways: ``wrong``
+counts it as a mistake, ``skipped`` leaves the round out, of the experts' losses too. The standard deviation is over
+instances with n in the denominator, as in the paper's tables. An episode that ended early counts in the curve as far as
+it goes and not in the final table. Baselines that choose by a coin count their expected mistakes.
 """
 
 from __future__ import annotations

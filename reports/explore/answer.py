@@ -1,10 +1,7 @@
 """What edits do: a machine's run without and with them, the algorithm's, and random changes of equal size.
 
-Rounds before the first edit are taken from the run without edits; only those after it run again. The control of an edit
-inside the machine is a random change at the same place and round, as large as the edit's; that of a changed input, for
-which nothing is as large as another input, is a random change of what its round reads, as large as the change that the
-input makes in what is carried. Controls run in one batch. The algorithm follows edits of inputs and of its own state;
-an ablation has no counterpart in it.
+Rounds before the first edit are taken from the run without edits; only those after it run again. What the controls are,
+and which edits the algorithm follows: docs/method/pages.md.
 """
 
 from __future__ import annotations

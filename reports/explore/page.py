@@ -1,10 +1,7 @@
 """What a page is filled with, all from a view and its answers, and the longer work on one round.
 
-The longer work comes row by row, so that a page shows it as it comes and can stop it. ``layers``: the carried state
-read in the residual stream at each layer, or at every point of another machine that holds one vector, by decoders
-fitted there; beside each how well it reads the state of episodes that it has not seen, in this machine and in an
-untrained copy. ``carriers``: which places carry the difference that the edits make in this round's prediction: each is
-given what it has with the edits, alone, in the run without.
+The longer work (:func:`layers`, :func:`carriers`) comes row by row, so that a page shows it as it comes and can stop
+it.
 """
 
 from __future__ import annotations

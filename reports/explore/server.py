@@ -1,8 +1,7 @@
 """The page of a machine on this computer: a server on the loopback, whose every page says all of its state.
 
-A page is asked for with a token that is a part of its address; it is compared in constant time, and requests that name
-another host are refused, so that no page of another site reads one of these. Nothing that a page needs lies elsewhere,
-and its policy forbids to ask. Views are computed one at a time: hooks are the machine's.
+A page is asked for with a token that is a part of its address, which is compared in constant time, and requests that
+name another host are refused. Views are computed one at a time: hooks are the machine's.
 """
 
 from __future__ import annotations

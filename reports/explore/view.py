@@ -1,8 +1,5 @@
 """What a page shows, a view, and the edits in it: words of the page's address, hooks of the engine, and Python.
 
-An edit is written ``KIND ROUND WHAT VALUE``; a round followed by ``-`` means "from it on", and ``-`` is no value. A
-page is a function of the machine and the view. Results are shared by all views of it, so nobody may write into them.
-
     >>> edit = Edit.parse("zero 20- z[1.0]@p? -")
     >>> edit.kind, edit.round, edit.on, edit.what, str(edit)
     ('zero', 20, True, 'z[1.0]@p?', 'zero 20- z[1.0]@p? -')
@@ -10,7 +7,7 @@ page is a function of the machine and the view. Results are shared by all views 
     >>> [str(edit) for edit in view.edits], view.query()
     (['input 20 flip-vote expert=1'], 'round=20&edit=input+20+flip-vote+expert%3D1')
 
-An edit of each kind, and why a view is an address: docs/method/pages.md.
+How an edit is written, one of each kind, and why a view is an address: docs/method/pages.md.
 """
 
 from __future__ import annotations

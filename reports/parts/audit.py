@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from interp import figures
 from interp.audit import FULL, QUICK, THRESHOLDS, AuditResult, audit
 from interp.files import read_rows
-from reports.blocks import TEXTS, Figure, Measures, Prose, Table
+from reports.blocks import TEXTS, Figure, Measures, Prose, Table, curves
 from reports.part import Context, Heading, Part
 
-_TEXT = TEXTS["audit"]["text"]
 _TABLES = {row["table"]: row["caption"] for row in read_rows(Path(__file__).with_suffix(".csv"))}
 """Name of a table -> its caption."""
 
@@ -36,14 +34,12 @@ def _hero(found: AuditResult, context: Context) -> list[Figure]:
     """How the loss falls with what is carried, where the battery has it."""
     if not len(timing := found.tables["timing"]):
         return []
-    caption = "The loss of the last question falls as later states are asked; the band is a 95 % interval"
     named = timing.rename(columns={"of": "algorithm", "loss": "mean", "loss_low": "low", "loss_high": "high"})
-    picture = figures.curves(named, x="state_of_round", ylabel="loss of the last question")
-    return [Figure(picture, "Loss by state", caption, timing)]
+    return [curves(TEXTS["audit"]["timing"], named, data=timing)]
 
 
 def _draw(found: AuditResult, context: Context) -> list[object]:
-    blocks: list[object] = [Prose(_TEXT), Measures(found.measures, found.sentence)]
+    blocks: list[object] = [Prose(TEXTS["audit"]["text"]), Measures(found.measures, found.sentence)]
     for name, caption in _TABLES.items():
         if len(found.tables[name]):
             blocks.append(Table(found.tables[name], caption, collapsed=True))

@@ -1,8 +1,4 @@
-"""What a report ends with: where it has the paper's figures, and how to get its numbers again.
-
-The paper prints fifteen figures and three tables, numbered here in the order of its source. A page lists them: where
-each is on this page and in what it differs, or which report has it, or why none has.
-"""
+"""What a report ends with: where it has the paper's figures, and how to get its numbers again."""
 
 from __future__ import annotations
 
@@ -53,15 +49,6 @@ def paper(here: Mapping[str, tuple[str, str]]) -> Part:
         return [Prose(_TEXT), Table(pd.DataFrame(rows), "Where each figure of the paper is reproduced")]
 
     return Part("paper", PAPER, lambda context: None, draw)
-
-
-def titled(number: str, text: str) -> str:
-    """A caption that says in its end which of the paper's figures this is.
-
-    >>> titled("8, top", "Regret.")
-    'Regret. (Paper, figure 8, top.)'
-    """
-    return f"{text} (Paper, {'figures' if ' and ' in number else 'figure'} {number}.)"
 
 
 _REPRODUCE = "How to reproduce"

@@ -1,7 +1,4 @@
-"""Is it the same machine as another one? The verdicts of saved comparisons, with links to their pages.
-
-Nothing is compared here: ``interp compare`` does that, and writes to ``comparisons`` beside the reports by default.
-"""
+"""Is it the same machine as another one? The verdicts of saved comparisons, with links to their pages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the heads do: where they look in some rounds, and what one round's reads do.
-
-A handwired model's circuit is drawn whole; of a learned model no circuit is claimed, and its strongest reads are drawn.
-"""
+"""What the heads do: where they look in some rounds, and what one round's reads do."""
 
 from __future__ import annotations
 
@@ -35,13 +32,11 @@ def attention(paper: str = "") -> Part:
         at, read, size = view.labels[query], view.labels[key], abs(view.patterns[layer][view.first][head, query, key])
         named = [[f"{address} {text}" for address, text in of.items() if text] for of in context.heads]
         called = " ".join(f"Layer {layer}: {', '.join(of)}." for layer, of in enumerate(named) if of)
-        caption = f"Head {view.heads[layer][head]} reads most: {read} at {at} (attention {size:.2f}). Every head in "
-        caption += f"round {context.looked_at} of episode {context.shown}. "
-        caption += called or "A head is called by its layer and its place in it."
-        return [
-            Prose(_SAYS["attention"]),
-            replace(view, caption=caption + (f" (Paper, {paper}.)" if paper else "")),
-        ]
+        most = {"head": view.heads[layer][head], "read": read, "at": at, "size": size}
+        caption = _SAYS["attended"].format(round=context.looked_at, shown=context.shown, **most)
+        caption += " " + (called or "A head is called by its layer and its place in it.")
+        caption += f" (Paper, {paper}.)" if paper else ""
+        return [Prose(_SAYS["attention"]), replace(view, caption=caption)]
 
     def hero(view: AttentionView, context: Context) -> list[Figure]:
         best = [one[1:3] for one in _ranked(view)[:4]]
@@ -142,17 +137,14 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         picture = Figure(
             _flow(reads, context, WIDTH),
             f"Which position reads which, by which head, in round {t}",
-            f"{reads['head'].nunique()} heads write something in round {t} of episode {context.shown}, by {len(reads)} "
-            "reads. An arrow is a head that reads at its foot and writes at its tip; paler arrows carry less. Those "
-            f"that write less than {_THRESHOLD:.0%} of the head's largest write are left out. A head at rest "
-            "reads the first token and writes nothing. Filled nodes have been written to.",
+            _SAYS["wired"].format(
+                heads=reads["head"].nunique(), t=t, shown=context.shown, n=len(reads), least=_THRESHOLD
+            ),
         )
         return Section(_WIRED, [picture, *_wiring(context.circuit)])
     matters = "No read matters."
     if len(reads):
-        most = reads.iloc[int(reads["effect"].argmax())]
-        matters = f"Most important read: head {most['head']} carries {most['source']} to {most['target']}; without it "
-        matters += f"the {most['exit']} shifts by {most['effect']:.0%} of the distance between episodes."
+        matters = _SAYS["most"].format(**reads.iloc[int(reads["effect"].argmax())])
     picture = Figure(
         _flow(reads, context, WIDTH),
         f"The reads whose cut changes most in round {t}",

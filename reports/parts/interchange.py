@@ -1,7 +1,4 @@
-"""Interventions that an algorithm foretells: variables set to another episode's values, states written into latents.
-
-Interchange asks which places carry which variables; steering, what a model does after a state was written.
-"""
+"""Interventions that an algorithm foretells: variables set to another episode's values, states written into latents."""
 
 from __future__ import annotations
 
@@ -140,11 +137,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
         rows += [] if math.isnan(score.estimate) else [plain(name, score, {"a random direction": row["random_score"]})]
     best = carried[~carried["control"].astype(bool)].groupby("variable")["score"].max()
     held, all_of = int((best > _MOST).sum()), len(best)
-    said = (
-        f"{held} of {all_of} variables have a place that carries more than half of the effect. Score of every place: "
-        "how much of the effect that the algorithm says swapping has."
-    )
-    return [text, Measures(rows, said), table, *learned]
+    return [text, Measures(rows, _SAYS["carried"].format(held=held, all_of=all_of)), table, *learned]
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
@@ -162,10 +155,7 @@ def _learned(aligned: pd.DataFrame) -> list[object]:
     names = (at + ", rank " + aligned["rank"].astype("Int64").astype(str)).where(learned, aligned["condition"])
     drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~learned)
     best = drawn[learned].iloc[int(drawn[learned]["estimate"].argmax())]
-    caption = (
-        f"The best learned subspace, {best['name']}, gives the counterfactual's choice in {best['estimate']:.2f} of "
-        "held-out pairs. Learned subspaces in blue, their controls as grey squares, with 95 % intervals over episodes."
-    )
+    caption = _SAYS["learned"].format(name=best["name"], share=best["estimate"])
     return [
         Prose(f"{_ALIGNED}\n\n{why}".strip()),
         Figure(figures.intervals(drawn, xlabel="accuracy"), "Learned subspaces beside their controls", caption),
@@ -257,14 +247,10 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     distances = frame[["mean_error", "random_mean_error"]]
     table = joined(frame).assign(**distances)[list(columns)].rename(columns=columns)
     moved = frame[frame["dose"] != 0]
-    distance, random = moved["mean_error"].mean(), moved["random_mean_error"].mean()
+    about = {"distance": moved["mean_error"].mean(), "random": moved["random_mean_error"].mean(), "shows": record.shows}
     widest = frame.iloc[int(frame["difference"].abs().argmax())]
-    caption = (
-        f"Steering moves it within {distance:.3f} of the algorithm; random directions miss by {random:.3f} (means over "
-        f"doses other than 0). It is farthest at dose {number(widest['dose'])}: {cell(widest['difference'], '+.2f')}. "
-        f"Left: the mean {record.shows} by dose. Right: model minus algorithm, paired by episode. Bands: 95 % over "
-        "episodes."
-    )
+    about |= {"dose": number(widest["dose"]), "apart": cell(widest["difference"], "+.2f")}
+    caption = _SAYS["steered"].format(**about)
     return [
         Prose(_SAYS["steering_text"].format(how=_EXACT if context.compiled else _FITTED)),
         Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),

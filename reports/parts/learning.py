@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import matplotlib.figure
 import pandas as pd
 
-from interp import figures
 from interp.training.goal import goal_of
 from interp.training.runs import over_seeds, shipped_curves
-from reports.blocks import TEXTS, Figure, Prose, Table
+from reports.blocks import TEXTS, Figure, Prose, Table, curves
 from reports.page import Section
 from reports.part import Context, Part
 
@@ -27,7 +25,7 @@ def part(title: str = _TITLE, text: str = _TEXT) -> Part:
         "learning",
         title,
         _shipped,
-        lambda curves, context: learning(curves, goal_of(context.task).floor, title, text),
+        lambda losses, context: learning(losses, goal_of(context.task).floor, title, text),
         lambda context: _shipped(context) is not None or "resid_post" not in context.model.points,
         lacking=lambda context: "" if _shipped(context) is not None else lacks.format(context.name),
     )
@@ -38,18 +36,13 @@ def _shipped(context: Context) -> pd.DataFrame | None:
     return shipped_curves(context.source) if context.source else None
 
 
-def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:
+def draw(losses: pd.DataFrame, floor: str) -> Figure:
     """Excess loss over steps, a curve per setting: the mean of its seeds, and a band from the lowest to the highest."""
-    spread = over_seeds(curves).rename(columns={"setting": "algorithm"})
-    return figures.curves(spread, x="step", ylabel=f"loss above {floor} (nats)", log_y=True)
+    return curves(TEXTS["learning"]["curves"], over_seeds(losses).rename(columns={"setting": "algorithm"}), floor=floor)
 
 
-def learning(curves: pd.DataFrame, floor: str, title: str = _TITLE, text: str = _TEXT) -> Section:
+def learning(losses: pd.DataFrame, floor: str, title: str = _TITLE, text: str = _TEXT) -> Section:
     """The curves (:func:`interp.training.runs.learning_curves`) above a loss called ``floor``, and each run's end."""
-    last = curves.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
-    spread = over_seeds(curves).rename(columns={"setting": "algorithm"})
-    caption = f"{figures.ends(spread, 'loss', 'step')} Above {floor}, in nats, on held-out episodes; lines are means "
-    caption += "over seeds, the first two bands run from lowest to highest."
-    figure = Figure(draw(curves, floor), "Loss over training steps", caption)
+    last = losses.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
     table = Table(last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True)
-    return Section(title, [Prose(text + _NOT), figure, table])
+    return Section(title, [Prose(text + _NOT), draw(losses, floor), table])

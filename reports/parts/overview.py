@@ -17,15 +17,15 @@ _BY_HAND = "These weights were designed, so passing says nothing about training.
 _ONE_RUN = "It is one training run: what holds of it need not hold of another."
 
 
-def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
-    """The measures of all parts; the page's title and lead on a ``handwired`` model, its lead on a ``learned`` one."""
+def part(*, title: str = "", handwired: str = "", learned: str = "") -> Part:
+    """The measures of all parts; title and lead of a page on a ``handwired`` model, and lead on a ``learned`` one."""
 
     def heading(context: Context) -> Heading:
         task = context.task
         what = f"A model of {task.name}: {task.what}."
         if context.handwired:
-            plain = Heading(f"{context.name}: {task.name}, wired by hand", what)
-            return (handwired if context.compiled else None) or plain
+            known = title and context.compiled
+            return Heading(*(title, handwired) if known else (f"{context.name}: {task.name}, wired by hand", what))
         said = "" if lacks(context.model, "pattern") else learned  # it speaks of a transformer
         return Heading(f"{context.name}: a learned model of {task.name}", said or what)
 

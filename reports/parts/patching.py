@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
@@ -15,7 +14,7 @@ from interp.interventions.sites import sites
 from interp.measure import Control, Measure, decisive
 from interp.statistics import Interval
 from reports.attention import Heads, heads_of
-from reports.blocks import TEXTS, Figure, Prose, Table, cell, claim, joined, pivoted
+from reports.blocks import TEXTS, Figure, Prose, Table, cell, claim, curves, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing
 
 _LISTED = 0.01
@@ -28,40 +27,32 @@ _MOST_POINTS = 24
 """Cells of a machine without layers that a picture shows."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A corruption of the task, how to say it ("One expert's vote is flipped"), and the metric that shows it.
-
-    When no metric is named, it is the probability, or the "prediction" of a real number.
-    """
-
-    what: str
-    corruption: str
-    metric: str = ""
-
-
 _Patched = tuple[str, PatchingResult]
 """What was corrupted, in words, and a sweep over the sites that the difference could pass."""
 
 
-def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
-    """Patching of the residual stream and of the heads, under every corruption of the task when none is given."""
+def part(differences: Sequence[tuple[str, str, str]] = (), n_episodes: int = 32) -> Part:
+    """Patching of the residual stream and of the heads, under some differences, or every corruption of the task.
+
+    A difference is what to call it, the key of a corruption, and the metric that shows it: when empty the probability,
+    or the "prediction" of a real number.
+    """
 
     def compute(context: Context) -> list[_Patched]:
         """Patch the round looked at; a prediction is read where the difference first shows, the state at once."""
-        every = [Difference(record.name.capitalize(), record.key) for record in context.task.analysis.corruptions()]
+        every = [(record.name.capitalize(), record.key, "") for record in context.task.analysis.corruptions()]
         few = QUICK_EPISODES if len(context.model.layout.labels) < _LONG else QUICK_EPISODES // 2
         some = context.episodes.select(slice(few if context.quick else n_episodes))
         named = tuple(context.model.points) if lacks(context.model, *_SAYING) else tuple(_SAYING)
         t, patched = context.looked_at, list[_Patched]()
-        for of in list(differences or every)[: 1 if context.quick else None]:
-            corruption = context.task.corruption(of.corruption)
+        usual = "probability" if context.task.kind == "classes" else "prediction"
+        for what, key, metric in list(differences or every)[: 1 if context.quick else None]:
+            corruption = context.task.corruption(key)
             clean, corrupted = corruption.build(some, t)
-            read = t if of.metric == "state" else t + corruption.delay
+            read = t if metric == "state" else t + corruption.delay
             cells = sites(context.model, context.model.layout.fit(clean), named)
-            metric = of.metric or ("probability" if context.task.kind == "classes" else "prediction")
-            result = sweep(context.model, clean, corrupted, t, read=read, sites=cells, metric=metric)
-            patched.append((of.what, result))
+            result = sweep(context.model, clean, corrupted, t, read=read, sites=cells, metric=metric or usual)
+            patched.append((what, result))
         return patched
 
     return Part(
@@ -183,17 +174,12 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
     sizes = curve[curve["size"] >= 1].drop_duplicates("size")
     best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
     random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])
-    label, whole = f"edges kept, of {circuit['of']}", {"whole model": 1.0}
-    picture = figures.curves(
-        pd.concat([best, random]), x="size", xlabel=label, ylabel="faithfulness", log_x=True, reference=whole
-    )
     said = "The fewest best-scored edges whose faithfulness is within 0.1 of 1"
-    caption = f"{circuit['size']} of {circuit['of']} edges keep {cell(measured[1][1])} of the difference, as many at "
-    caption += f"random {circuit['random_mean']:.2f}. Circuits of the best-scored edges, and of as many at random."
+    about = {"n": circuit["size"], "of_all": circuit["of"], "random": circuit["random_mean"]}
     return [
         Prose(_SAYS["edges_text"] + (_SOFT if context.handwired else "")),
         Table(pd.DataFrame(measured, columns=columns, dtype=object), said),
-        Figure(picture, "Faithfulness against circuit size", caption, curve),
+        curves(_SAYS["curve"], pd.concat([best, random]), data=curve, kept=cell(measured[1][1]), **about),
         Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
         Table(nodes, _SAYS["nodes"], collapsed=True),
     ]

@@ -1,7 +1,4 @@
-"""A handwired model against its algorithm: exact, with soft attention only, and in every variant and size.
-
-All three say how exactly a construction computes its algorithm; they are no evidence about a learned model.
-"""
+"""A handwired model against its algorithm: exact, with soft attention only, and in every variant and size."""
 
 from __future__ import annotations
 
@@ -17,10 +14,9 @@ import circuits
 from circuits.exactness import CARRIED
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
-from interp import figures
 from interp.errors import InputError
 from interp.measure import Measure
-from reports.blocks import TEXTS, Figure, Prose, Table, number
+from reports.blocks import TEXTS, Figure, Prose, Table, curves, number
 from reports.part import Context, Part, uncompiled, wired
 
 _SAYS = TEXTS["verification"]
@@ -137,20 +133,15 @@ def _draw_softened(
     first, called = next(iter(outputs.items()))
     drawn = errors[errors["variable"] == first].rename(columns={"error": "mean", "dtype": "algorithm"})
     drawn["mean"] = drawn["mean"].clip(lower=_SMALLEST)
-    ylabel = f"largest error of {called}"
-    picture = figures.curves(drawn, x="eta", xlabel="inverse temperature η", ylabel=ylabel, log_y=True)
     rows = errors.assign(what=errors["variable"].map(outputs) + ", " + errors["dtype"])
     table = rows.pivot(index="what", columns="eta", values="error").rename(columns=lambda eta: f"η = {eta}")
     settings = next(iter(results.values())).settings
     ran = f"{settings['episodes']} episodes of {settings['rounds']} rounds"
     least = drawn.iloc[int(drawn["mean"].argmin())]
-    caption = (
-        f"The error of {called} falls to {number(least['mean'])} at η = {least['eta']}. Largest over {ran}, against "
-    )
-    caption += "the exact algorithm."
+    about = {"called": called, "least": number(least["mean"]), "eta": least["eta"], "ran": ran}
     return [
         Prose(_SAYS["soft_text"]),
-        Figure(picture, "Error against inverse temperature", caption),
+        curves(_SAYS["softened"], drawn, **about),
         Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
     ]
 
@@ -218,13 +209,9 @@ def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
     frame = errors.rename(columns={"value": sweep.setting}).assign(
         algorithm=errors["variant"], name="variant " + errors["variant"], mean=errors["error"].clip(lower=_SMALLEST)
     )
-    ylabel = f"largest error of {what}"
-    picture = figures.curves(frame, x=sweep.setting, xlabel=sweep.called, ylabel=ylabel, log_x=sweep.log, log_y=True)
     which = f"variant {', '.join(sweep.variants)}" if sweep.variants else "every variant"
     fixed = "".join(f", at {name} = {value:g}" for name, value in sweep.fixed.items())
     least = frame.iloc[int(frame["mean"].argmin())]
-    caption = (
-        f"The error is least at {least[sweep.setting]:g}: {number(least['mean'])}, {least['name']}. Largest error "
-    )
-    caption += f"of {what} against the {sweep.called}, for {which}{fixed}."
-    return Figure(picture, f"Error against the {sweep.called}", caption, errors)
+    about = {"at": least[sweep.setting], "least": number(least["mean"]), "name": least["name"], "what": what}
+    about |= {"setting": sweep.setting, "called": sweep.called, "which": which + fixed}
+    return curves({**_SAYS["swept"], "log_x": sweep.log}, frame, data=errors, **about)

@@ -1,8 +1,4 @@
-"""The parts that every report has, and what only a report on one task holds: a file per task.
-
-Its ``parts()`` lists the whole report in page order, by what it adds to the parts of every report or replaces. A file
-has the key of its task for a name; importing this package imports none of them.
-"""
+"""The parts that every report has, and what only a report on one task holds: a file per task, by its key."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from interp.files import read_tables
 from interp.lazy import named
 from interp.task import Task
 from reports.part import Part
-from reports.parts import closing, compared, heads, interchange, learning, overview, patching, probing
+from reports.parts import closing, compared, heads, interchange, learning, overview, patching, probing, verification
 
 _EVERY_TASK: tuple[Callable[[], Part], ...] = (
     overview.part,
@@ -35,18 +31,28 @@ _EVERY_TASK: tuple[Callable[[], Part], ...] = (
 """What needs no more than a task's record, in page order. A part that every report should have is added here."""
 
 
-def default_parts(replace: Sequence[Part] = (), after: Mapping[str, Sequence[Part]] | None = None) -> tuple[Part, ...]:
+def default_parts(
+    replace: Sequence[Part] = (),
+    after: Mapping[str, Sequence[Part]] | None = None,
+    said: Mapping[str, Any] | None = None,
+) -> tuple[Part, ...]:
     """The parts that every report has, in page order, with a task's own.
 
     Args:
         replace: parts that stand in the place of those of their key.
         after: key of a part -> parts of the task's own that follow it.
+        said: what a task with a handwired machine says in the parts that each such task has, by part (``prose.toml``).
 
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'Compared with other machines', 'The state over time']
     """
     default = {part.key: part for part in (make() for make in _EVERY_TASK)}
-    own, following = {part.key: part for part in replace}, after or {}
+    own, following = {part.key: part for part in replace}, {**(after or {})}
+    if said:
+        told = overview.part(**said["overview"]), probing.state(**said["state"]), probing.part(**said["probes"])
+        own = {part.key: part for part in (*told, patching.part(**said["patching"]))} | own
+        following["compared"] = [verification.part(**said["verification"]), *following.get("compared", ())]
+        following["circuit"] = [verification.softening(**said["softening"]), *following.get("circuit", ())]
     for key in (*own, *following):
         require_known("part of every report", key, default, limit=20)
     return tuple(part for key in default for part in (own.get(key, default[key]), *following.get(key, ())))

@@ -1,7 +1,4 @@
-"""The report on a model of prediction with expert advice: handwired Weighted Majority, or a learned model.
-
-Its own sections: regret beside the baselines, calibration, and how a learned model does in other regimes.
-"""
+"""The report on a model of prediction with expert advice: handwired Weighted Majority, or a learned model."""
 
 from __future__ import annotations
 
@@ -17,46 +14,20 @@ from interp.measure import UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from reports import panels
-from reports.blocks import Figure, Prose, Table, cell, claim
-from reports.part import Context, Heading, Part
-from reports.parts import closing, heads, overview, patching, probing, verification
-from reports.parts.closing import titled
-from reports.parts.patching import Difference
+from reports.blocks import Figure, Prose, Table, cell, claim, curves
+from reports.part import Context, Part
+from reports.parts import closing, heads
 from reports.tasks import default_parts, experts_paper, prose
 
 _PROSE = prose("experts")
-
-_HANDWIRED = Heading("Weighted Majority, wired by hand", _PROSE["handwired"])
-_DIFFERENCES = (
-    Difference("One expert's vote is flipped", "flip-vote"),
-    Difference("Two experts' histories are swapped", "swap-histories"),
-    Difference("The label is flipped", "flip-label"),
-)
-"""Three differences with three routes: a vote (prediction), a history (latent), a label (update)."""
-
-_EXACT = ("prediction", "carried_state")
 
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return default_parts(
-        replace=(
-            overview.part(handwired=_HANDWIRED, learned=_PROSE["learned"]),
-            probing.state(
-                "Weights over time",
-                read="An expert that was right gains log γ = {gain:g}. The weights are read from the latent itself.",
-                decoded="What a linear probe, fitted on other episodes, decodes from the latent after each round, "
-                "beside Weighted Majority's log-weights (log γ = 1) less their mean, on which its prediction depends.",
-                probed="log_weights_centred",
-                units=("log-weight", "log-weight less the mean"),
-                shown=("The log-weights of episode {}", "The decoded log-weights of episode {}"),
-            ),
-            probing.part(("log_weights", "log_weights_centred", "prediction"), n_claimed=2),
-            patching.part(_DIFFERENCES, n_episodes=32),
-            heads.attention("figures 1 and 7, right"),
-        ),
+        said=_PROSE["parts"],
+        replace=(heads.attention("figures 1 and 7, right"),),
         after={
-            "compared": [verification.part(sizes=(2, 4, 8), n_episodes=10, shown=_EXACT)],
             "state": [
                 Part("regret", "Regret", _score, _draw_regret, summary=_regret_measures),
                 Part(
@@ -67,10 +38,7 @@ def parts() -> tuple[Part, ...]:
                     summary=_calibration_measures,
                 ),
             ],
-            "circuit": [
-                verification.softening({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
-                *experts_paper.parts(),
-            ],
+            "circuit": experts_paper.parts(),
             "learning": [closing.paper(closing.shown_on("experts"))],
         },
     )
@@ -121,28 +89,17 @@ def _regret_measures(by_key: dict[str, _Scored], context: Context) -> list[Measu
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     episodes: ExpertEpisodes = context.episodes
-    curves = pd.concat(curve for _, _, curve in by_key.values())
-    drawn = figures.curves(curves, ylabel="regret (mistakes)")
-    caption = titled(
-        "1 and 7, left",
-        f"{figures.ends(curves, 'regret')} Means over {len(episodes)} episodes of the {episodes.regime} regime. "
-        f"{figures.BANDS} Predictors meet the same episodes, so their differences are surer than the bands suggest: "
-        "see the paired column.",
-    )
-    paired = "regret beyond the model's, paired"
+    over, paired = pd.concat(curve for _, _, curve in by_key.values()), "regret beyond the model's, paired"
     columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]
     rows = []
     for key, (scored, beyond, curve) in by_key.items():
         accuracy, regret, *losses = scored.numbers.values()
         finite = (loss if np.isfinite(loss.estimate) else None for loss in losses)
         rows.append((curve["name"].iloc[0], accuracy, regret, None if key == "model" else beyond, *finite))
-    after = (
-        f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes; a dash where a predictor was once "
-        "certain and wrong, so that its log-loss is infinite"
-    )
+    after = _PROSE["after"].format(rounds=episodes.n_rounds)
     return [
         Prose(_PROSE["regret"]),
-        Figure(drawn, "Regret over rounds beside the baselines", caption),
+        curves(_PROSE["curves"]["regret"], over, n=len(episodes), regime=episodes.regime),
         Table(pd.DataFrame(rows, columns=columns), after, dict.fromkeys(("regret", paired), ".2f")),
     ]
 
@@ -158,9 +115,5 @@ def _calibration_measures(result: Calibration, context: Context) -> list[Measure
 
 def _draw_calibration(result: Calibration, context: Context) -> list[object]:
     drawn = panels.calibration(result.to_frame(), name=context.name)
-    caption = (
-        f"The expected calibration error is {result.error:.3f}; a perfectly calibrated predictor would show "
-        f"{cell(result.chance, '.3f')} by chance. Every round of every episode is binned by P(y = 1), with 95 % "
-        "intervals over episodes; below, the share of rounds in each bin."
-    )
+    caption = _PROSE["calibration"].format(error=result.error, chance=cell(result.chance, ".3f"))
     return [Figure(drawn, "Predicted probability against frequency", caption)]

@@ -1,7 +1,4 @@
-"""A model of expert advice as the paper shows it, and elsewhere than where it was trained.
-
-Weights as shares, good and correlated experts, attention to each expert; every regime, long episodes, a cut latent.
-"""
+"""A model of expert advice as the paper shows it, and elsewhere than where it was trained."""
 
 from __future__ import annotations
 
@@ -19,13 +16,11 @@ from interp.measure import UNTRAINED, Control, Measure
 from interp.model.rollout import rollout
 from interp.statistics import Interval
 from interp.tasks.experts import sample
-from reports import panels
-from reports.blocks import Figure, Prose, Table, claim
+from reports.blocks import Figure, Prose, Table, claim, curves, titled
 from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables
 from reports.part import Context, Part, learned, needing
 from reports.parts import verification
-from reports.parts.closing import titled
 from reports.parts.probing import Held
 from reports.parts.verification import Sweep
 from reports.tasks import prose
@@ -41,7 +36,7 @@ _ATTENDED = 24
 
 
 _ATTENTION, _ROBUSTNESS = "Attention to each expert", "Good experts, correlated experts, every regime"
-_SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 80.0)),)
+_SWEEPS = tuple(Sweep(**row) for row in _PROSE["sweeps"])
 
 
 def parts() -> tuple[Part, ...]:
@@ -82,27 +77,21 @@ def _robustness(context: Context) -> pd.DataFrame:
     return pd.DataFrame(found["regret_curves"])
 
 
-def _draw_robustness(curves: pd.DataFrame, context: Context) -> list[object]:
-    frame = curves[curves["key"].isin(SHOWN)].rename(columns={"key": "algorithm", "regret": "mean"})
+def _draw_robustness(found: pd.DataFrame, context: Context) -> list[object]:
+    frame = found[found["key"].isin(SHOWN)].rename(columns={"key": "algorithm", "regret": "mean"})
     last = frame[frame["round"] == frame["round"].max()]
     final = last.pivot(index="regime", columns="algorithm", values="mean").reindex(list(dict.fromkeys(frame["regime"])))
     keys = [key for key in SHOWN if key in final]
     final = final[keys].rename(columns=lambda key: str(key).replace("_", " ")).reset_index().rename_axis(columns=None)
     blocks: list[object] = [Prose(_PROSE["robustness"])]
-    for regimes, number, title in ((_GOOD, "8, top", "good experts"), (_CORRELATED, "8, bottom", "correlated experts")):
+    for regimes, name in ((_GOOD, "good"), (_CORRELATED, "correlated")):
         here = _thinned(frame[frame["regime"].isin(regimes)])
         if len(here):
-            picture = panels.curves(here, by="regime", ylabel="regret (mistakes)")
-            last = here[here["regime"] == regimes[-1]]
-            said = f"{figures.ends(last, f'regret in {regimes[-1]}')} Regret over rounds. {figures.BANDS}"
-            blocks.append(Figure(picture, f"Regret with {title}", titled(number, said)))
+            blocks.append(curves(_PROSE["curves"][name], here, of=regimes[-1]))
     if frame["regime"].nunique() > len(_GOOD) + len(_CORRELATED):
         plain = _thinned(frame[frame["algorithm"] != "follow_previous_winners"]).drop(columns=["low", "high"])
-        every = panels.curves(plain, by="regime", ylabel="regret (mistakes)", columns=4, height=1.5)
         worst = plain[plain["algorithm"] == SHOWN[0]].groupby("regime")["mean"].last().idxmax()
-        said = f"{figures.ends(plain[plain['regime'] == worst], f'regret in {worst}, where it is highest')} "
-        said += "Mean regret over rounds in every regime, on the same axes; intervals are in the tables above."
-        blocks.append(Figure(every, "Regret in every regime", said, plain))
+        blocks.append(curves(_PROSE["curves"]["every"], plain, of=str(worst), data=plain))
     return [*blocks, Table(final, "Regret after the last round", collapsed=True)]
 
 
@@ -128,20 +117,15 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
     readers = {"p?": "the prediction reads", "w?": "the update reads"}
     shown = mean.rename(columns={"target": "algorithm", "estimate": "mean"})
     last = shown[shown["round"] == shown["round"].max()].assign(panel=shown["reader"].map(readers))
-    over_layers = panels.curves(last, by="panel", x="layer", ylabel="share of attention", columns=2)
     predicts = shown[shown["reader"] == "p?"].assign(panel="layer " + shown["layer"].astype(str))
-    over_rounds = panels.curves(predicts, by="panel", ylabel="share of attention", columns=4, height=1.8)
     table = last[["panel", "layer", "algorithm", "mean", "without_history"]]
     names = {"panel": "position", "algorithm": "what is read", "mean": "share", "without_history": "latent cut"}
-    text = f"Mean over heads and {_ATTENDED} episodes; experts are ranked by their true accuracy, expert 1 the best."
     of_latent = last[(last["algorithm"] == "latent") & (last["reader"] == "p?")].set_index("layer")["mean"]
-    most = f"The prediction's position reads the latent most in layer {of_latent.idxmax()}: {of_latent.max():.2f}."
+    most, drawn = {"layer": of_latent.idxmax(), "most": of_latent.max(), "n": _ATTENDED}, _PROSE["curves"]
     return [
         Prose(_PROSE["attention"]),
-        Figure(over_layers, "Attention by layer", titled("9", f"{most} After the last round. {text}"), last),
-        Figure(
-            over_rounds, "Attention over rounds", f"What the prediction's position reads, by round. {text}", predicts
-        ),
+        curves(drawn["layers"], last, data=last, **most),
+        curves(drawn["rounds"], predicts, data=predicts, n=_ATTENDED),
         Table(table.rename(columns=names), "The same after the last round, and with the latent cut", collapsed=True),
     ]
 

@@ -1,7 +1,4 @@
-"""The report on a model of tabular Q-learning: wired by hand, or learned.
-
-Its own sections: agreement with the table, free rollouts in MDPs, and the lemma on the handwired circuit's choosers.
-"""
+"""The report on a model of tabular Q-learning: wired by hand, or learned."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import pandas as pd
 
 from circuits.compare.fitting import probable
 from circuits.heads import chooser_table
-from interp import figures
 from interp.display import Scores
 from interp.evaluation.plan import predictions_of
 from interp.evaluation.qlearning import returns
@@ -23,53 +19,25 @@ from interp.measure import AS_WELL, FEW, UNTRAINED, Control, Measure
 from interp.statistics import Interval, mean_interval, ratio_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes
-from reports.blocks import Figure, Measures, Prose, Table, claim, plain
-from reports.part import Context, Heading, Part, uncompiled, wired
-from reports.parts import closing, overview, patching, probing, verification
-from reports.parts.closing import titled
-from reports.parts.patching import Difference
+from reports.blocks import Measures, Prose, Table, claim, curves, plain
+from reports.part import Context, Part, uncompiled, wired
+from reports.parts import closing
 from reports.tasks import default_parts, prose, qlearning_paper
 from reports.tasks.qlearning_paper import earned, played_by_all
 
 _PROSE = prose("qlearning")
 
-_HANDWIRED = Heading("Tabular Q-learning, wired by hand", _PROSE["handwired"])
-_DIFFERENCES = (
-    Difference("Latents are another episode's", "exchange-history"),
-    Difference("The reward is changed", "change-reward", metric="state"),
-)
-"""Two differences with two routes: what the latents hold (into the choice), and the reward (into the update)."""
-
-_EXACT = ("carried_state",)
-
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return default_parts(
-        replace=(
-            overview.part(handwired=_HANDWIRED, learned=_PROSE["learned"]),
-            probing.state(
-                "Q-values over time",
-                read="Each latent holds one action's column of the Q-table; each round changes one entry. The values "
-                "are read from the latents themselves.",
-                decoded="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
-                units=("Q-value", "Q-value"),
-                shown=(
-                    "Every entry of the Q-table in episode {} (paper, figure 6)",
-                    "The decoded Q-table of episode {}",
-                ),
-            ),
-            probing.part(("table", "table_visited", "td_error", "reward")),
-            patching.part(_DIFFERENCES, n_episodes=16),
-        ),
+        said=_PROSE["parts"],
         after={
-            "compared": [verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, shown=_EXACT)],
             "state": [
                 Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_agreement_measures),
                 Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_measures),
             ],
             "circuit": [
-                verification.softening({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
                 Part("lemma", "The chooser's margins", _margins, _draw_margins, wired, lacking=uncompiled),
                 *qlearning_paper.parts(),
             ],
@@ -174,16 +142,11 @@ def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:
 
 
 def _draw_playing(played: list[_Played], context: Context) -> list[object]:
-    seed = context.seed
-    curves = earned(played[0].agents, seed)
-    drawn = figures.curves(curves, ylabel="reward so far")
-    said = f"{figures.ends(curves, f'reward in {played[0].world}')} Mean reward so far. {figures.BANDS}"
-    caption = titled("2, left", said)
-    scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
+    scores = pd.concat([_scores(world, context.seed) for world in played], ignore_index=True)
     returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
     blocks: list[object] = [
         Prose(_PROSE["playing"]),
-        Figure(drawn, "Cumulative reward beside tabular agents", caption),
+        curves(_PROSE["curves"]["reward"], earned(played[0].agents, context.seed), world=played[0].world),
         Table(scores, returned, formats={"earned": ".2f"}),
     ]
     if context.handwired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,30 +23,21 @@ from interp.tasks.qlearning.layout import serves
 from interp.tasks.qlearning.mdps import REGIMES
 from probes import ProbeResult
 from reports import panels
-from reports.blocks import Figure, Measures, Prose, Table, pivoted
+from reports.blocks import Figure, Measures, Prose, Table, curves, pivoted, titled
 from reports.part import Context, Part, learned, needing, uncompiled
 from reports.parts import verification
-from reports.parts.closing import titled
 from reports.parts.verification import Sweep
 from reports.tasks import prose
 
 _PROSE = prose("qlearning")
+_CURVES = _PROSE["curves"]
 
 _N_WORLDS, _HORIZON, _LONG = 10, 50, 200
 """MDPs and rounds of the paper's figures 14 and 11."""
 _N_SHIFTED = 12
 """Episodes of every shift."""
 
-_SOFT = ("softmlp",)
-
-
-_SWEEPS = (
-    Sweep("eta", "inverse temperature η", (10.0, 20.0, 40.0, 60.0)),
-    Sweep("hardness", "hardness of the maximum", (1.0, 1e2, 1e4, 1e8), fixed={"eta": 60.0}, variants=_SOFT, log=True),
-    Sweep(
-        "beta", "inverse temperature β of Boltzmann exploration in head L2H0", (1.0, 10.0, 100.0), output=True, log=True
-    ),
-)
+_SWEEPS = tuple(Sweep(**row) for row in _PROSE["sweeps"])
 
 
 def parts() -> tuple[Part, ...]:
@@ -124,19 +116,14 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
     long = frame["panel"] == f"{_LONG} rounds"
     tenths = frame[frame["round"] % 10 == 0]
     size = f"{context.sizes['n_states']} states, {context.sizes['n_actions']} actions"
-    six = panels.curves(frame[~long], by="panel", ylabel="reward so far")
-    one = panels.curves(frame[long], by="panel", ylabel="reward so far", columns=1, height=2.6)
+    about: dict[str, Any] = {"n": _N_WORLDS, "size": size}
     last = frame[frame["round"] == frame.groupby("panel")["round"].transform("max")]
     table = pivoted(last, "panel", "name", "mean")
-    said = (
-        f"mean of {_N_WORLDS} MDPs ({size}); bands: 95 % over MDPs, of the first two; every agent meets the same luck."
-    )
     hard, far = REGIMES[EVALUATION[-1]].name, f"{_LONG} rounds"
-    first, second = (figures.ends(frame[frame["panel"] == of], f"reward in {of}") for of in (hard, far))
     return [
         Prose(_PROSE["families"]),
-        Figure(six, "Reward in six families", titled("14", f"{first} Reward over {_HORIZON} rounds, {said}"), tenths),
-        Figure(one, "Reward over a long horizon", titled("11", f"{second} Reward over {_LONG} rounds, {said}")),
+        curves(_CURVES["families"], frame[~long], of=hard, data=tenths, rounds=_HORIZON, **about),
+        curves(_CURVES["horizon"], frame[long], of=far, rounds=_LONG, **about),
         Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
     ]
 
@@ -167,15 +154,13 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     shown = sums.rename(columns={"estimate": "mean", "key": "algorithm"}).drop(columns=["low", "high"])
     shown = shown[shown["round"] <= _HORIZON].assign(name=shown["algorithm"].map(names))
     shown["panel"] = [REGIMES[key].name for key in shown["regime"]]
-    picture = panels.curves(shown, by="panel", ylabel="agreement, untied steps", columns=2)
     whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(["regime", "key"], sort=False)
     share = (whole["hits"].sum() / whole["n_steps"].sum()).unstack("key").rename(columns=names)
     share, first = share.reset_index().rename_axis(columns=None), share.iloc[0]
-    said = f"In the training grid {context.name} chooses as the table does in {first.iloc[0]:.2f} of untied steps, "
-    said += f"{first.index[1]} in {first.iloc[1]:.2f}. Agreement over rounds."
+    told = {"name": context.name, "own": first.iloc[0], "rival": first.index[1], "other": first.iloc[1]}
     return [
         Prose(_PROSE["by_step"]),
-        Figure(picture, "Agreement over rounds by regime", titled("2, right", said), shown),
+        curves(_CURVES["agreement"], shown, data=shown, **told),
         Table(share, "Agreement over all rounds"),
     ]
 
@@ -207,9 +192,7 @@ def _select(context: Context) -> pd.DataFrame:
 
 
 def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
-    picture = figures.curves(frame, ylabel="probability of the greedy action")
-    caption = f"{figures.ends(frame, 'probability of the best action')} All on the same episodes."
-    return [Prose(_PROSE["selection"]), Figure(picture, "How often the best is chosen", caption, frame)]
+    return [Prose(_PROSE["selection"]), curves(_CURVES["selection"], frame, data=frame)]
 
 
 _UPDATE = ("reward", "current_value", "bootstrapped_value", "td_error")
@@ -258,17 +241,15 @@ def _decode(context: Context) -> _Decoded:
 def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
     errors, by_state, fitted = decoded
     true = {name: context.algorithm.parameters[name] for name in ("alpha", "gamma")}
-    error = panels.curves(errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
     picture = panels.rates(fitted, true)
     quartiles = fitted.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
-    text = f"{figures.ends(errors, 'error')} Bands: 95 % over episodes."
     middle = quartiles[(quartiles["table"] == "decoded table") & (quartiles["quantile"] == 0.5)].iloc[0]
     said = f"From the decoded tables α is {middle['alpha']:.2g} and γ {middle['gamma']:.2g} in the median. One point a "
     said += "trajectory; the cross is the true pair."
     return [
         Prose(_PROSE["decoded"].format(**true)),
-        Figure(error, "Error of the decoded table over rounds", titled("13", text), errors),
+        curves(_CURVES["decoded"], errors.assign(panel=""), data=errors),
         Table(by_state, "Root mean square error of a state's values after the last round"),
         Figure(picture, "α and γ of every trajectory", said, fitted),
         Table(quartiles, "Quartiles over trajectories"),

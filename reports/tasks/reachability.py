@@ -1,8 +1,4 @@
-"""The report on a model of reachability: parallel breadth-first search wired by hand, or a learned model.
-
-Its own sections: accuracy by round and depth, beside searches, heuristics, and the model without its recurrence; what
-nodes that are moved in its set do to its answers.
-"""
+"""The report on a model of reachability: parallel breadth-first search wired by hand, or a learned model."""
 
 from __future__ import annotations
 
@@ -10,54 +6,32 @@ from typing import Any
 
 import pandas as pd
 
-from interp import figures
 from interp.evaluation import reachability as measured
 from interp.evaluation.plan import MODEL
 from interp.measure import Control, Measure
-from reports.blocks import Figure, Measures, Prose, Table, claim, plain
-from reports.part import Context, Heading, Part
-from reports.parts import learning, overview, patching, probing, verification
-from reports.parts.patching import Difference
+from reports.blocks import Measures, Prose, Table, claim, curves, plain
+from reports.part import Context, Part
+from reports.parts import learning
 from reports.tasks import default_parts, prose
 
 _PROSE = prose("reachability")
 
-_HANDWIRED = Heading("Reachability, wired by hand", _PROSE["handwired"])
-_DIFFERENCES = (
-    Difference("The round asks about another pair", "swap-candidates"),
-    Difference("The history is another episode's", "exchange-history"),
-    Difference("An edge to the negative is added", "add-edge"),
-)
-"""Three differences with three routes: the question (prediction), the set reached (latent), the graph (update)."""
 _FEW = 8
 """Episodes of a depth at least, for a verdict on it."""
 _SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
 """What is drawn; the table holds all."""
 
-_EXACT = ("prediction", "carried_state")
-
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return default_parts(
-        replace=(
-            overview.part(handwired=_HANDWIRED, learned=_PROSE["learned"]),
-            probing.state(
-                "Nodes reached over time",
-                read="1 where a node is reached, read from the latent itself.",
-                shown=("The set of episode {}", "The decoded set of episode {}"),
-            ),
-            probing.part(("reached", "member", "prediction")),
-            patching.part(_DIFFERENCES, n_episodes=32),
-            learning.part("What it takes to learn", _PROSE["learned_by"]),
-        ),
+        said=_PROSE["parts"],
+        replace=(learning.part("What it takes to learn", _PROSE["learned_by"]),),
         after={
-            "compared": [verification.part(sizes=((8, 12), (14, 20)), n_episodes=10, shown=_EXACT)],
             "state": [
                 Part("answers", "Answers by round and depth", _compute, _draw, summary=_answer_measures),
                 Part("moved", "Nodes moved in the set", _compute_moved, _draw_moved, summary=_moved_measures),
-            ],
-            "circuit": [verification.softening({"prediction": "P", "carried_state": "set reached"}, n_episodes=10)],
+            ]
         },
     )
 
@@ -102,11 +76,9 @@ def _draw(data: _Answers, context: Context) -> list[object]:
     blocks: list[Any] = [Prose(_PROSE["answers"])]
     for regime, of in frame.groupby("regime", sort=False):
         depth = of["depth"].max()
-        curves = of[(of["depth"] == depth) & of["key"].isin(_SHOWN)]
-        curves = curves.rename(columns={"key": "algorithm", "estimate": "mean"})
-        caption = f"{figures.ends(curves, f'accuracy on {regime} graphs')} Targets {depth} steps from the root. "
-        caption += figures.BANDS
-        blocks.append(Figure(figures.curves(curves, ylabel="accuracy"), f"Accuracy over rounds, {regime}", caption))
+        shown = of[(of["depth"] == depth) & of["key"].isin(_SHOWN)]
+        shown = shown.rename(columns={"key": "algorithm", "estimate": "mean"})
+        blocks.append(curves(_PROSE["curves"]["answers"], shown, regime=regime, depth=depth))
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
     table = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
     shown = table.rename(columns=lambda key: str(key).replace("_", " ")).rename_axis(columns=None).reset_index()

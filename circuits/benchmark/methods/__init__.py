@@ -1,14 +1,7 @@
 """The methods, in a few files by what they look at; every file of this folder registers its own.
 
-Two methods bound the scale of every question: an oracle that knows the truth, and a draw at random that knows nothing.
-
-A method is a name, the question that it answers, and a function from a subject to an answer.
-
-Keys of methods of edges and nodes say what was read: ``zero:joined`` looks at every corruption of the task through both
-exits of a round, ``zero:prediction`` and ``zero:state`` at one exit, ``zero:single`` at the prediction of the task's
-default corruption, as most studies do, and ``resample:another`` at both exits of a pair of unlike episodes.
-
-A method of one's own is a file that registers one::
+A method is a name, the question that it answers, and a function from a subject to an answer. An oracle that knows the
+truth, and a draw at random that knows nothing, bound the scale of every question. A method of one's own is a file::
 
     from circuits.benchmark import Answer, Material, Method, KnownMachine, register
 
@@ -16,6 +9,8 @@ A method of one's own is a file that registers one::
         return Answer({edge: float(edge[0] != "embed") for edge in material.items("edges")})
 
     register(Method("heads-first", "edges that leave heads", "edges", most_heads))
+
+What the keys of methods say was read: ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations

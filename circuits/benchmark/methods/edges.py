@@ -1,11 +1,6 @@
 """Which edges and nodes matter: cutting them, estimates of every cut, patching, and looking without intervening.
 
-Methods of edges are ablations (``zero``, ``mean``, ``resample``, joined by ``+``; ``:absolute`` averages sizes of
-drops), attribution (``eap``, ``eap-ig``), ``acdc``, ``attention`` and ``composition``. Those of nodes are ``noising``,
-``denoising``, ``mediation``, and every method of edges: a node is as strong as the strongest edge that leaves it. On
-machines with hard attention, attribution sees values only.
-
-What each of them scores, and its source: ``docs/method/benchmark.md``.
+What each method scores, and its source: ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """What installed libraries answer as they are, on the same pairs: one exit, the prediction, is all that they read.
 
-* ``transformer-lens`` (edges): TransformerLens' ``attribution_patch``, by edges; its scores of one edge at all
-  positions are added up. It scores no edge to the update, for which it has no name, and refuses hard attention.
-* ``transformer-lens`` (nodes): its patching of head outputs.
-* ``captum`` (nodes): integrated gradients of a layer's head outputs and MLP outputs between the corrupted and the clean
-  run (``LayerIntegratedGradients``), where captum is installed (``pip install "latent-context-interp[benchmark]"``).
+Captum takes part where it is installed (``pip install "latent-context-interp[benchmark]"``). What each scores:
+``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
 """Where variables live, in which directions, whether they exist, and of which algorithm: reading and setting them.
 
-Methods of variables are linear probes (``probe``, ``probe:within-round``, ``probe:weights``, ``probe:pattern``),
-``interchange`` of whole sites, distributed alignment search (``das``), and ``fit``, which names the nearest algorithm.
-Those of rounds are ``patching``, ``patching:own-round`` and ``probe``. The quick run leaves ``das`` out, which trains
-three bases for every site.
-
-What each of them scores, and its source: ``docs/method/benchmark.md``.
+What each method scores, and its source: ``docs/method/benchmark.md``.
 """
 
 from __future__ import annotations
