@@ -52,8 +52,7 @@ _KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
 
 _N_UNTRAINED = 3
-"""Untrained copies by default, of which the best counts. One is not enough: of eight copies of ``wma-learned`` the odds
-of R2 lay between 17 and 124, so that the luckiest would have been clear of most single others."""
+"""Untrained copies by default, of which the best counts (why several: docs/method/probes.md)."""
 
 _MORE = 3
 

@@ -114,7 +114,9 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
     for part in context.parts:
         step(part.title + took)
         began = perf_counter()
-        context.measures[part.key] = _attempt(context, part, partial(_measures, part)) or ()
+        what = f"the summary of {part.key!r}"
+        use = partial(lambda part, what, x, of: fit(what, part.summary(x, of), Sequence[Measure]), part, what)
+        context.measures[part.key] = list(_attempt(context, part, use) or ())
         context.sentence = context.sentence or _attempt(context, part, part.sentence) or ""
         took = f" ({part.title}: {perf_counter() - began:.1f} s)"
     from reports.parts.overview import measures_of, sampled
@@ -198,8 +200,3 @@ def _sections(context: Context, part: Part) -> list[Section]:
         sections = [Section(part.title, [told])]
     context.sections[part.key] = sections[0]
     return [replace(section, opened=part.opened) for section in sections]
-
-
-def _measures(part: Part, computed: Any, context: Context) -> Sequence[Measure]:
-    """What a part says of the model, which must be measures."""
-    return list(fit(f"the summary of {part.key!r}", part.summary(computed, context), Sequence[Measure]))

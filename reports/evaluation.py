@@ -42,11 +42,6 @@ def _curves(table: pd.DataFrame, name: str, ylabel: str, by: str = "", **how: An
         yield name.format(of), figures.curves(part, ylabel=ylabel.format(of), **how)
 
 
-def _regret(table: pd.DataFrame) -> _Pictures:
-    shown = table[table["regime"].isin(_DRAWN_REGIMES) & table["key"].isin(SHOWN)]
-    return _curves(shown, "regret-{}", "regret, {} regime", by="regime")
-
-
 def _lengths(table: pd.DataFrame) -> _Pictures:
     lengths = table.assign(name=table["key"].str.replace("_", " "), round=table["stop"])
     apart, behind = (lengths[lengths["metric"] == metric] for metric in ("divergence", "regret"))
@@ -76,7 +71,12 @@ def _attention_chain(attention: pd.DataFrame) -> _Pictures:
 
 
 _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {
-    "regret_curves": _regret,
+    "regret_curves": lambda table: _curves(
+        table[table["regime"].isin(_DRAWN_REGIMES) & table["key"].isin(SHOWN)],
+        "regret-{}",
+        "regret, {} regime",
+        by="regime",
+    ),
     "lengths": _lengths,
     "attention": _attention,
     "followed_discount": lambda table: _curves(

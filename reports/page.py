@@ -61,14 +61,6 @@ class _Cards:
         return [(page, " · ".join(filter(None, map(page.get, ("words", "task", "run"))))) for page in self.pages]
 
 
-def _small(figure: Any) -> str:
-    """A figure as a small picture in an address; it was drawn for the page before, so that its names are text."""
-    buffer = io.BytesIO()
-    with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
-        figure.savefig(buffer, format="png", dpi=_SMALL / figure.get_figwidth(), metadata={"Software": None})
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
 _SMALL = 260
 """Pixels: how wide the picture of a page is in the list."""
 
@@ -151,10 +143,15 @@ class Report:
         for name, kinds in (("Figure", (Figure, Measures, attention.AttentionView)), ("Table", (Table,))):
             of_kind = [block for block in blocks if isinstance(block, kinds)]
             shown["numbers"] |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
-        small = {"picture": _small(figures[0].figure)} if figures and self.about else {}
         listed = [page for block in blocks if isinstance(block, _Cards) for page in block.pages]
         shown["tasks"] = sorted({page["task"] for page in listed if page.get("task")})
-        shown["about"] = json.dumps({**self.about, **small}) if self.about else ""
+        about = dict(self.about)
+        if figures and about:  # the first was drawn for the page, so that the names in its small picture are text
+            buffer, of = io.BytesIO(), figures[0].figure
+            with warnings.catch_warnings(action="ignore"):  # of glyphs that a font lacks
+                of.savefig(buffer, format="png", dpi=_SMALL / of.get_figwidth(), metadata={"Software": None})
+            about["picture"] = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+        shown["about"] = json.dumps(about) if about else ""
         shown |= {"notices": attention.notices() if views else [], "provenance": list(_flat(self.provenance))}
         return str(environment().get_template("page.html.j2").render(report=self, **shown))
 

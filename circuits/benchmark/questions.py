@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine, span
-from circuits.benchmark.material import ANOTHER, EXITS, Exit, Material
+from circuits.benchmark.material import ANOTHER, EXITS, Material
 from circuits.benchmark.question import QUESTIONS as QUESTIONS
 from circuits.benchmark.question import Answer, Challenge, Truth, pose, ranking, scores_of
 from interp.display import lacks
@@ -62,22 +62,17 @@ def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> d
     known = material.truth("edges")
     scores = ranking(known, answer, "content", ("constant", "clean-up"))
     order = np.argsort(-scores_of(known, answer), kind="stable")
-    curves = [_faithfulness(material, order, exit) for exit in EXITS if material.case(exit) is not None]
+    curves, edges = [], material.candidates
+    sizes = [0, *(round(share * len(edges)) for share in SHARES)]
+    for case in filter(None, map(material.case, EXITS)):  # faithfulness of the best edges, at MIB's shares of all
+        scorer = material.scorer(case, "resample", "grades")
+        circuits = [scorer.graph.mask([edges[i] for i in order[:size]]) for size in sizes]
+        empty, *measured = (float(torch.from_numpy(scorer.values(circuit)).mean()) for circuit in circuits)
+        curves.append((np.array(measured) - empty) / (measured[-1] - empty))
     if curves:
         scores["cpr"] = float(np.mean([np.trapezoid(curve, SHARES) for curve in curves]))
         scores["1-cmd"] = float(np.mean([1 - np.trapezoid(np.abs(1 - curve), SHARES) for curve in curves]))
     return scores
-
-
-def _faithfulness(material: Material, order: np.ndarray, exit: Exit) -> np.ndarray:
-    """Faithfulness of the circuits of the best edges, at MIB's shares of all candidates."""
-    case, edges = material.case(exit), material.candidates
-    assert case is not None
-    sizes = [0, *(round(share * len(edges)) for share in SHARES)]
-    scorer = material.scorer(case, "resample", "grades")
-    circuits = [scorer.graph.mask([edges[i] for i in order[:size]]) for size in sizes]
-    empty, *measured = (float(torch.from_numpy(scorer.values(circuit)).mean()) for circuit in circuits)
-    return (np.array(measured) - empty) / (measured[-1] - empty)
 
 
 def _true_edges(subject: KnownMachine, material: Material) -> Answer:

@@ -44,16 +44,11 @@ from interp.task import Task
 from interp.workers import bar
 
 _EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
-"""The rule: at least so much explained, at most so much left of the runner-up's divergence, and of a simpler family's
-by its extension. Known machines of every family are held to it in slow tests. The closest calls: a 50 : 50
-mixture of Weighted Majority and the Bayes predictor must be none, and the Bayes predictor explains .92 to .93 of it; a
-model trained on two intervals must not be called a Bayes predictor of one, which explains .98 and leaves twice to four
-times as much."""
+"""Explained at least; left at most of the runner-up's divergence, and of a simpler family's by its extension."""
 NEARLY_ALL = 0.999
 """A family that explains so much needs no extension: what it leaves is rounding, or the steps of a search."""
 _RESPONDS = 0.75
-"""Responses of the closest family, lower end of the worst cell: .82 and more where it is right; .52 of a machine that
-unlearns once in 240 rounds, 0 where one never hears an input, or hears it late."""
+"""Responses of the closest family, lower end of the worst cell (why: docs/method/naming-an-algorithm.md)."""
 _PLAIN = 0.1
 """Nats by which predictions are _plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
 _RARE, _OFTEN = 0.001, 0.02
@@ -61,8 +56,9 @@ _RARE, _OFTEN = 0.001, 0.02
 _N_EDITS = 240
 """Single inputs that are changed."""
 _EVENLY = "evenly"
-"""The name of the guess that gives every outcome the same probability, or of a real number that is the same at every
-round; it needs no memory and serves every task."""
+"""The guess that needs no memory: every outcome alike, or a real number that is the same at every round."""
+_draws = lru_cache(maxsize=16)(resample_weights)
+"""The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
 _Divergences = Mapping[str, Array]
 """Nats a round by set, ``[episode]`` each."""
 
@@ -326,8 +322,7 @@ def _pooled_ratio(over: _Divergences, under: _Divergences, seed: int, name: str 
 _ALIKE = 0.95
 """Average. Handwired against itself 1; Weighted Majority against the Bayes predictor .3 to .7."""
 _RESPONSE = 0.9
-"""Response, worst cell. Seeds of ``wma-learned`` .97 and more; Weighted Majority of gain .35 against .5 .94, of gain .2
-.7; 0 where an input, a lag or a round is ignored."""
+"""Response, worst cell."""
 _N_FAILURES = 20
 """How many rounds of largest difference are kept."""
 

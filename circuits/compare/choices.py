@@ -31,24 +31,17 @@ from interp.statistics import NO_NUMBER, Interval, ratio_interval
 from interp.tasks.experts.players import player_families
 
 _OTHERWISE = 0.1
-"""Most by which the share of telling rounds in which a player agrees may differ from that of a family's own players."""
+"""Most by which agreement in telling rounds may differ from that of a family's own players (why: docs/method/choices.md)."""
 _UNLIKE, _SURELY_UNLIKE = 0.15, 0.05
-"""Most by which what a player saves beside any family may differ from what own players save, as a share of what a
-memory is worth, and most by which it may surely do so. Win stay, lose shift, which no family is, differs from the
-closest family's players by .11 to .27, on 90 instances surely by .06."""
+"""Most by which what a player saves beside any family may differ from what own players save, and may surely do so."""
 _LAPSE = 0.3
-"""Most of the rounds in which a player may guess: between one departure in ten rounds (.2 of two outcomes) and one in
-five (.4), beyond which an algorithm that nobody thought of and a lapse look alike."""
+"""Most of the rounds in which a player may guess."""
 _CHANCE = 3.0
-"""Standard deviations over a simpler family's own players beyond which what a larger one saves is no luck: about one
-in 400 of them, for the best of many larger ones is asked."""
+"""Standard deviations over a simpler family's own players beyond which what a larger one saves is no luck."""
 _WORTH = 0.01
-"""Share of the memory's worth that further parameters must save, by the whole interval: .003 to .005 nats a round for
-known players without noise, where one choice among 1,000 is worth .005."""
+"""Share of the memory's worth that further parameters must save, by the whole interval."""
 _UNKNOWN = 0.025
-"""Share of the memory's worth that a larger family of the group might save, by its interval, beyond which the name is
-undecided: half of what Weighted Majority (eta .5) saves over follow the leader in the regime that tells them apart
-least (.05 and more without noise, .03 to .04 with one round of ten wrong)."""
+"""Share of that worth that a larger family of the group might save, beyond which the name is undecided."""
 _LEFT = 0.02
 """Nats a round that a family might save beyond a machine."""
 _REFINED = 2
@@ -593,10 +586,7 @@ def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None) 
 
 
 _STEPS = 3.676
-"""The same where the likeliest outcome is chosen (temperature 0): a parameter then moves choices one by one, and the
-likelihood is a random walk on both sides of the truth, of which P(both maxima <= c) = (1 - exp(-c))^2 = .95 (Hansen
-2000, Econometrica 68, of thresholds). Chi-squared covers (1 - r / (1 - r))^2 of the time where a share r of the choices
-departs: .90 at .05, .79 at .1; 20 runs gave .90 and .80."""
+"""The same where the likeliest outcome is chosen (temperature 0): P(both maxima <= c) = (1 - exp(-c))^2 = .95."""
 
 
 def _profiles(game: _Game, family: Family, found: _ChoiceScore) -> dict[str, Interval]:

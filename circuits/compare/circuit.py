@@ -301,12 +301,9 @@ def _over(parts: Array, whole: Array) -> Array:
 
 
 _SHARE = 0.25
-"""Difference of a mediated share up to which paths agree: 0 between handwired R and P; .64, .82 to ``wma-learned``."""
+"""Difference of a mediated share up to which paths agree."""
 _ROLES = 0.5
-"""Similarity that "same" needs. Of ``wma-handwired`` to itself, rotated, with distractors, with gain .2, fading, late
-or noisy, bounds of what is read alike begin at .80, and handed on at 1; to a memory of 5 rounds at .62 and 1. To R
-those of P end at .85 and .01, of ``wma-learned`` at .29 and .004; to its other seeds at .31 and .36, to untrained ones
-at .16 and .40. A head in two halves is undecided: .6 of what is handed on, a third for its outcome."""
+"""Similarity that "same" needs (why: docs/method/roles-of-heads.md)."""
 _NO_STREAM = "no residual stream that it can be run on from"
 """What a machine lacks whose heads cannot be compared by what they write, from which the rest of the round is run."""
 _CONTROL_ROUNDS = 3

@@ -31,8 +31,7 @@ Predict = Callable[[Any], Array]
 
 Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
 _STEPS_PER_PARAMETER, _STARTS = 30, 2
-"""Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined, and
-how many of the others when the real parameters are known better."""
+"""Evaluations of a Nelder-Mead run for each real parameter; how many choices, and then of the others, are refined."""
 _LARGE = 1e2
 """The bounds of real numbers that an untrained copy is taken to predict; log variances among them."""
 _ROUNDING = 1e-14

@@ -24,8 +24,7 @@ _GRID = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
 _RANGE = np.log([0.25, 100.0])
 """Temperatures beside which a lapse is searched first, and logarithms of the bounds of all that are searched but 0."""
 _MISSED = 0.01
-"""Least lapse of who takes the likeliest outcome, held out: a parameter that is found a little off misses a choice,
-which must not decide between families."""
+"""Least lapse of who takes the likeliest outcome, held out: a parameter that is a little off misses a choice."""
 _CERTAIN, _TIED, _BISECTIONS = 1e-12, 1e-12, 14
 
 

@@ -28,6 +28,7 @@ from scipy import special
 
 from circuits.compare.choices import ChoicePart, explain_choices
 from circuits.compare.fitting import Array, Distributions, checked_distributions, predictor
+from circuits.compare.link import CHI2
 from interp import tasks
 from interp.algorithm import Algorithm, Family
 from interp.checks import array_of, checked, integer
@@ -38,8 +39,8 @@ from interp.statistics import mean_interval
 from interp.style import WIDTH, styled
 from interp.tasks.bandit import BanditEpisodes, sample
 
-_VALUES, _COSTS = {1: 201, 2: 31, 3: 13}, 1.92
-"""Number of parameters -> values of each; half the 95 % point of chi-squared, in nats."""
+_VALUES = {1: 201, 2: 31, 3: 13}
+"""Number of parameters -> values of each."""
 
 
 @checked
@@ -85,7 +86,7 @@ def by_participant(family: Family, episodes: Any, choices: Any) -> pd.DataFrame:
 
 def _interval(grid: Array, profile: NDArray[Any]) -> tuple[float, float]:
     """The values, between those of the grid, at which the likelihood is as low as an interval allows."""
-    beyond = profile - profile.min() - _COSTS
+    beyond = profile - profile.min() - CHI2
     within = np.flatnonzero(beyond <= 0)
     ends = []
     for at, step in ((within[0], -1), (within[-1], 1)):

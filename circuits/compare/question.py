@@ -36,9 +36,7 @@ from interp.task import Task
 
 _CERTAIN = Interval(1.0, 1.0, 1.0)
 _ALLOWANCE = sqrt(2)
-"""Widens intervals as though the luck of the fit were as large as that of the episodes scored. It covers .95 to 1 of 60
-small comparisons of ``wma-learned``, nominally .95, by number; sqrt(1.25), which was enough at quick effort, .83 to .98
-of those at full effort."""
+"""Widens intervals as though the luck of the fit were as large as that of the episodes scored."""
 _ONE = "the two are one machine: their digests are the same"
 
 

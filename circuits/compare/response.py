@@ -37,8 +37,7 @@ _LAGS = (0, 1, 2, 3, 5, 9, 17)
 _THERE = 0.95
 """Level of intervals of responses against moves of the state, which need only be there."""
 RESPONDS = 0.5
-"""Response against a move of the state, worst cell: 0 where an input is not heard in time; ``wma-learned`` .9 and more,
-noise of .1 in the latents .2; a memory that fades by .9 a round .55 after 17 rounds."""
+"""Response against a move of the state, worst cell (why: docs/method/naming-an-algorithm.md)."""
 _MORE = 4
 """So many times as many inputs are changed where a cell's interval spans that."""
 _FEWEST = 8

@@ -43,17 +43,15 @@ from interp.statistics import Interval, ratio_interval
 
 _ON, _OFF = "on", "off"
 _STEPPED = 0.95
-"""Step R2. Learned .997 and .98; a memory that forgets 2 % a round .87, a window of 10 rounds below 0."""
+"""Step R2 (why: docs/method/comparing.md)."""
 _GRADED = 0.9
 """Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
 _CHANGED = 0.1
 """Share of the elements of a set that change off the manifold."""
 _ARRIVES = 0.75
-"""Share of a move that a response one round later must make not to be called late: ``wma-learned`` 1.05, ``wma-gru``
-1.38; .52 where the update waits a round after each mistake."""
+"""Share of a move that a response one round later must make not to be called late."""
 _FEATURES, _NARROW = 600, 1 / 18
-"""Random features of the non-linear decoder, and what their gamma is, times the number of latent coordinates. It reads
-R2 .97 of the steps of ``wma-gru`` (affine maps .81), .2 where log-weights fade by .9 and below 0 of noise."""
+"""Random features of the non-linear decoder, and what their gamma is, times the number of latent coordinates."""
 _STRANGE = 1.0
 """How far states are moved off the manifold: standard deviations of each element at the round."""
 
@@ -150,13 +148,14 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
     own, families = scores.under(algorithm), subject.task.update_families()
-    found = [
-        _extended(subject, family, algorithm, tuple(writer.shapes), own, effort)
-        if family.extends == algorithm.key
-        else _fitted(family, fits, scores, own, effort.seed)
-        for family in families.values()
-        if set(writer.shapes) <= set(_made(family, {}).state)
-    ]
+    found = []
+    for family in families.values():
+        if set(writer.shapes) <= set(_made(family, {}).state) and family.extends == algorithm.key:
+            found.append(_extended(subject, family, algorithm, tuple(writer.shapes), own, effort))
+        elif set(writer.shapes) <= set(_made(family, {}).state):
+            searched = [parameter for parameter in family.searched if not parameter.enters]
+            missed, parameters = search(searched, lambda given, of=family: fits.left(_made(of, given)))
+            found.append((missed, _rule(family, parameters, scores, own, effort.seed)))
     left = {rule.key: missed for missed, rule in found}
 
     def rank(pair: tuple[float, _Rule]) -> tuple[float, float]:
@@ -166,13 +165,6 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
         return (base, missed) if EXTENDED * base < missed <= base else (missed, 0.0)
 
     return [rule for _, rule in sorted(found, key=rank)]
-
-
-def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, _Rule]:
-    """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
-    searched = [parameter for parameter in family.searched if not parameter.enters]
-    left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
-    return left, _rule(family, found, scores, own, seed)
 
 
 def _rule(family: Family, found: Mapping[str, float], steps: Transition, own: StepResult, seed: int) -> _Rule:

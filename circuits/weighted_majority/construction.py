@@ -27,8 +27,7 @@ _SINK = 200.0
 """Score that sends every query but p? to the sink in head 3.1."""
 
 _AMPLIFIED, _MOST_AMPLIFIED = 10.0, 2e-6
-"""Errors of predictions of a rotated R in units of e^heavy times a rounding (8 to 9 were measured for heavy from 20 to
-28; with 36, as in a basis that is not rotated, no prediction is left), and the largest error that one may have."""
+"""Errors of predictions of a rotated R in units of e^heavy times a rounding, and the largest that one may have."""
 
 
 @Coordinates.taken_by

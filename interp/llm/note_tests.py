@@ -33,13 +33,11 @@ from interp.provenance import provenance
 from interp.statistics import exact_share
 
 _HALF = 0.5
-"""Least share of telling rounds that are followed: a coin with either note follows one of four, a player that departs
-from its algorithm in one choice of ten follows .81."""
+"""Least share of telling rounds that are followed (why: docs/method/notes.md)."""
 _UNUSED = 0.3
-"""Least share of notes that are used: 11 instances that never move are below it by the exact interval, 10 are not."""
+"""Least share of notes that are used."""
 _FEWEST = 6
-"""Notes with telling rounds that an edit needs to be judged: of 6, all are more than half by the exact interval, of 5
-they are not."""
+"""Notes with telling rounds that an edit needs to be judged."""
 AGAINST = ("follow-the-leader", "weighted-majority")
 _TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
 _EDITS, _CONTROLS = _TEXTS["edits"], _TEXTS["controls"]

@@ -49,11 +49,11 @@ def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
     """
 
     def compute(context: Context) -> VerificationResult:
-        few = min(n_episodes, context.n_episodes)
+        few, several = min(n_episodes, context.n_episodes), [tuple(n) if isinstance(n, list) else n for n in sizes]
         if _unlisted(context):
             ran = {"n_rounds": context.n_rounds, "n_episodes": few, "seed": context.seed}
             return verify_machine(context.model, context.algorithm, **ran)
-        return verify(context.circuit.name, sizes, max(context.n_rounds, _ROUNDS), few, seed=context.seed)
+        return verify(context.circuit.name, several, max(context.n_rounds, _ROUNDS), few, seed=context.seed)
 
     def summary(result: VerificationResult, context: Context) -> list[Measure]:
         keys = _EXITS if _unlisted(context) else shown
