@@ -235,8 +235,7 @@ def held(
 ) -> dict[str, Any]:
     """What the rows of a table state of locations: ``carried``, ``partial`` and ``not_carried`` of a :class:`Circuit`.
 
-    The columns are holds ("all", "partly" or "no"), variable, locations, outcome, held_as and why. Of the rows that
-    hold all, those count whose locations are all among ``sites``: those that this form of a circuit has.
+    Of the rows that hold "all", those count whose locations are all among ``sites``, which this form of a circuit has.
     """
     known = {key: {location.name for location in locations} for key, locations in sites.items()}
     carried, partial, not_carried = [], {}, {}
@@ -314,11 +313,7 @@ class Circuit:
 
     @property
     def leak(self) -> float:
-        """What one competitor of a hard head's choice weighs in its softmax form; 0 where hard heads are hard.
-
-        Scores of a hard head lie half a margin of the position code apart, or more (a half with one-hot codes), so that
-        each key that is not chosen weighs at most ``e^(-eta margin / 2)`` of the one that is.
-        """
+        """What one competitor of a hard head's choice weighs in its softmax form; 0 where hard heads are hard."""
         eta = self.arguments.get("eta")
         return 0.0 if eta is None else math.exp(-float(eta) * min(self.basis.positions.margin, 1.0) / 2)
 
@@ -424,7 +419,7 @@ Size = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class VerificationPlan:
-    """How :func:`circuits.verify` checks a machine.
+    """How :func:`circuits.verify` checks a machine. The functions take the circuit and its algorithm's values.
 
     Attributes:
         sizes: those that are promised, and checked by default.
@@ -432,12 +427,9 @@ class VerificationPlan:
         output: key of the variable that the model's prediction must equal.
         tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant; also
             asked about "carried_state", "residue", "position_code" and "distribution".
-        undecided: (circuit, its algorithm's values, dtype) -> variable -> ``[episode, round]``, where it hangs on a tie
-            closer than rounding and is not compared.
-        unit: (circuit, its algorithm's values, variable) -> what a value counts as large against, > 0: a relative error
-            is ``|difference| / max(unit, |reference|)``, so that a circuit for tiny rewards is held to tiny errors.
-        soft: (circuit, its algorithm's values, variable) -> what softmax forms leave beyond the tolerance, and its
-            derivation in words; (0, "") where heads are hard and linear, or leave nothing of it.
+        undecided: (..., dtype) -> variable -> ``[episode, round]``, where it hangs on a tie and is not compared.
+        unit: (..., variable) -> what a value counts as large against in a relative error, > 0.
+        soft: (..., variable) -> what softmax forms leave beyond the tolerance, and its derivation; (0, "") for nothing.
     """
 
     sizes: tuple[Size, ...]

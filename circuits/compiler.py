@@ -37,9 +37,7 @@ def compile_circuit(
 ) -> HookedLatentTransformer:
     """The transformer that a circuit describes, in evaluation mode, on the CPU.
 
-    Args:
-        dtype: of the weights; float64 is exact to rounding, float32 is a rounding of the same numbers.
-        max_gb: a model of more units of 1e9 bytes in float32 is refused before memory is taken.
+    A model of more than ``max_gb`` units of 1e9 bytes in float32 is refused before memory is taken.
     """
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))

@@ -44,17 +44,14 @@ _MOST_SOFT = 1e-4
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison: a variable at a location, or an output, for one size and dtype.
+    """One comparison: a variable at a location (``where``, hook and positions), or an output, for one size and dtype.
 
     Attributes:
         size: of the task, in the order of its sizes: one number, or several.
-        where: hook and positions.
-        error: largest absolute difference from the algorithm.
-        relative: largest ``|difference| / max(unit, |reference|)``, with the unit of the machine's plan.
+        error, relative: largest absolute difference from the algorithm, and as a share of ``max(unit, |reference|)``.
         tolerance: what ``error`` or ``relative``, as ``by`` says, may be at most.
         undecided: share of the rows (episode, round) that hang on a tie closer than rounding and were not compared.
-        allowance: the part of the tolerance that a softmax form leaves by its construction, with its derivation; empty
-            where there is none.
+        allowance: the part of the tolerance that a softmax form leaves, with its derivation; empty where there is none.
     """
 
     size: Size
@@ -211,18 +208,9 @@ def check_horizon(
 ) -> list[Check]:
     """The error of the state after a short and a long horizon, by the same weights: two checks, or none.
 
-    This is the claim of the paper's theorems about time (sections 3 and 4): one set of weights serves every horizon.
-    The state may miss the algorithm's by no more than a sum of T terms loses to rounding: its largest error, relative
-    to its largest value, is at most T eps, with eps the distance from 1 to the next number of the dtype (each of T
-    additions may round by eps / 2 of its result, in the model and in the algorithm). An error that each round makes
-    again (a share of the state that is lost, a copy that leaks in) grows beyond that: a state that loses 3e-15 of
-    itself a round fails here, and passes every other check of 100 rounds. Measured at T = 2,000 in units of the
-    bound: 0 in float64 for Weighted Majority (.05 in float32 with log gamma = ln 1.5), at most .002 for Q-learning of
-    2 states and actions.
-
-    There are none for softmax forms, rotated bases and sinusoidal codes, which miss a part in every round, as their own
-    tolerances say. ``model`` runs in place of the compiled circuit. The long horizon has twice ``n_rounds`` rounds, or
-    as many as the plan runs where more would repeat the same. A weight that changed counts as an infinite error.
+    Why it may grow by T roundings and no more: docs/method/ground-truth.md. There are none for softmax forms, rotated
+    bases and sinusoidal codes. ``model`` runs in place of the compiled circuit. The long horizon has twice ``n_rounds``
+    rounds, or as many as the plan runs; a weight that changed counts as an infinite error.
     """
     arguments = circuit.arguments
     soft = arguments.get("eta") is not None or arguments.get("positions", "one-hot") != "one-hot"
@@ -274,9 +262,8 @@ def check_exits(machine: Machine, algorithm: Algorithm, episodes: Episodes, tole
 def _causal_leak(model: HookedLatentTransformer, run: Rollout) -> float:
     """Largest change at any position when the embeddings of all later ones are replaced by noise; 0 where causal.
 
-    The last round of the first ``n_episodes`` runs once for every position, each time with noise from there on. Every
-    residual stream, the unembedding and, where noise begins behind the prediction, the prediction are compared bit by
-    bit. A change of any size, NaN included, counts: the result is infinite where it cannot be measured.
+    The last round of the first ``n_episodes`` runs once for every position. A change of any size counts, NaN included:
+    the result is infinite where it cannot be measured.
     """
     tokens, latents, values = (part[:2, run.n_rounds - 1] for part in (run.tokens, run.latents, run.values))
     noise = torch.randn(*tokens.shape, model.config.d_model, generator=torch.Generator().manual_seed(0)).to(model.W_E)

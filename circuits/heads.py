@@ -158,11 +158,7 @@ def softmax_only(
 
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
-    """A linear head whose scores are 0 or ``scale`` as one softmax head that sums.
-
-    A match gets logit B = ``match_logit``, the sink B + S with S = ``heavy``: each match weighs ``e^-S``, and W_O gives
-    ``e^S scale`` back. Relative error at most ``n e^-S + e^-B`` for n matches.
-    """
+    """A linear head whose scores are 0 or ``scale`` as one softmax head that sums (docs/method/ground-truth.md)."""
     require(head.rule == "linear", f"head {head.name!r} must be linear to get a heavy sink, its rule is {head.rule!r}")
     scores = tuple((match_logit / scale * query, key) for query, key in head.scores)
     scores = (*scores, ((match_logit + heavy) * sink.basis.one, sink))
@@ -171,12 +167,7 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 
 
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
-    """A linear head with any scores as two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``.
-
-    The sink's logit S = ``heavy`` makes each weigh ``e^{+-eps x - S}``; W_O gives ``+-e^S / (2 eps)`` back. Logits near
-    S are rounded by S times the machine's epsilon, which shifts x by that over eps: float32 leaves no eps that is both
-    large enough for this and small enough for eps^2.
-    """
+    """A linear head with any scores as two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``."""
     require(head.rule == "linear", f"head {head.name!r} must be linear to become a pair, its rule is {head.rule!r}")
 
     def half(sign: float, mark: str) -> Head:
@@ -205,7 +196,7 @@ def needs_float64(model: str, instead: str) -> str:
 
 
 def _required_eta(margin: float, n_positions: int, eps: float) -> float:
-    """Inverse temperature at which the corrected chooser leaks at most ``eps``.
+    """Inverse temperature at which the corrected chooser leaks at most ``eps``, as :func:`chooser_table` lists it.
 
     >>> round(_required_eta(1.0, 34, 1e-8), 1)
     43.8

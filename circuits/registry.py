@@ -34,8 +34,7 @@ class CircuitRecord:
     """A handwired model.
 
     Attributes:
-        description: one line, for lists.
-        task: key of the task that it solves; the sizes of that task are arguments of its circuit.
+        description, task: one line, for lists; key of the task, whose sizes are arguments of its circuit.
         builder, verification: what builds the circuit, and its plan; or their "module:name", imported when asked for.
         float32: arguments that differ by default in float32, where exponents and ties are coarser.
         soft: arguments of the softmax-only variant: all but exact, with a gradient through every choice.
@@ -188,13 +187,11 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
 def register(record: CircuitRecord) -> CircuitRecord:
     """Add a handwired model of your own: :func:`interp.load`, :func:`circuits.verify` and reports then know it.
 
-    Its task must be registered (``interp.tasks.register``), its key be no model's, and the name of the circuit that it
-    builds its key: by this name a compiled model finds its circuit again.
+    Its task must be registered (``interp.tasks.register``), and its key be no model's and the name of its circuit.
 
-    Example:
-        >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
-        Traceback (most recent call last):
-        interp.errors.InputError: a model 'wma-handwired' is known already; choose another key
+    >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
+    Traceback (most recent call last):
+    interp.errors.InputError: a model 'wma-handwired' is known already; choose another key
     """
     taken = {known.name for known in library.models()}
     require(record.key not in taken, f"a model {record.key!r} is known already; choose another key")

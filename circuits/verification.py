@@ -36,9 +36,7 @@ class VerificationResult(Measured):
     """What verification found: a measure of each variable, and every check behind it.
 
     A measure states the largest difference from the algorithm over places, sizes and dtypes, by the check that comes
-    closest to its tolerance. It needs no control: the claim is about every number that one construction computes, and a
-    fault that is planted in its weights fails (``tests/circuits/test_mutations.py``). ``settings`` hold rounds,
-    episodes, seed, arguments and versions.
+    closest to its tolerance (why it has no control: docs/method/ground-truth.md).
     """
 
     model: str
@@ -99,9 +97,8 @@ def verify(
     Args:
         sizes: of the task, such as numbers of experts, or (states, actions) pairs; those promised when None.
         n_rounds, n_episodes: to run at every size; a machine may run fewer, and the result says how many.
-        dtype: "float64", "float32" or both.
+        dtype, device: "float64", "float32" or both; where the model runs.
         seed, circuit_seed: of the episodes; and the argument ``seed`` of the circuit, its default when None.
-        device: where the model runs; what it gives is compared on the CPU.
         arguments: further arguments of the circuit, the same at every size.
     """
     record, device = handwired(name), device_called(device)
@@ -166,14 +163,9 @@ def verify_machine(
         tolerance: the largest error, relative to the larger of 1 and the algorithm's value; 1e-9 in float64 and 1e-5 in
             float32 when None.
 
-    Raises:
-        InputError: a learned machine, whose state no function reads exactly; an algorithm of another task, or whose
-            state has another shape.
-
-    Example:
-        >>> import interp
-        >>> verify_machine(interp.load("wma-handwired", n_experts=2), n_rounds=5, n_episodes=2).passed
-        True
+    >>> import interp
+    >>> verify_machine(interp.load("wma-handwired", n_experts=2), n_rounds=5, n_episodes=2).passed
+    True
     """
     require(
         machine.is_handwired,

@@ -35,8 +35,7 @@ class ProbedSite:
     """A site of a machine, found: what reads a run without asking the machine again.
 
     Attributes:
-        name: the site, as it was asked for.
-        hook: its hook point; None where what is carried is enough.
+        name, hook: the site, as it was asked for, and its hook point; None where what is carried is enough.
         site: which part of the activation there; None for all of it.
         rows, width: of a channel, in what is carried; None for all.
     """
@@ -121,12 +120,11 @@ def read(
         when: for what is carried: "after" each round, or "before" it.
         model: whose run it is; needed for names that are its own: its channels, and points that no transformer has.
 
-    Example:
-        >>> import interp
-        >>> from interp.tasks import experts
-        >>> run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(4, 10, 2, seed=0))
-        >>> tuple(read(run, "latents").shape)                                      # [episode, round, latent, d_model]
-        (4, 10, 1, 38)
+    >>> import interp
+    >>> from interp.tasks import experts
+    >>> run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(4, 10, 2, seed=0))
+    >>> tuple(read(run, "latents").shape)                                      # [episode, round, latent, d_model]
+    (4, 10, 1, 38)
     """
     found = place(site, model)
     if found.hook is None:
@@ -159,11 +157,7 @@ def _of_latents(run: Rollout, found: ProbedSite, when: When) -> Tensor:
 
 
 def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarray, "episode round d"]:
-    """Features that vary by less than the rounding of the largest activation, made constant.
-
-    Scaling inputs to unit variance would make them as loud as the others: a handwired latent holds copies of the label
-    at 1e-88, from attention that is almost but not quite 0, and a probe reads them.
-    """
+    """Features that vary by less than the rounding of the largest activation, made constant (docs/method/probes.md)."""
     loud = x.std((0, 1), dtype=np.float64) > (_ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max())
     return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 

@@ -201,8 +201,7 @@ def _shuffled(
 ) -> Shaped[Array, episode * rest]:
     """Every episode gets the values of an episode of another group; every episode is a group when None.
 
-    Groups are laid out one after another in random order, and values move on by as many places as the largest group
-    has episodes; no group may hold more than half of them.
+    Groups are laid out in random order, and values move on by as many places as the largest group has episodes.
     """
     groups = np.arange(len(values)) if groups is None else groups
     places = np.random.default_rng([seed, _SHUFFLE]).permutation(int(groups.max()) + 1)
@@ -310,8 +309,7 @@ class Problem:
     ) -> list[tuple[Fitted, dict[str, ControlScore]]]:
         """Each target's probe and controls; of several untrained copies the one with the highest score counts.
 
-        Args:
-            copies: activations of each copy, and the targets of its episodes.
+        ``copies`` are activations of each copy, and the targets of its episodes.
         """
         n = len(self.sample.targets)
         fitted = self.sample.fit(self.kind, x, list(self.drawn.values()))

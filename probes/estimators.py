@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _classifies(estimator: Any) -> bool:
-    """Whether it predicts classes rather than numbers.
+    """Whether it predicts classes rather than numbers; what is no estimator of scikit-learn is refused.
 
     >>> from sklearn.linear_model import Lasso, LogisticRegression
     >>> _classifies(Lasso()), _classifies(LogisticRegression())
@@ -170,7 +170,6 @@ def _cross_validate(
     folds: Int[Array, " episode"],
     n_classes: int,
 ) -> _LogisticFit:
-    """Nested cross-validation of one class target, and the refit on all episodes."""
     n_episodes, n_rounds, d = x.shape
     rows, labels, groups = x.reshape(-1, d).astype(np.float64), y.reshape(-1), np.repeat(folds, n_rounds)
     # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.

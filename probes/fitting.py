@@ -87,13 +87,9 @@ def fit(
         target: from :mod:`probes.targets`, or values ``[episode, round, output]``. Bare values do not know the round's
             inputs: give a rollout, ``episodes`` or ``inputs``, too, or the word is "undecided" at best.
         groups: what folds, intervals and shuffled targets keep together: "episode", or one group id per episode, where
-            several episodes are not independent (they share an MDP, a prompt, a participant). When None, the
-            participants of the episodes, or each episode where these have none.
-        untrained: the same of an untrained model (see :func:`probes.untrained`). When None, untrained copies of the
-            model of a rollout are run over its episodes and, for a target of :mod:`probes.targets`, over more. Without
-            this control, as of bare activations, the word is never "yes". A copy whose activations overflow is left
-            out, with a warning.
-        n_untrained: how many copies are drawn; the best of them is the control.
+            several are not independent. When None, the participants of the episodes, or each episode without any.
+        untrained: the same of an untrained model (see :func:`probes.untrained`). When None, ``n_untrained`` copies of
+            the model of a rollout, of which the best counts. Without this control the word is never "yes".
         episodes: whose inputs the control reads; those of the rollout when None.
         inputs: what one round says by itself, ``[episode, round, ...]``, or a list of several forms of it; zeros where
             rounds have no inputs.
@@ -101,20 +97,18 @@ def fit(
         method: "ridge", or "logistic" for class targets (the default for them), or an estimator of scikit-learn, which
             is cloned for every fold. Whole numbers given bare are classes to a classifier.
         seed: of the folds, the shuffles, the untrained copies and their further episodes.
-        model: whose run it is, where the rollout does not know its model (it was read from a file) and ``site`` is a
-            name of its own, or untrained copies are wanted; these need ``episodes``, too.
+        model: whose run it is, where the rollout, read from a file, does not know it; needs ``episodes`` for copies.
 
-    Example:
-        >>> import interp, probes
-        >>> from interp.tasks import experts
-        >>> episodes = experts.sample(n_episodes=32, n_rounds=10, n_experts=2, seed=0)
-        >>> run = interp.rollout(interp.load("wma-handwired", n_experts=2), episodes)
-        >>> result = probes.fit(run, probes.targets.log_weights(episodes))
-        >>> round(result.r2, 6), result.word
-        (1.0, 'yes')
-        >>> bare = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes))
-        >>> bare.word, bare.reason.partition(" (")[0]
-        ('undecided', 'a control was not run: no untrained model; give untrained= or a rollout without hooks')
+    >>> import interp, probes
+    >>> from interp.tasks import experts
+    >>> episodes = experts.sample(n_episodes=32, n_rounds=10, n_experts=2, seed=0)
+    >>> run = interp.rollout(interp.load("wma-handwired", n_experts=2), episodes)
+    >>> result = probes.fit(run, probes.targets.log_weights(episodes))
+    >>> round(result.r2, 6), result.word
+    (1.0, 'yes')
+    >>> bare = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes))
+    >>> bare.word, bare.reason.partition(" (")[0]
+    ('undecided', 'a control was not run: no untrained model; give untrained= or a rollout without hooks')
     """
     if not isinstance(target, TargetValues):
         target = TargetValues.of(target, of_classes=method is not None and _kind(method).of_classes)
@@ -214,8 +208,7 @@ def untrained_runs(
 ) -> tuple[list[Rollout], list[TargetValues] | None]:
     """Runs of ``n`` untrained copies of a rollout's model, and the targets of their episodes where these are more.
 
-    The episodes are those of the rollout and, where they are fewer than :data:`PLATEAU`, were sampled and each target
-    can be computed of others, further ones from the task's sampler. Of recorded episodes there are only those.
+    They are more where there are fewer than :data:`PLATEAU`, which a sampler drew (docs/method/probes.md).
     """
     integer("n_untrained", n, 0)
     model, episodes = run.model, run.episodes
@@ -287,9 +280,7 @@ def fit_targets(
 ) -> list[ProbeResult]:
     """:func:`fit` for several targets of the same activations; one factorisation serves all ridge probes.
 
-    Args:
-        copies: activations of untrained copies, each with the targets of the episodes that it was run over; None where
-            they are those of ``activations``.
+    ``copies`` are activations of untrained copies, each with the targets of its episodes; None where they are the same.
     """
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])

@@ -169,21 +169,16 @@ def _fit(
     folds: Int[Array, " episode"],
     groups: Int[Array, " episode"],
 ) -> list[Fitted]:
-    """Probes of several targets, from one factorisation."""
     y = np.concatenate([target.values for target in targets], axis=-1, dtype=np.float64)
     widths = [target.values.shape[-1] for target in targets]
     fit = cross_validate(x, y, folds, np.repeat(np.arange(len(targets)), widths))
     ends = np.cumsum(widths).tolist()
-
-    def refitted(i: int, columns: slice) -> dict[str, Any]:
-        settings = {"alphas": ALPHAS, "alpha": float(fit.alpha[i])}
-        return {"weights": fit.weights[:, columns], "intercept": fit.intercept[columns], "settings": settings}
-
-    parts = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
-    return [
-        fitted(target, fit.predictions[..., columns], groups, partial(refitted, i, columns))
-        for i, (target, columns) in enumerate(zip(targets, parts, strict=True))
-    ]
+    found = []
+    for target, end, width, alpha in zip(targets, ends, widths, fit.alpha.tolist(), strict=True):
+        at, settings = slice(end - width, end), {"alphas": ALPHAS, "alpha": alpha}
+        kept = partial(dict[str, Any], weights=fit.weights[:, at], intercept=fit.intercept[at], settings=settings)
+        found.append(fitted(target, fit.predictions[..., at], groups, kept))
+    return found
 
 
 RIDGE = Kind("ridge", of_classes=False, fit=_fit)

@@ -54,11 +54,8 @@ def measure_of(
 ) -> Measure:
     """The measure of a probe: its site holds the target, so that a linear map (or an estimator) can read it.
 
-    The number is R2 or, of classes, the skill: how much of the misses of the best constant the probe avoids.
-
-    Args:
-        untrained: why no untrained copy was run, where none was.
-        n_features: how many features the probe reads, where its score leans low (:func:`interp.refit.leans_low`).
+    ``untrained`` says why no untrained copy was run, where none was; ``n_features`` is how many the probe reads, where
+    its score leans low.
     """
     key, _, moment = target.key.partition(":")
     name = f"the {key.replace('log_', 'log-').replace('_', ' ')}{' before the round' if moment else ''}"
@@ -98,18 +95,14 @@ class ProbeResult(Measured):
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
         score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval, on new episodes (or
             groups of them) of this probe, refitted on all.
-        metrics: everything measured: "r2" and "mae", or "accuracy" and "log_loss".
-        controls: by name; see :mod:`probes.controls`.
+        metrics, controls: everything measured: "r2" and "mae", or "accuracy" and "log_loss"; by name.
         predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most probable classes.
         weights, intercept, columns: the probe refitted on all episodes, for raw activations ``[episode, round,
-            feature]``, with a name for each column; no columns for a scikit-learn estimator.
-        measure: the claim, its number, threshold and controls, and the word.
+            feature]``, with a name for each column; no columns for ``estimators`` of scikit-learn, one per output.
         shape: of one activation.
         site, place: where the activations were read, when a rollout was given: its name, and how it is found in a run.
         settings: folds, seed, penalties, model and versions: how to make it again.
-        warning: what weakens the intervals (few episodes, a score that leans low) or the word (an untrained copy whose
-            activations overflow); None otherwise.
-        estimators: those of scikit-learn, refitted on all episodes, one per output.
+        warning: what weakens the intervals or the word; None otherwise.
     """
 
     target: TargetValues
@@ -168,13 +161,8 @@ class ProbeResult(Measured):
     def direction(self, output: str | None = None) -> Float[Array, ...]:
         """The smallest change of a raw activation that raises an output's decoded value by 1 and leaves the others.
 
-        The steering basis, input scaling undone. Outputs that move together by definition (centred log-weights sum to
-        0) change as if the state under them had changed by 1. For a logistic probe the decoded value is the log-odds
-        or the class's score. The direction is where the probe *reads*; whether the model reads there is what
-        intervening along it tests. A scikit-learn estimator, which need not be linear, has none.
-
-        Args:
-            output: a name from :attr:`columns`; needless where there is one.
+        It is where the probe *reads* (how it is made: docs/method/probes.md); a scikit-learn estimator has none.
+        ``output`` is a name from :attr:`columns`; needless where there is one.
         """
         require(not self.estimators, f"a probe by {self.method} has no direction; fit it by 'ridge' or 'logistic'")
         if output is None:

@@ -53,9 +53,7 @@ _Done = tuple["_Shared", Site, list[_Row]]
 class _Shared:
     """What all cells of a window (first round, and the round after the last) share.
 
-    Attributes:
-        digest: of everything that a cell depends on but its site.
-        blank: the targets of the episodes that the untrained copies are run over.
+    ``digest`` is of everything that a cell depends on but its site; ``blank`` are the targets of the untrained copies.
     """
 
     window: _Window
@@ -139,24 +137,20 @@ def sweep(
             that varies, states at both moments.
         components: of ``interp.interventions.sites``, or the machine's own points; when None, the residual stream and
             what is added to it, or every point of a machine without one.
-        layers: of a loop within the round, its cycles.
-        positions: labels of the layout, or "all"; a point that has none is one site.
+        layers, positions: cycles, of a loop within the round; labels of the layout, or "all".
         windows: (first round, round after the last); all rounds when None.
-        n_untrained: untrained copies, of which the best counts in each cell; :func:`probes.fit` draws more.
-        seed: of the folds, shuffles and the untrained copies.
+        n_untrained, seed: untrained copies, of which the best counts in each cell; of them, the folds and shuffles.
         cache: folder for finished cells; nothing is kept when None.
-        n_jobs: workers, -1 for one per core.
-        scheduler: of dask workers, as :func:`interp.workers.each` takes it; threads (joblib) when empty.
-        shard: only these sites and windows, as :func:`interp.workers.share` takes them; give a ``cache``.
+        n_jobs, scheduler, shard: workers, -1 for one per core; and as :func:`interp.workers.each` and
+            :func:`interp.workers.share` take them: a shard is of sites and windows, and needs a ``cache``.
 
-    Example:
-        >>> import interp
-        >>> from interp.tasks import experts
-        >>> episodes = experts.sample(n_episodes=20, n_rounds=10, n_experts=2, seed=0)
-        >>> model = interp.load("wma-handwired", n_experts=2)
-        >>> frame = sweep(model, episodes, ["label"], components="resid_post", positions=["p?", "w?"]).to_frame()
-        >>> round(frame.query("layer == 1").set_index("position").number["w?"].item(), 3)
-        1.0
+    >>> import interp
+    >>> from interp.tasks import experts
+    >>> episodes = experts.sample(n_episodes=20, n_rounds=10, n_experts=2, seed=0)
+    >>> model = interp.load("wma-handwired", n_experts=2)
+    >>> frame = sweep(model, episodes, ["label"], components="resid_post", positions=["p?", "w?"]).to_frame()
+    >>> round(frame.query("layer == 1").set_index("position").number["w?"].item(), 3)
+    1.0
     """
     participants = getattr(episodes, "participants", None)
     warn_of_few(len(episodes if participants is None else np.unique(participants)))
@@ -228,8 +222,7 @@ def _run(
 ) -> Iterator[_Done]:
     """The rows of the missing cells, as they are done, from runs of the model and of its untrained copies.
 
-    Workers that share this process's memory take the cells of one layer at a time, whose activations are computed once.
-    Others are sent the models and their latents, and compute what a hook needs themselves.
+    Workers that share memory take the cells of one layer at a time; others are sent the models and their latents.
     """
     ready = {
         s.window: replace(s, problem=s.problem.with_baselines()) for s in {s.window: s for s, _ in missing}.values()

@@ -62,11 +62,9 @@ class Target:
     of_the_inputs: bool = False
 
     def __call__(self, episodes: Episodes, when: str | None = None, **parameters: Any) -> TargetValues:
-        """The target's values in episodes of any task that has a target of this name.
+        """The target's values in episodes of any task that has a target of this name, at one of :attr:`moments`.
 
-        Args:
-            when: one of :attr:`moments`; the first when None.
-            parameters: the algorithm's; those that the episodes were made with, or its defaults, where not given.
+        ``parameters`` of the algorithm are those that the episodes were made with, or its defaults, where not given.
         """
         target = get(self.key, interp.tasks.of(episodes))
         moment = target.moment(when)
@@ -218,8 +216,7 @@ def compute(targets: Sequence[str] | None, episodes: Episodes, model: Machine | 
     Args:
         targets: keys, ``key:before`` for a state before each round; when None, every variable that varies in these
             episodes, of the first algorithm that has it, states at both moments.
-        model: a handwired one sets the parameters of its own algorithm (its log gamma); the episodes' own when None or
-            learned.
+        model: a handwired one sets the parameters of its own algorithm.
     """
     task = interp.tasks.of(episodes)
     if targets is None:

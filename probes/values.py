@@ -28,11 +28,9 @@ class TargetValues:
     """Values to decode, with what the controls need.
 
     Attributes:
-        key: the target's name; ":before" is added where it is meant before each round.
-        values: ``[episode, round, output]``; class numbers 0, 1, ... where ``kind`` is "class".
-        outputs: a name for each output.
+        key, outputs: the target's name, with ":before" where it is meant before each round; a name for each output.
+        values: ``[episode, round, output]``; class numbers 0, 1, ... where ``kind`` is "class", not "real".
         when: "after" or "before" each round (what is carried from round to round), or "round".
-        kind: "real" or "class".
         mask: entries that are scored; all when None. The others are fitted (a linear readout of a state must be right
             everywhere) but count in no score.
         inputs: what the current round alone says, ``[episode, round, feature]``, in several forms of which the control
@@ -44,11 +42,10 @@ class TargetValues:
         parameters: of the algorithm, where others were given than the episodes' own.
         is_rare: whether a class has so large a share (:data:`_COMMON`) that what is likeliest is it in every round.
 
-    Example:
-        >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
-        >>> target = TargetValues.of(noise, "noise")
-        >>> target.outputs, target.rounds(1, 3).values.shape
-        (('output 0', 'output 1'), (8, 2, 2))
+    >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
+    >>> target = TargetValues.of(noise, "noise")
+    >>> target.outputs, target.rounds(1, 3).values.shape
+    (('output 0', 'output 1'), (8, 2, 2))
     """
 
     key: str
@@ -222,9 +219,7 @@ def leans_low(
 def as_groups(groups: Any, n_episodes: int, participants: Any = None) -> Int[Array, " episode"]:
     """A number for each episode, the same for the episodes of a group; with "episode", each is a group of its own.
 
-    Where ``groups`` is None they are the participants, and where these are not known, too, the episodes.
-
-    No group may hold more than half of the episodes: the shuffled control gives each a value of another group.
+    When None they are the participants, or the episodes. No group may hold more than half of the episodes.
 
     >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
     array([0, 1, 2, 3, 4, 0])

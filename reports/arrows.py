@@ -38,7 +38,6 @@ def written(
     Args:
         patterns, writes: per layer ``[head, query, key]``; a write is the size of what a key contributes to the head's
             (attention times the norm of the value's image).
-        labels, heads: of positions; per layer, a name per head.
         threshold: smallest contribution drawn, as a share of the head's largest.
     """
     require(
@@ -157,9 +156,8 @@ _HALF_CHARACTER = 0.036
 def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
     """Heads in columns by layer, exits at the right, an arrow for every edge, coloured by the port that reads.
 
-    Args:
-        layers: names of the heads (and groups of neurons), layer by layer.
-        edges: columns ``source``, ``target``, ``port``; a target that is no head is an exit ("prediction", "update").
+    ``layers`` are names of heads (and groups of neurons); ``edges`` have columns ``source``, ``target`` and ``port``,
+    of which a target that is no head is an exit ("prediction", "update").
     """
     require_columns("edges", edges, "source", "target", "port")
     heads = [name for layer in layers for name in layer]

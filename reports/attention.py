@@ -53,12 +53,9 @@ class AttentionView:
 
     Args:
         patterns: a layer's weights, ``[episode, round, head, query, key]``, or the raw scores of linear heads; causal.
-        labels: a label per position.
-        heads: per layer, a short name per head (``"L1H0"``).
-        title: what the view shows.
-        caption: under the static picture.
-        episodes, rounds: what the first two axes are of.
-        first: the index on each of these two axes that is shown first.
+        labels, heads: a label per position; per layer, a short name per head (``"L1H0"``).
+        title, caption: what the view shows; under the static picture.
+        episodes, rounds: what the first two axes are of; ``first`` is the index on each that is shown first.
         opened: whether the interactive view is open from the start.
     """
 
@@ -128,10 +125,8 @@ class AttentionView:
 def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
     """The attention of a run, as a view that a notebook draws; it works offline.
 
-    Args:
-        run: with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES``
-            episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
-        heads: their names, :func:`heads_of`; L0H0, L0H1, ... when None.
+    The run has cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES`` episodes
+    and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from; ``heads`` are called L0H0, L0H1, ... when None.
     """
     from interp.model.run import Rollout
 

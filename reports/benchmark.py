@@ -56,7 +56,6 @@ def write(result: Result, out: str | Path = "output") -> Path:
 
 
 def _best(summary: pd.DataFrame) -> str:
-    """The method that does best, the bounds left out, with its score."""
     methods = summary[~summary["method"].isin(_BOUNDS)]
     return "none" if methods.empty else f"{methods['method'].iloc[0]} ({methods['mean'].iloc[0]:.2f})"
 

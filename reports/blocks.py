@@ -135,9 +135,8 @@ class Table:
     Args:
         frame: the rows; column names become headers, with spaces for underscores. Columns ``low`` and ``high`` belong
             to the one before them, ``X_low`` and ``X_high`` to ``X``.
-        caption: what the numbers are and, where it matters, what they are not.
+        caption, collapsed: what the numbers are, and are not; whether the table is folded behind it.
         formats: column -> format spec (``".2%"``); other columns are formatted by :func:`number`.
-        collapsed: fold it behind its caption (long tables).
     """
 
     frame: pd.DataFrame
@@ -229,8 +228,6 @@ def _csv_of(frame: pd.DataFrame) -> str:
 def cell(value: Any, spec: str | None = None) -> str | Measure:
     """A value as a reader wants it: numbers by ``spec`` or :func:`number`, truth as yes or no, absence as a dash.
 
-    No number is shown as a negative zero, and an interval has the digits that its width leaves it.
-
     >>> [cell(-0.0001, ".2f"), cell(Interval(0.95412, 0.93899, 0.9661)), cell(Interval(1.0, 1.0, 1.0))]
     ['0.00', '0.954 [0.939, 0.966]', '1.000 [1.000, 1.000]']
     """
@@ -314,12 +311,8 @@ def counts(measures: Sequence[Measure]) -> str:
 class Measures:
     """Measures as intervals on one scale from 0 to 1, with their words, and their table folded beneath.
 
-    A row is drawn with its interval, the threshold as a tick that points to the side on which the claim is true, an
-    untrained copy as a hollow circle and the strongest other control as a hollow diamond. An amount, which has no such
-    scale, stands as text.
-
-    Args:
-        sections: of each measure, the section that shows it, as (slug, title); none where this one does.
+    How a row is drawn: docs/method/pages.md. An amount, which has no such scale, stands as text. ``sections`` has for
+    each measure the section that shows it, as (slug, title); none where this one does.
     """
 
     measures: Sequence[Measure]

@@ -58,17 +58,16 @@ def write(
 ) -> _Written:
     """Write the report of a model below ``out``; warn of parts that could not be computed.
 
+    Whatever can be refused (a model, sizes, a folder) is refused before any work.
+
     Args:
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
-        out: folder for the page.
         n_episodes, n_rounds: how much is sampled; at least 5 episodes (probes are split by episode) of 10 rounds, or
             of as many as the task says anything new in; 100 rounds, 20 with ``quick``, or so many, when None.
         seed: of everything random.
         parts: what the page holds, in its order; what the model's task says when None.
         quick: without slow parts, and with wider intervals in others.
         source, regime, sizes, arguments: see :class:`~reports.part.Context`.
-
-    Whatever can be refused (a model, sizes, a folder) is refused before any work.
     """
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     from interp.library import load

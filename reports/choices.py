@@ -42,12 +42,9 @@ def write(
     """Write the page on the choices in a table, ``out/NAME.html``; give its path and what was found.
 
     Args:
-        path: of a table with a row a trial.
-        out: folder for the page.
-        units: numbers that the cell carries, a GRU.
-        quick: without the cell.
+        path, columns: of a table with a row a trial, and its columns, as :func:`interp.tasks.bandit.read` takes them.
+        units: numbers that the cell, a GRU, carries; ``quick`` leaves the cell out.
         seed: of the bootstrap and of the cell.
-        columns: names of columns, as :func:`interp.tasks.bandit.read` takes them.
     """
     page = file_to_write(writable(Path(out)) / f"{Path(path).stem}.html")
     episodes, beside, machines = bandit.read(path, **columns), {}, {}

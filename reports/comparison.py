@@ -82,7 +82,6 @@ def page(comparison: Comparison) -> Report:
 
 
 def _titled(key: str) -> tuple[str, str]:
-    """The title and the text of a part, known here or not."""
     known = _TEXTS.get(key, {})
     return known.get("title", key.replace("_", " ").capitalize()), known.get("text", "")
 

@@ -44,9 +44,8 @@ def write(
     """Write the report on the traces below ``path`` and return its path, ``out/llm.html``.
 
     Args:
-        path: a folder of traces or of foreign results, or one file.
+        path, regime: a folder of traces or of foreign results, or one file; of results that do not name theirs.
         models: transformers to run on the same instances: what :func:`interp.load` takes.
-        regime: of foreign results that do not name theirs.
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
     """
@@ -72,7 +71,6 @@ def transformer(name: str) -> Predictor:
 
 
 def _report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int) -> Report:
-    """The page on what was read from ``path``, with ``others`` on the same instances."""
     runs, scores = reading.runs, score(reading.runs, others, seed)
     acts, notes = behaviour(runs, seed), note_table(runs)
     of_regret, noted = _regret(scores), bool(len(notes.notes))

@@ -36,7 +36,7 @@ def attention(
 
     Args:
         patterns, heads: per layer ``[head, query, key]``, and a name per head.
-        labels: of positions; thinned out where panels are too small for all. No ticks where none are: they take long.
+        labels: of positions; thinned out where panels are too small for all.
         columns: panels in a row, at most.
     """
     require(len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}")
@@ -129,10 +129,8 @@ def curves(
 def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: str) -> Figure:
     """Curves of a model and what it is held against, and beside them how far they are apart.
 
-    Args:
-        curves, differences: columns ``dose``, ``algorithm`` (the key that picks colour and dash), ``name``, ``mean``,
-            ``low`` and ``high``.
-        x: what the axis of doses says.
+    Both frames have columns ``dose``, ``algorithm`` (the key that picks colour and dash), ``name``, ``mean``, ``low``
+    and ``high``; ``x`` is what the axis of doses says.
     """
     for name, frame in (("curves", curves), ("differences", differences)):
         require_columns(name, frame, "dose", "algorithm", "name", "mean", "low", "high")
@@ -156,9 +154,7 @@ def beside(curves: pd.DataFrame, differences: pd.DataFrame, *, x: str, ylabel: s
 def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
     """How often y = 1 came true where P(y = 1) was predicted, and how the predictions are spread.
 
-    Args:
-        bins: columns ``from``, ``to``, ``share``, ``prediction``, ``frequency``, ``low``, ``high``
-            (``interp.evaluation.experts.regret``); empty bins hold NaN.
+    ``bins`` are those of ``interp.evaluation.experts.regret``; empty ones hold NaN.
     """
     require_columns("bins", bins, "from", "to", "share", "prediction", "frequency", "low", "high")
     figure = Figure(figsize=(WIDTH * 0.62, 4.4))

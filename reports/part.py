@@ -47,17 +47,14 @@ class Heading(NamedTuple):
 @dataclass(frozen=True)
 @checked_fields
 class Part:
-    """A part of a report.
+    """A part of a report. Its functions take what was computed, and the context.
 
     Attributes:
-        key: what other parts call its result by.
-        title: of its section; a page without the result shows the reason under it.
+        key, title: what other parts call its result by; of its section, under which a page shows why there is none.
         compute: the context to anything that the part draws.
-        draw: (what was computed, context) to the blocks of its section, or to one section or several of other titles.
-        summary: (what was computed, context) to the measures that the page opens with.
-        hero: (what was computed, context) to the figures under the page's first sentence.
-        sentence: (what was computed, context) to the page's first sentence, where that of the measures would say less.
-        heading: of the page, where this part says it.
+        draw: to the blocks of its section, or to one section or several of other titles.
+        summary, sentence: to the measures that the page opens with, and to its first sentence, where theirs says less.
+        hero, heading: to the figures under the page's first sentence; the heading of the page, where this part says it.
         slow: whether a quick report leaves it out.
         opened: whether its section is open from the start: its picture is what a reader looks for.
         lacking: what this machine lacks of what the part looks at: a sentence that stands in the part's place.
@@ -82,15 +79,14 @@ class Context:
     """What every part of a report is given: the model, the settings, and what several parts need.
 
     Attributes:
-        source: what the model was loaded by: a name, or the path of a checkpoint; empty when the model was given.
+        source, arguments: what :func:`interp.load` made the model from (a name, or a checkpoint's path) and with; empty
+            when the model was given.
         regime, given: what the episodes are drawn from, and their sizes where they are not the model's own.
-        arguments: that :func:`interp.load` was given with ``source``.
         parts: of this report, in page order; a quick one leaves out those with the titles ``left_out``.
         quick: whether less is computed, with wider intervals.
         missing: key of a part -> the sentence that stands in its place, where the machine lacks what it looks at.
         measures, sections, failures: key of a part -> its measures, its first section, and the exception that it ended
-            with; filled as parts are computed and drawn.
-        sentence: the first one of the page, from the first part that has one.
+            with; filled as parts are computed and drawn, like ``sentence``, the first one of the page.
     """
 
     model: Machine

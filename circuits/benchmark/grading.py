@@ -106,7 +106,6 @@ def _asked(ask: Callable[[], tuple[Any, float]], truth: Truth, model: Machine) -
 
 
 def _problem(answer: Any, truth: Truth) -> str:
-    """What is wrong with an answer; empty where nothing is."""
     if not isinstance(answer, Answer):
         return f"gave {type(answer).__name__}, and must give an Answer"
     if not isinstance(answer.scores, Mapping):
@@ -141,11 +140,9 @@ _COLUMNS = ("subject", "machine", "form", "variant", "seed", "question", "method
 
 @dataclass(frozen=True)
 class Result(Tabled):
-    """Scores of methods.
+    """Scores of methods: a row for each subject, seed, question, method and score, with the columns :data:`_COLUMNS`.
 
-    Attributes:
-        rows: one for each subject, seed, question, method and score, with the columns :data:`_COLUMNS`.
-        refusals: what methods refused: subject, seed, question, method, and the sentence.
+    ``refusals`` are what methods refused: subject, seed, question, method, and the sentence.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -158,10 +155,9 @@ class Result(Tabled):
 
     @checked
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
-        """Mean of a score for each method, best first, with its 95 % interval and CPU seconds.
+        """Mean of a score for each method, best first, with its 95 % interval over forms of machines, and CPU seconds.
 
-        Variants and seeds of one form of a machine are alike, so the interval resamples forms: it says how much the
-        choice of machines matters. ``by`` names further columns to tell apart, such as "variant".
+        ``by`` names further columns to tell apart, such as "variant".
         """
         for name in by:
             require_known("column", name, _COLUMNS)

@@ -65,10 +65,9 @@ class KnownMachine:
         machine, form, variant: the handwired machine whose circuit it has, or was trained to have; a key of
             :data:`FORMS`; and one of :data:`VARIANTS`, or "trained".
         algorithm: what it computes, with its parameters.
-        edges: every true edge and its kind; None where nobody knows them.
-        places: variable -> every place that holds it, in the model's own basis.
-        claims: which of these places must be set together, and where that shows.
-        nodes: what the question "nodes" asks, where it is known without edges.
+        edges, nodes: every true edge and its kind; what "nodes" asks where it is known without edges; None if unknown.
+        places, claims: variable -> every place that holds it, in the model's own basis; which of them must be set
+            together, and where that shows.
     """
 
     name: str
@@ -122,11 +121,9 @@ def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
 
 @checked
 def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0) -> KnownMachine:
-    """A handwired machine as a subject, in float64.
+    """A handwired machine as a subject, in float64; its small sizes where ``quick``.
 
-    Args:
-        form: a key of :data:`FORMS`, in its small sizes where ``quick``.
-        seed: of the rotation, the distractors or the position code.
+    ``seed`` is of the rotation, the distractors or the position code.
     """
     require_known("variant", variant, VARIANTS)
     forms = [key for key, (name, _) in FORMS.items() if name == machine]
@@ -197,27 +194,21 @@ def span(columns: Float[Tensor, "dimension vector"]) -> Float[Tensor, "dimension
 def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
     """The model in a random orthogonal basis of its residual stream: every weight that reads or writes it is turned.
 
-    LayerNorm subtracts the mean over coordinates, so a model that has one is turned about the direction of equal
-    coordinates, which keeps mean and norm. Predictions are the same but for rounding; hard attention that rests on
-    exact ties could lose them.
+    Predictions are the same but for rounding; hard attention that rests on exact ties could lose them.
     """
     return moved(model, _rotation(model, seed), "rotated", f"rotated, seed {seed}")
 
 
 def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]) -> HookedLatentTransformer:
-    """The model in a smaller residual stream: what it reads and writes along the directions ``lost`` is gone.
+    """The model in a smaller residual stream, without the directions ``lost`` (what that makes:
+    docs/method/benchmark.md).
 
-    A machine that reads no more than differences of n numbers computes the same when their sum is lost. It then holds
-    them in n - 1 dimensions, and their directions overlap: they point to the corners of a simplex.
+    A model with LayerNorm, whose scale the lost coordinates belong to, is refused.
 
-    Raises:
-        InputError: a model with LayerNorm, whose scale the lost coordinates belong to.
-
-    Example:
-        >>> import interp
-        >>> model = interp.load("wma-handwired", n_experts=2)
-        >>> model.config.d_model - without(model, model.state_map.sum(0, keepdim=True)).config.d_model
-        1
+    >>> import interp
+    >>> model = interp.load("wma-handwired", n_experts=2)
+    >>> model.config.d_model - without(model, model.state_map.sum(0, keepdim=True)).config.d_model
+    1
     """
     require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
     columns = _columns_without(lost)
@@ -259,11 +250,7 @@ _WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_w
 
 
 def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) -> HookedLatentTransformer:
-    """The model with ``n`` more heads in every layer, and ``n`` more neurons where it has MLPs, of random weights.
-
-    They read what the model's own parts write. Without LayerNorm they write to ``n`` new coordinates, which nothing
-    reads: the latents hold them, too. With LayerNorm, whose scale new coordinates would change, they write nothing.
-    """
+    """The model with ``n`` more heads in every layer, and ``n`` more neurons where it has MLPs, of random weights."""
     require(n >= 1, f"n must be an integer >= 1, got {n}")
     config, has_norm = model.config, model.config.normalization_type is not None
     d_model = config.d_model + (0 if has_norm else n)
@@ -309,7 +296,7 @@ def renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTr
 
 
 def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
-    """A random orthogonal matrix; with LayerNorm one that leaves the direction of equal coordinates where it is."""
+    """A random orthogonal matrix; with LayerNorm one that keeps the direction of equal coordinates."""
     d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
     kept = int(model.config.normalization_type is not None)
     start = torch.cat([torch.ones(d, kept), torch.randn(d, d - kept, generator=generator)], 1).double()

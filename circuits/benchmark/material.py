@@ -80,11 +80,9 @@ QUICK = Workload(fits=32, steps=40)
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A pair read through one exit.
+    """A pair of sides that a corruption (its key) makes differ, read through one exit.
 
-    Attributes:
-        corruption: key of what makes the two sides differ.
-        scale: by how much the two sides differ in the metric, on average over episodes: what effects are shares of.
+    ``scale`` is by how much they differ in the metric, on average over episodes: what effects are shares of.
     """
 
     corruption: str
@@ -266,11 +264,9 @@ def _cut_each(
     change: Float[Tensor, "source episode pos d_model"],
     edges: Sequence[_Edge],
 ) -> Readout:
-    """What a round gives with each of ``edges`` cut on its own: a readout with cells ``[edge, episode]``.
+    """What a round gives with each of ``edges`` (indices of the graph) cut on its own, cells ``[edge, episode]``.
 
-    Args:
-        change: what replaces a source's contribution, minus the contribution.
-        edges: (source, destination) indices of the graph.
+    ``change`` is what replaces a source's contribution, minus the contribution.
     """
     size = max(1, _ROWS // len(latents))
     order = sorted(range(len(edges)), key=lambda i: edges[i][1])

@@ -108,9 +108,7 @@ def ranking(
 ) -> dict[str, float]:
     """How well an answer ranks the items of kind ``first``, of each of ``others``, and of all, above false ones.
 
-    The scores are "auroc", "ap" (average precision) and "recall" (of as many items as are true), and, where the answer
-    declares items, "chosen_precision" and "chosen_recall"; of other kinds "auroc constant" and so on; of all kinds
-    together "auroc all". They are NaN where no item, or every item, is true.
+    The scores are those of docs/method/benchmark.md; they are NaN where no item, or every item, is true.
     """
     values = scores_of(truth, answer)
     kinds = np.array(list(truth.values()))

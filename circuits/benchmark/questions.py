@@ -32,10 +32,8 @@ _UNCHANGED = 1e-12
 
 
 def _edges(subject: KnownMachine, material: Material) -> Truth:
-    """Every candidate edge by the names of its ends, and its kind; empty where nobody knows the edges.
-
-    A true edge is "inert" where cutting it, to zero or to another episode's value, changes neither what is predicted
-    nor what is remembered, in either of the effort's rounds and in any of its episodes.
+    """Every candidate edge by the names of its ends, and its kind; "inert" where a cut changes nothing
+    (:func:`_changes`).
     """
     if subject.edges is None:
         return {}
@@ -58,7 +56,6 @@ def _changes(material: Material) -> dict[tuple[str, str], float]:
 
 
 def _grade_edges(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
-    """Ranking by kind, and the two areas of MIB."""
     known = material.truth("edges")
     scores = ranking(known, answer, "content", ("constant", "clean-up"))
     order = np.argsort(-scores_of(known, answer), kind="stable")

@@ -50,9 +50,9 @@ NEARLY_ALL = 0.999
 _RESPONDS = 0.75
 """Responses of the closest family, lower end of the worst cell (why: docs/method/naming-an-algorithm.md)."""
 _PLAIN = 0.1
-"""Nats by which predictions are _plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
+"""Nats by which predictions are plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
 _RARE, _OFTEN = 0.001, 0.02
-"""Share of rounds _plainly apart: at most the first one where two predict the same, more than the second where not."""
+"""Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
 _N_EDITS = 240
 """Single inputs that are changed."""
 _EVENLY = "evenly"
@@ -105,7 +105,7 @@ class AlgorithmPart:
         explained: 1 less its divergence over that of the best family without a memory, over all sets.
         ratio: its divergence over that of the runner-up.
         runner_up, baseline: keys of the best other family, and of the best one without a memory.
-        apart: share of rounds in which its prediction is _plainly another (:data:`_PLAIN`); None where no family was
+        apart: share of rounds in which its prediction is plainly another (:data:`_PLAIN`); None where no family was
             close enough to ask.
         response: the input, lag or round at which its response is least like the model's; None where no input can be
             changed, or no family was close enough to ask.
@@ -222,7 +222,7 @@ def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPar
 
 
 def _plainly(apart: Mapping[str, Array], seed: int) -> Interval:
-    """The share of rounds that are _plainly apart; the i-th episodes of all sets are drawn together."""
+    """The share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
     shares = np.concatenate([nats > _PLAIN for nats in apart.values()], 1).mean(1)
     return mean_interval(shares, seed=seed)
 
@@ -345,12 +345,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Agreement:
-    """How far a model predicts what something else predicts.
+    """How far a model predicts what something else predicts: on average, and in what share of rounds not at all.
 
-    Attributes:
-        alike: the average, with an interval over episodes.
-        apart: share of rounds _plainly apart.
-        cells: responses, the least alike first; none where no input of the task can be changed.
+    ``cells`` are responses, the least alike first; none where no input of the task can be changed.
     """
 
     alike: Interval

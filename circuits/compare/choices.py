@@ -31,7 +31,7 @@ from interp.statistics import NO_NUMBER, Interval, ratio_interval
 from interp.tasks.experts.players import player_families
 
 _OTHERWISE = 0.1
-"""Most by which agreement in telling rounds may differ from that of a family's own players (why: docs/method/choices.md)."""
+"""Most by which agreement in telling rounds may differ from that of own players (why: docs/method/choices.md)."""
 _UNLIKE, _SURELY_UNLIKE = 0.15, 0.05
 """Most by which what a player saves beside any family may differ from what own players save, and may surely do so."""
 _LAPSE = 0.3
@@ -423,10 +423,9 @@ def _unfitted(game: _Game, key: str, name: str, p: Array, memoryless: bool) -> _
 def _switched(
     game: _Game, scores: Sequence[_ChoiceScore], families: Mapping[str, Family], least: float
 ) -> list[_ChoiceScore]:
-    """The best switch at a round from one simple family to another.
+    """The best switch at a round from one simple family to another; None where there are too few rounds for one.
 
-    None where there are too few rounds, or where a switch saves no :data:`_SWITCH_SAVES` of ``least``, what one family
-    loses.
+    None, too, where a switch saves no :data:`_SWITCH_SAVES` of ``least``, what one family loses.
     """
     simple = [families[one.key] for one in scores if one.size <= 1 and one.key in families]
     if len(simple) < 2 or game.choices.shape[1] < 10:
@@ -628,13 +627,9 @@ _FEWEST = 8
 
 @dataclass(frozen=True)
 class PlayerBehaviour:
-    """What one group of runs (model, condition, regime) plays like.
+    """What one group of ``n`` runs (model, condition, regime) plays like; ``found`` is None below :data:`_FEWEST` runs.
 
-    Attributes:
-        n: how many runs.
-        found: which algorithm explains the choices; None below :data:`_FEWEST` runs.
-        repeated: share of the rounds in which further plays of an instance choose as the one that is scored; NaN where
-            there are none.
+    ``repeated`` is the share of rounds in which further plays of an instance choose alike; NaN where there are none.
     """
 
     model: str
@@ -684,8 +679,7 @@ class PlayerBehaviour:
 def behaviour(runs: Sequence[LLMRun], seed: int = 0, machines: Sequence[Machine] = ()) -> list[PlayerBehaviour]:
     """One :class:`PlayerBehaviour` for each (model, condition, regime) in ``runs`` that has a prediction.
 
-    Args:
-        machines: models of expert advice; does the player choose as each of them does?
+    ``machines`` are models of expert advice: does the player choose as each of them does?
     """
     require(bool(runs), "no runs to analyse")
     groups = grouped(run for run in runs if run.rounds and not run.missing.all())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan, nan
+from operator import methodcaller
 from typing import Any, cast
 
 import numpy as np
@@ -48,18 +49,16 @@ _NOTHING = 1e-12
 class _Profile:
     """What the heads of a model read where, what that is worth, and which head reads what which other head wrote.
 
-    Sums over rounds, per episode. A kind of position is a label without its number: "p" is p_1, p_2, ...
+    Sums over rounds, per episode; a kind of position is a label without its number.
 
     Attributes:
         heads: "layer.head", counted from 0, with the head's name where it has one.
         lost: squared change of the outcome without the head at a kind of position, ``[head, side, kind, episode]``;
-            sides are the prediction and the update.
-        variance: squared deviation of the outcome, ``[side, episode]``.
+            sides are the prediction and the update, and ``variance`` is the outcome's own, ``[side, episode]``.
         read: squared deviation of what the head moves to a kind of position from every key, ``[head, kind, key,
             episode]``: keys are positions and, after them, a kind's position with the query's own number.
         changed: squared change of what a later head writes at a kind of position without an earlier head, ``[earlier,
-            later, kind, episode]``.
-        spread: squared deviation of what a head writes at a kind of position, ``[head, kind, episode]``.
+            later, kind, episode]``; ``spread`` is the deviation of what a head writes, ``[head, kind, episode]``.
     """
 
     heads: tuple[str, ...]
@@ -113,12 +112,10 @@ class _Matched:
     """Two models' heads matched by role.
 
     Attributes:
-        alike: the weighted Jaccard index of what matched heads read, and where.
-        composed: that of which head reads what which other wrote, under the same matching; NaN where no head of either
-            hangs on another.
+        alike, composed: the weighted Jaccard index of what matched heads read, and where; that of which head reads what
+            which other wrote, under the same matching; NaN where no head of either hangs on another.
         roles: the pairs of heads, weightiest first.
-        by_outcome: both indices for each outcome alone, by what they are in words; without those of outcomes on which
-            no head of either acts.
+        by_outcome: both indices for each outcome on which a head acts, by what they are in words.
     """
 
     alike: Interval
@@ -162,9 +159,7 @@ def _profile(subject: Participant, decode: _Decode | None, effort: Effort) -> _P
     several = run.select([*range(run.n_episodes)] * n_heads)
     given: Mapping[Site, Tensor] = {}
     whole, given = ran(several, [], [*(Site("resid_pre", i) for i in layers), *z])
-
-    def each(x: Tensor) -> Tensor:
-        return x.unflatten(0, (n_heads, -1))
+    each = methodcaller("unflatten", 0, (n_heads, -1))
 
     def without(layer: int, at: slice | list[int]) -> list[Edit]:
         """The mean of every head of a layer at some positions, in place of what it gives there."""
@@ -227,8 +222,6 @@ def _moved(
 
 def _rounds(effort: Effort) -> list[int]:
     """Rounds in which heads are ablated: every second of those that are looked at, even and odd ones in turn.
-
-    A machine that does in one round what it does not in the next is seen doing both.
 
     >>> Effort().at, _rounds(Effort())
     ([5, 8, 10, 13, 16, 19, 21, 24], [5, 10, 15, 20])
@@ -335,12 +328,7 @@ class _Path:
 
 @dataclass(frozen=True)
 class CircuitPart:
-    """How two models compute.
-
-    Attributes:
-        matched: the heads of the two, matched by role; ``untrained``: those of every untrained copy of the model with
-            the reference.
-    """
+    """How two models compute; ``untrained`` are the heads of every untrained copy, matched with the reference's."""
 
     model: str
     reference: str
@@ -358,8 +346,7 @@ class CircuitPart:
     def measure(self) -> Measure:
         """By how alike heads are in what they read, and in what they hand on; the less alike of the two decides.
 
-        However alike these are, "yes" is forbidden by heads that change nothing, by an outcome for which heads are
-        less alike, and by paths whose shares may differ.
+        What forbids "yes" however alike these are: docs/method/roles-of-heads.md.
         """
         said = ", ".join(f"{words} {value.estimate:.2f}" for words, value, _ in self.alike())
         claim = Measure("circuit", "", threshold=_ROLES, unit="similarity of roles", note=said)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,10 +80,6 @@ def effects(
 ) -> EffectsPart:
     """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
     test, own, found, copies = subject.samples.test, next(iter(algorithms.values())), list[_Effect](), untrained[:1]
-
-    def result(s: Participant, algorithm: Algorithm, w: Writer, by: Any, wants: Any = None) -> InterchangeResult:
-        return move(s.model, test, algorithm, w, by, rounds=effort.at, wants=wants)
-
     if own.state:
         writer = subject.writer(own)
         for variable, what, change in _moves(own, writer, subject, effort):
@@ -92,9 +87,10 @@ def effects(
             for key, algorithm in algorithms.items():
                 wants = None if algorithm is own else _stated(own, algorithm, by, subject)
                 if algorithm is own or wants is not None:
-                    results[key] = result(subject, algorithm, writer, by, wants)
-            placebo = [] if writer.fills else [result(subject, own, writer.placebo(effort.seed), by)]
-            fresh = [result(u, own, u.writer(own, tuple(writer.shapes)), by) for u in copies]
+                    results[key] = move(subject.model, test, algorithm, writer, by, rounds=effort.at, wants=wants)
+            random, shapes = [] if writer.fills else [writer.placebo(effort.seed)], tuple(writer.shapes)
+            placebo = [move(subject.model, test, own, each, by, rounds=effort.at) for each in random]
+            fresh = [move(u.model, test, own, u.writer(own, shapes), by, rounds=effort.at) for u in copies]
             where = (variable, what, "latent", "prediction")
             found += _graded(results, next(iter(results)), where, effort, placebo, fresh)
     found += _at_inputs(subject, algorithms, copies, effort)
@@ -102,11 +98,7 @@ def effects(
 
 
 def _moves(algorithm: Algorithm, writer: Writer, subject: Participant, effort: Effort) -> list[tuple[str, str, Array]]:
-    """Each variable, which change, and by how much.
-
-    All elements move to those of other episodes, and the first one alone; what does not differ, by a quarter of its
-    range. Only states that could occur: a count cannot exceed the number of rounds.
-    """
+    """Each variable, which change, and by how much: states that could occur (docs/method/comparing.md)."""
     own, other = (algorithm.run(e) for e in (subject.samples.test, subject.samples.other))
     found = []
     for key in writer.shapes:
@@ -210,9 +202,8 @@ def _graded(
     placebo: Sequence[InterchangeResult],
     untrained: Sequence[InterchangeResult],
 ) -> list[_Effect]:
-    """An effect under each algorithm; that of ``own`` beside its difference from the best rival's.
+    """An effect under each algorithm; that of ``own`` beside its difference from the best rival's, NaN if not paired.
 
-    A rival whose state has another size, such as the rounds that a window holds, has no difference that can be paired.
     ``moved`` is the variable, what is done to it, where, and the outcome.
     """
     first, difference = results[own], NO_NUMBER
@@ -257,11 +248,9 @@ class _Held:
 
 @dataclass(frozen=True)
 class WherePart:
-    """Sites and maps of two models.
+    """Sites and maps of two models: (model, where its effects travel), all of one, then all of the other.
 
-    Attributes:
-        maps: (model, where its effects travel), first all of one, then all of the other, causes in the same order.
-        missing: a sentence for each model that has no maps.
+    ``missing`` has a sentence for each model that has no maps.
     """
 
     held: tuple[_Held, ...]

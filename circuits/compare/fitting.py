@@ -170,9 +170,7 @@ class _OnDemand(dict[str, NDArray[Any]]):
 class Distributions:
     """What members of a family predict on given batches, ``[episode, asked round, outcome]``, one after the other.
 
-    Called with a member and the parameters that it was made with; what the last call computed is kept where these
-    parameters do not enter it. The batches, whose inputs are of the same shapes, are run as one: the time of a small
-    run is that of its calls.
+    What the last call computed is kept where parameters do not enter it; batches of the same shapes are run as one.
     """
 
     def __init__(self, family: Family, batches: Sequence[Any]) -> None:

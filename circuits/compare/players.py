@@ -100,9 +100,7 @@ def _interval(grid: Array, profile: NDArray[Any]) -> tuple[float, float]:
 class _EachParticipant(Found):
     """Every participant by itself, fitted and scored on stretches of its own episodes where these are few.
 
-    Attributes:
-        found: which family explains the choices of each participant, by its name.
-        seed: of the bootstrap over participants.
+    ``found`` says by name which family explains its choices; ``seed`` is of the bootstrap over participants.
     """
 
     found: Mapping[str, ChoicePart]
@@ -173,12 +171,7 @@ def explain_each(
 
 @dataclass(frozen=True, repr=False)
 class _Recovery(Found):
-    """What was found of simulated players, beside what they are.
-
-    Attributes:
-        truth: the algorithm of each player, at its parameters.
-        each: what was found of each, in the same order.
-    """
+    """What was found of simulated players, ``each``, beside their algorithms at their parameters, ``truth``."""
 
     truth: tuple[Algorithm, ...]
     each: _EachParticipant

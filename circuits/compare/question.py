@@ -46,10 +46,8 @@ class Effort:
 
     Attributes:
         known, test: episodes that maps are fitted on, and scored on.
-        horizon: rounds that a model runs on from latents that were put in.
-        starts: how many rounds they are put in at.
-        battery: episodes of each set that algorithms are fitted on.
-        scored: episodes of each set that predictions are compared on: the same ones for every seed.
+        horizon, starts: rounds that a model runs on from latents that were put in, and in how many rounds they are.
+        battery, scored: episodes of each set that algorithms are fitted on, and that predictions are compared on.
         edits: single inputs that are changed, to see the response.
         untrained: how many untrained models are the control.
     """
@@ -233,9 +231,7 @@ def pooled_values(algorithm: Algorithm, samples: Samples) -> dict[str, NDArray[A
 class CrossFitted(Decoder):
     """A decoder of a pool, the first axis: every episode is read, and moved, by the fit that has not seen it.
 
-    Attributes:
-        fits: one decoder a fold, fitted on the other folds.
-        fold: of each episode.
+    ``fits`` has one decoder a fold, fitted on the other folds; ``fold`` is that of each episode.
     """
 
     fits: tuple[Decoder, ...] = ()

@@ -52,11 +52,7 @@ _BANDS = 3
 
 @dataclass(frozen=True, eq=False)
 class Edits:
-    """Changes of one input each: of which kind, in which round of which episode.
-
-    Attributes:
-        parts: (index of the kind, round, rows of the episodes, all episodes with the input changed in this round).
-    """
+    """Changes of one input each: (index of the kind, round, rows of the episodes, episodes changed in this round)."""
 
     episodes: Any
     kinds: tuple[str, ...]
@@ -127,9 +123,8 @@ def _of_machine(edits: Edits, model: Machine) -> Array:
 def _mediated(subject: Participant, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
     """The change of every later prediction when the decoded state is moved as the algorithm's changes with each edit.
 
-    Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere. The latents of the clean run
-    are moved in each of these rounds, and that round is run once. Where the moved latents stand on a tie, so that the
-    prediction hangs on rounding (:data:`_JITTER`), nothing can be said: NaN.
+    Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere, and where the moved latents
+    stand on a tie (:data:`_JITTER`).
     """
     model, base = subject.model, rollout(subject.model.eval(), edits.episodes)
     values, changes = algorithm.run(edits.episodes), []
@@ -272,8 +267,6 @@ def _through_state(compared: Compared) -> ResponsePart:
 def _from_next_state(subject: Participant, algorithm: Algorithm) -> Interval:
     """The correlation of two changes of predictions where rounds read the state of the round after: the model's and the
     algorithm's, in the worst band of rounds.
-
-    A read-out, such as an answer that is spread or the opposite, leaves it as it is.
     """
     run, values, found = pooled(subject), pooled_values(algorithm, subject.samples), list[Interval]()
     starts = range(subject.task.data.first_asked, run.n_rounds - 1)

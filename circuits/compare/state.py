@@ -61,11 +61,10 @@ class Stitching:
 
 @dataclass(frozen=True)
 class _Trajectory:
-    """One episode in which a model ran on from the mapped latents of another, which were put in at round ``first``.
+    """One episode in which a model ran on from the mapped latents of another, put in at round ``first``.
 
-    Attributes:
-        own, stitched, cut: distributions from there on, ``[round, outcome]``: as the target predicts by itself, from
-            the mapped latents, and from its initial ones.
+    ``own``, ``stitched`` and ``cut`` are distributions ``[round, outcome]`` from there on: the target's own, from the
+    mapped latents, and from its initial ones.
     """
 
     source: str
@@ -78,12 +77,7 @@ class _Trajectory:
 
 @dataclass(frozen=True)
 class StatePart:
-    """Stitchings both ways.
-
-    Attributes:
-        worth: nats a round that each model's memory is worth, by name.
-        trajectories: the first test episode, each way, with the round supplied.
-    """
+    """Stitchings both ways, nats a round that each model's memory is worth, and the first test episode each way."""
 
     model: str
     reference: str
@@ -175,11 +169,7 @@ def _cut(target: Participant, effort: Effort, episodes: slice) -> Array:
 
 
 def _penalty(source: Participant, target: Participant, own: Array, cut: Array, effort: Effort) -> float:
-    """The penalty of the maps of one direction, for its controls, too: :data:`RIDGE`, or none where that adds .01.
-
-    A machine that is not handwired can vary only where its state is written, too, and then needs none. Where latents
-    are wider than there are rounds, as a cache is, a map without a penalty fits anything.
-    """
+    """The penalty of the maps of one direction, for its controls, too: :data:`RIDGE`, or none where that adds .01."""
     if source.model.is_handwired:
         return 0.0
     if is_wide(pooled(source).latents.flatten(2).flatten(0, 1)):
@@ -243,11 +233,9 @@ def _worst(
 def _stitched(
     source: Participant, target: Participant, effort: Effort, helped: bool, ridge: float, shuffled: bool = False
 ) -> Tensor:
-    """The source's latents as the target's, ``[episode of the pool, start, latent, d_model]``.
+    """The source's latents as the target's, ``[episode of the pool, start, latent, d_model]``, by maps of other folds.
 
-    The affine map of each episode is fitted to the other folds. Where the round is supplied, it has an offset of its
-    own at every round. Of wide latents the products of the samples are kept (:func:`~interp.decoder.penalised`):
-    neither a map nor a square of thousands of numbers is made.
+    Where the round is supplied, the map has an offset of its own at every round.
     """
     given, goal = pooled(source).latents, pooled(target).latents
     x, y = given.flatten(2).double(), (goal.roll(1, 0) if shuffled else goal).flatten(2).double()

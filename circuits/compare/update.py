@@ -84,8 +84,7 @@ class _Update:
 class _Rule:
     """A family of updates, fitted to what one round makes of the decoded state; R2 is on other episodes.
 
-    Attributes:
-        left: what it misses of the steps there, as a share of what the algorithm misses that the model is held against.
+    ``left`` is what it misses of the steps there, as a share of what the algorithm misses.
     """
 
     key: str
@@ -201,10 +200,9 @@ def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 
 
 def _bent(subject: Participant, algorithm: Algorithm, keys: tuple[str, ...]) -> float:
-    """R2 of the algorithm's own steps in what random features of the latents decode, fitted on the known episodes.
+    """R2 of the algorithm's own steps in what random features of the latents decode, the least of any variable.
 
-    It is the least of any variable. Where it is high and affine maps miss the steps, the latents hold the state in a
-    code that affine maps do not read, and what they decode says nothing about how the state is updated.
+    The features are fitted on the known episodes (what a high one says: docs/method/comparing.md).
     """
     run, values, n = pooled(subject), pooled_values(algorithm, subject.samples), len(subject.samples.known)
     x, scores = np.nan_to_num(run.latents[:, :-1].flatten(2).double().numpy(force=True)), []
@@ -253,9 +251,7 @@ def _missed_steps(
 def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Array]:
     """Changes of the decoded state that lead off the manifold: each element is moved by its own random amount.
 
-    No element leaves the range that it has over all rounds and episodes: a variance stays one. Of a set, whose elements
-    are 0 or 1, each one changes with probability :data:`_CHANGED`. A variable that does not vary between episodes, such
-    as the round, is moved by itself for each episode, too, by up to a quarter of its range over rounds.
+    No element leaves its range over rounds and episodes; elements of a set change with probability :data:`_CHANGED`.
     """
     rng, changes = np.random.default_rng([effort.seed, 7]), {}
     for key in keys:

@@ -296,13 +296,7 @@ def _selecting_heads(wiring: _Wiring) -> tuple[wire.Head, ...]:
 def _selection(
     wiring: _Wiring, rule: AttentionRule, sharpness: float, tau: float
 ) -> tuple[AttentionRule, tuple[wire.Term, ...]]:
-    """Rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C less for others.
-
-    The gate has a column of its own, so that it is exactly 0 for candidates and costs no precision of Q. In "lin"
-    every token with id[a] is scored by Q(s', a) minus the mean of the row: the best candidate then scores at least
-    0, all others at most -C, whatever the sign and size of Q. r, whose row of Q is a query too, stays silent up to
-    |Q| = M, and its attention reaches no output beyond that.
-    """
+    """Rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C less for others."""
     ids, one, select = wiring.basis["id"], wiring.basis.one, wiring.basis["id"]["Select"]
     gate = 1.0 if rule == "hard" else 100.0
     if wiring.signed:
@@ -429,22 +423,14 @@ def _scale(values: Values) -> float:
 
 
 def _unit(circuit: Circuit, values: Values, key: str) -> float:
-    """Values and rewards count against the largest of them, one-hot variables and probabilities against 1.
-
-    The neurons add M to values and take it away, and M grows with 1 / (1 - gamma) before values do: where they are
-    far below it, they count against M / 16, which is the largest reward at gamma .9.
-    """
+    """Values and rewards count against the largest of them, one-hot variables and probabilities against 1."""
     if key != "carried_state" and circuit.algorithm.variable(key).units != "reward":
         return 1.0
     return max(_scale(values), value_bound(circuit.arguments["rewards"], circuit.arguments["gamma"]) / 16)
 
 
 def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
-    """Choices that rounding can turn: the two best of Q(s', a) - tau a closer than it, but for rows that are all zero.
-
-    In float64 the slope exceeds rounding, so that exact ties are decided; in float32 errors add up to more than it.
-    Where a softmax of inverse temperature ``hardness`` chooses, it decides what is 40 of its units apart.
-    """
+    """Choices that rounding can turn: the two best of Q(s', a) - tau a closer than it, but for rows of zeros."""
     worth = values["next_values"]
     if circuit.arguments["beta"] is not None or worth.shape[-1] == 1:
         return {}
@@ -461,12 +447,7 @@ def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.nda
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """What softmax heads leave: each round each layer copies the table and lets a share of it through elsewhere.
-
-    Neurons hold values beside M, the largest possible one, of which relative errors count a sixteenth or more. Pairs
-    miss a temporal difference by a cubic term and by the rounding of their logits, which comes back through the
-    bootstrapped value, 1 / (1 - gamma) times, and so does what a soft maximum misses, (actions - 1) / (e hardness).
-    """
+    """What softmax heads leave: each round each layer copies the table and lets a share of it through elsewhere."""
     lost = circuit.leak
     if not lost:
         return 0.0, ""

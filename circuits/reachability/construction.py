@@ -181,11 +181,7 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Re
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """What softmax heads leave of what they gather; neurons clip the sets that are carried, which stay exact.
-
-    A candidate's mark is written by one key alone; the answer's scores are 60 times the marks, and a share of one half
-    moves by a quarter of the difference of two scores.
-    """
+    """What softmax heads leave of what they gather; the sets that are carried, which neurons clip, stay exact."""
     lost, n = circuit.leak, len(circuit.layout.labels)
     if lost and key in ("source", "target", "frontier", "residue"):
         return n * lost, f"{n} positions x e^(-eta/2)"

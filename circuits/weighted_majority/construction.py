@@ -162,11 +162,7 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
 
 
 def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
-    """What softmax heads leave: each round each layer lets a share of the largest number at other positions through.
-
-    The state is read again in every round, so that its errors add up; a prediction moves by at most half as much as
-    the log-weights do. Pairs (variant P) miss each round's log-weights by a cubic term, which adds up, too.
-    """
+    """What softmax heads leave: each round each layer lets a share of the largest number at other positions through."""
     lost = circuit.leak
     if not lost or key == "position_code":
         return 0.0, ""

@@ -69,7 +69,7 @@ class Client(backend.Backend):
         await self._http.aclose()
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> backend.Reply:
-        """The reply to ``messages``, or one of the errors of the module's text."""
+        """The reply to ``messages``, or one of the errors of :mod:`interp.llm.backend`."""
         sent = {"seed": seed} if self.settings.send_seed else {}
         return await self.request(messages, self._fields(condition, turn) | sent)
 

@@ -164,7 +164,7 @@ class _Source:
 def _choose(
     record: _Source, attempts: Sequence[_Source], n_rounds: int, path: Path
 ) -> tuple[_Source, list[tuple[str, str]]]:
-    """The source to read, by the rule in the module's text, and every other one with the reason why it is not."""
+    """The source to read (docs/method/traces.md), and every other one with the reason why it is not."""
     everything = (record, *attempts)
     for source in everything:
         source.predictions = {t: said for t, said in source.predictions.items() if t < n_rounds}

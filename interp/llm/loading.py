@@ -64,8 +64,7 @@ def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> Reading:
     """Every run below ``path`` (or the one in that file), with what was set aside.
 
-    A foreign result that cannot be read is set aside, and so is every other file; a damaged trace of our own is an
-    error.
+    Every other file is set aside, and so is a foreign result that cannot be read; a damaged trace of ours is an error.
 
     Args:
         regime: regime of foreign results that do not name theirs.

@@ -105,10 +105,9 @@ class _Asked:
 class _NoteTest(Measured):
     """What edits of notes do to the choices of one player under one condition: the measures "carries" and "used".
 
-    Attributes:
-        table: a row for each edit and control, and for each round after it: ``notes`` (how many were edited,
-            ``given`` of them ours), ``missing`` (rounds without a usable answer), ``telling``, and the shares
-            ``follows`` and ``moved``, each with the bounds of its exact 95 % interval.
+    ``table`` has a row for each edit and control, and each round after it: ``notes`` that were edited (``given`` of
+    them ours), those ``missing`` a usable answer, ``telling`` ones, and the shares ``follows`` and ``moved``, each
+    exact.
     """
 
     model: str
@@ -138,9 +137,6 @@ def try_edits(
         rounds: how many rounds are played after an edit.
         against: scripted agents that say what an edit should do.
         where: how the player of the traces is reached, or what answers in its place.
-
-    Raises:
-        InputError: no trace with notes that is long enough, or no way to reach the player.
     """
     require(rounds >= 1, f"rounds must be 1 or more, got {rounds}")
     require(bool(against), "name at least one scripted agent that says what an edit should do")
@@ -263,7 +259,7 @@ def _outcomes(asked: Sequence[_Asked], said: Mapping[Path, NDArray[np.float64]])
 
 
 def _judged(outcomes: pd.DataFrame) -> tuple[Measure, Measure]:
-    """The two measures of the module's text, of the first round."""
+    """The measures "carries" and "used", of the first round."""
     first = outcomes[outcomes["round"] == 1]
     telling = first[first["telling"]]
     enough = telling.groupby(["kind", "change"], sort=False).filter(lambda part: len(part) >= _FEWEST)
@@ -293,10 +289,8 @@ def _says_anything(note: str, n_experts: int) -> bool:
 
 
 def _edited(note: str, n_experts: int, earlier: str | None = None) -> dict[str, str]:
-    """Every edit and every control that applies to ``note``, by its name in :data:`_EDITS` or :data:`_CONTROLS`.
-
-    Args:
-        earlier: the note that the player wrote after half as many rounds.
+    """Every edit and control that applies to ``note``, by name; ``earlier`` is the player's note after half as many
+    rounds.
 
     >>> _edited("A:5/9, B:3/9, C:8/9, D:2/9", 4)["swap two players"]
     'A:5/9, B:3/9, D:8/9, C:2/9'

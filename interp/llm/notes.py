@@ -53,7 +53,7 @@ def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
 
 
 def _tallied(note: str, n_experts: int = 4) -> set[str]:
-    """The experts that the note gives a tally, in any of the forms of the module's text."""
+    """The experts that the note gives a tally, in any form of docs/method/notes.md."""
     forms = (_RE.percent, _RE.verdict_count, *_RE.pairs)
     found = [
         mention
@@ -84,11 +84,7 @@ def _is_share(match: re.Match[str]) -> bool:
 
 @checked
 def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
-    """``{letter: (times right, out of)}`` for every expert whose tally can be read.
-
-    A tally split by outcome is summed; "wrong 2/3" counts as 1 of 3 right; a group ("B,C,D correct 2/2") gives each
-    member the tally. Bare counts are read where the note says how many rounds there were. Experts without a tally,
-    percentages alone, and fractions above 1 are left out.
+    """``{letter: (times right, out of)}`` for every expert whose tally can be read (which can: docs/method/notes.md).
 
     >>> read_counts("B,C,D correct 2/2; A wrong 2/2")
     {'B': (2, 2), 'C': (2, 2), 'D': (2, 2), 'A': (0, 2)}
@@ -149,14 +145,9 @@ def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[st
 def check_counts(
     note: str, correct_so_far: NDArray[np.int64], n_rounds: int, reliability: NDArray[np.float64] | None = None
 ) -> dict[str, Any]:
-    """Compare the tallies in ``note`` with ``correct_so_far`` Int[expert] after ``n_rounds`` rounds, and where
-    ``reliability`` Float[expert] is given with that.
+    """The tallies in ``note`` beside ``correct_so_far`` Int[expert] after ``n_rounds`` rounds (docs/method/notes.md).
 
-    - readable, exact: every expert has a tally; every tally is right;
-    - mean_error: mean absolute error of the readable counts of right predictions; NaN where none is readable;
-    - best, worst: whether the note's best (worst) expert is one of the truly best (worst) so far; None where not
-      readable or all tie;
-    - most_accurate, least_accurate: whether it alone is the most (least) reliable one; None where not readable.
+    With ``reliability`` Float[expert], also whether the note's best and worst expert are the most and least reliable.
     """
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
@@ -191,14 +182,7 @@ FORMATS = ("counter", "round list", "conditional counter", "last-step", "other")
 
 
 def classify(note: str, n_experts: int = 4) -> dict[str, Any]:
-    """The ``format`` of a note, one of :data:`FORMATS`, by the rules above, and the features that decided it.
-
-    - tallied: experts with a tally; conditional: tallies under outcome 0 and under outcome 1, 0 unless both;
-    - round_marks: rounds referred to by a mark; entries: marks that begin an entry; leading_mark: the note begins with
-      one; round_numbers: rounds referred to by number, in lists too;
-    - records: whole records of one round; sequences: experts with a sequence over rounds, where one of 3 or more labels
-      counts as two; labels: labels given;
-    - vague: a word of vague frequency or a condition; verdict: says who was right, or what was said.
+    """The ``format`` of a note, one of :data:`FORMATS`, and the features that decided it (docs/method/notes.md).
 
     >>> classify("A:45/100, B:94/100, C:69/100, D:77/100")["format"]
     'counter'

@@ -48,13 +48,10 @@ of bfloat16 stays below it."""
 
 @dataclass(frozen=True, eq=False)
 class _OpenedRollout:
-    """What an opened model did over a batch of episodes.
+    """What an opened model did over a batch of episodes: P(1) [episode, round], and the activations of hook points.
 
-    Attributes:
-        predictions: Float[episode, round], P(1).
-        cache: hook point -> Float[episode, round, position, ...].
-        positions: the labels of the position axis: "answer", "Expert_A", ..., and with notes "count_A", ..., which is
-            NaN in the first round.
+    ``cache`` is hook point -> Float[episode, round, position, ...], with the labels ``positions``: "answer",
+    "Expert_A", ..., and with notes "count_A", ..., which is NaN in the first round.
     """
 
     predictions: Tensor
@@ -125,11 +122,9 @@ class Opened:
         untrained: int | None = None,
         condition: str = _CONDITION,
     ) -> Opened:
-        """Open the model ``name`` (see :func:`interp.llm.local.load_model`).
+        """Open the model ``name`` (see :func:`interp.llm.local.load_model`); ``prompt`` replaces our system prompt.
 
-        Args:
-            prompt: another system prompt than ours for the condition.
-            untrained: a seed; the weights are then drawn as for a new model of the same shape, as a control.
+        ``untrained`` is a seed; the weights are then drawn as for a new model of the same shape, as a control.
         """
         Condition.parse(condition)
         import torch
@@ -163,10 +158,8 @@ class Opened:
 
     @cached_property
     def reads_on(self) -> bool:
-        """True if the bridge keeps what it reads in a cache of keys and values, and reads it there.
-
-        Releases of transformers rename the argument that carries the cache, and a bridge that does not know the new
-        name reads on as if nothing stood before. So a text is read in two parts and held against the whole.
+        """True if the bridge keeps what it reads in a cache of keys and values, and reads it there
+        (docs/method/opened.md).
         """
         from transformers import DynamicCache
 
@@ -390,7 +383,6 @@ class _Conversations:
         return logits[:, -1]
 
     def _forget(self, start: int) -> None:
-        """Drop what the cache holds from token ``start`` on."""
         if self.keys is not None and self.keys.get_seq_length() > start:
             self.keys.crop(start - self.keys.get_seq_length())
 

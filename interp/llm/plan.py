@@ -56,9 +56,8 @@ def instances(
 ) -> list[Instance]:
     """Instances of each regime (the paper: 30 of 100 rounds with 4 experts).
 
-    An instance depends on its regime, index, number of experts and seed alone: it is the beginning of an episode of
-    :data:`_MOST_ROUNDS` rounds. So more rounds extend it and more instances add to it, and a run can be made longer or
-    larger later.
+    Each is the beginning of an episode of :data:`_MOST_ROUNDS` rounds that its regime, index, number of experts and
+    seed alone determine: a run can be made longer or larger later.
     """
     require(bool(regimes), "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
@@ -82,11 +81,9 @@ def folder_of(model: str) -> str:
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to be played and where its trace goes.
+    """One episode to be played and where its trace goes: in a folder ``variant``, where it is begun in several ways.
 
-    Args:
-        variant: a folder for it, where one instance is begun in several ways.
-        begins: ``note`` and ``history`` that it goes on from, and ``last_note``; nothing for a whole episode.
+    ``begins`` holds the ``note`` and ``history`` that it goes on from, and ``last_note``; nothing for a whole episode.
     """
 
     condition: Condition
@@ -173,8 +170,7 @@ class Prices:
 class Budget:
     """What a run may cost in all, and has cost: in the currency of ``prices``, or in tokens where there are none.
 
-    A call is made only where the most that it can cost is left: a token for each byte of its messages, and the longest
-    answer. Calls in flight count with that, and then with what the server says that they took.
+    How a call in flight counts: docs/method/traces.md.
     """
 
     most: float
@@ -204,11 +200,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class _Estimate:
-    """Calls, without those that malformed answers add, tokens and cost before a run.
-
-    Attributes:
-        frame: one row per (model, condition, regime).
-    """
+    """Calls, without those that malformed answers add, tokens and cost before a run, by (model, condition, regime)."""
 
     frame: pd.DataFrame
 
@@ -253,7 +245,6 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> _Estimate:
 
 
 def _count(session: Session, agent_name: str) -> dict[str, int]:
-    """Calls and estimated tokens of one episode played by a scripted agent."""
     agent = AGENTS[agent_name]
     total = {"calls": 0, "prompt": 0, "cached": 0, "completion": 0}
     sizes: list[int] = []

@@ -156,12 +156,8 @@ class LockedError(InputError):
 class TraceFile:
     """An open trace, locked against a second process; for :func:`contextlib.closing`.
 
-    Args:
-        path: the ``.jsonl`` file; made, with its folders, where it does not exist.
-        header: the header this run would write. A trace that exists must have been made with the same one.
-
-    Raises:
-        LockedError: another process holds the trace.
+    The ``.jsonl`` file is made, with its folders, where it does not exist; one that exists must have the same
+    ``header``.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
@@ -273,7 +269,6 @@ def _check_header(
 
 
 def _is_longer(short: Any, long: Any) -> bool:
-    """Is ``long`` the same instance as ``short`` with more rounds?"""
     n = len(short["labels"])
     if len(long["labels"]) <= n or short.keys() != long.keys():
         return False
@@ -300,10 +295,10 @@ def session_from(header: Mapping[str, Any]) -> Session:
 
 
 def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path, rounds: int | None = None) -> str | None:
-    """Feed recorded replies to ``session``, of so many ``rounds`` or of all.
+    """Feed recorded replies to ``session``, of so many ``rounds`` or of all; gives how the episode ended, as in the
+    trace.
 
-    Returns how the episode ended ("complete", "overflow", or "refused" where a server refused its next request), or
-    None where it was cut off.
+    "refused" is where a server refused the next request, None where the episode was cut off.
     """
     end: str | None = None
     for number, record in enumerate(records, 2):

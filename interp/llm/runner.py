@@ -98,8 +98,7 @@ def run(
             in tokens where there are none. Of calls on disk counts what the server said that they took.
 
     Raises:
-        InputError: see the module's text; also a trace that belongs to other settings, and a full disk. What was
-            recorded is safe, and the same call resumes.
+        InputError: what docs/method/traces.md says; what was recorded is safe, and the same call resumes.
     """
     require(bool(jobs), "nothing to run: the plan is empty")
     require(all(job.settings == jobs[0].settings for job in jobs), "one run plays one model with one set of settings")
@@ -291,7 +290,7 @@ def _usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
 
 
 def counted(value: Any) -> int:
-    """A count that somebody else wrote; 0 for what is no number, not finite, negative, or more than any count is.
+    """A count that somebody else wrote; 0 for what is no count.
 
     >>> [counted(value) for value in (12, "12", 3.0, None, float("nan"), 10**400, -1, [1])]
     [12, 12, 3, 0, 0, 0, 0, 0]

@@ -19,22 +19,19 @@ class LLMRun:
     """One episode that a language model played.
 
     Attributes:
-        model: its name as asked for; ``served`` are the names the server gave.
+        model, served: its name as asked for; the names that the server gave.
         regime, index: which instance.
-        advice: Int[round, expert], labels: Int[round]: the whole instance.
-        accuracies: Float[expert]; None where not known.
+        advice, labels: Int[round, expert], Int[round]: the whole instance.
+        accuracies, eta: Float[expert] and the instance's learning rate of weighted majority; None where not known.
         predictions: Float[round played]: 0, 1, or NaN where missing; fewer than the instance's rounds when the
             episode ended early.
         notes: the note after each round played; None where there are none.
         ended: "complete", "overflow" (context full), "refused" (a server refused its next request) or "unfinished".
-        calls, malformed: calls made, and how many answers were malformed.
+        calls, malformed, embedded: calls made, and how many answers were malformed, or stood among other words.
         prompt_tokens: Float[round played], prompt tokens of the last call of each round (the context it filled);
             NaN where not known.
         seconds: seconds per call, mean; NaN where not known.
-        wording: which prompts.
-        prompt: the system prompt; "" where it is not known.
-        eta: the learning rate of weighted majority that belongs to the instance; None where none is given.
-        embedded: how many answers stood among other words.
+        wording, prompt: which prompts, and the system prompt; "" where it is not known.
         edited: it began from a note or a history that was given to it (:mod:`interp.llm.note_tests`).
         again: predictions of further plays of the instance, where one of several was chosen.
     """

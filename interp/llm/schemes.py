@@ -114,9 +114,8 @@ def _user(body: Mapping[str, object]) -> Message:
 class ParsedReply:
     """What a reply said: ``value`` (0 or 1, or the note), or ``problem`` where it could not be read.
 
-    ``strict`` is True where the reply was the JSON object alone with the one key asked for; a reply inside a code
-    fence, beside ``<think>`` blocks, invisible characters or an end token, or with more keys is read too, and counted
-    as not strict. ``embedded`` is True where other words stood around the object ("Sure! {...}").
+    ``strict`` is True where the reply was the JSON object alone with the one key asked for, ``embedded`` where other
+    words stood around the object ("Sure! {...}"). What else is read: docs/method/traces.md.
     """
 
     value: int | str | None
@@ -144,8 +143,7 @@ _RE = patterns(Path(__file__).with_suffix(".toml"))
 def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop") -> ParsedReply:
     """Read a reply. Anything but one JSON object with the right key and a valid value is malformed.
 
-    A reply cut by the token limit (``finish_reason`` "length") is malformed even where what is left parses. What stands
-    in a block of thoughts is left out, and no answer is read from a block that does not end, or whose mark is unknown.
+    A reply cut by the token limit (``finish_reason`` "length") is malformed, too; thoughts are left out.
     """
     if finish_reason == "length":
         return ParsedReply(None, problem="the answer was cut off at the token limit")

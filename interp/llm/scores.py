@@ -42,7 +42,6 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 
 
 def _run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
-    """Regret after each round played, Float[round played]."""
     require_known("treatment of missing predictions", missing, _TREATMENTS)
     labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
     losses = np.where(run.missing, 1.0, np.abs(np.nan_to_num(run.predictions) - labels))
@@ -73,12 +72,10 @@ class LLMScores(Tabled):
 
 @checked
 def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None, seed: int = 0) -> LLMScores:
-    """Score runs, the baselines and any ``others`` on the instances that the runs played.
+    """Score runs, the baselines and any ``others`` on the instances that the runs played; ``seed`` is of the bootstrap.
 
-    Args:
-        others: more predictors by name, each a function of episodes; handwired and learned transformers enter here:
-            ``{"wma-learned": lambda episodes: interp.rollout(model, episodes).predictions}``.
-        seed: of the bootstrap.
+    ``others`` are more predictors by name, functions of episodes. Handwired and learned transformers enter here:
+    ``{"wma-learned": lambda episodes: interp.rollout(model, episodes).predictions}``.
     """
     require(bool(runs), "no runs to score")
     finals, curves = [], []
@@ -112,10 +109,8 @@ def references(
 ) -> list[tuple[str, str, NDArray[np.float64], float]]:
     """Kind, name, regret ``[instance, round]`` and accuracy of the baselines, then of ``others``, on ``episodes``.
 
-    The oracle is among them only where accuracies are known.
-
-    Args:
-        etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when None.
+    The oracle is among them only where accuracies are known. ``etas`` are the learning rates of weighted majority on
+    each episode; drawn from U[.05, .5] when None.
     """
     left_out = ["oracle"] * (not know_accuracies) + ["bayes"] * (not episodes.params)
     ran = {PREDICTORS[key].name: PREDICTORS[key].run for key in _BASELINES if key not in left_out}
@@ -132,7 +127,6 @@ def references(
 
 
 def _summary(values: Float[np.ndarray, " instance"], seed: int) -> dict[str, float | int]:
-    """Count, mean, population std and 95 % interval of one number per instance."""
     if len(values) == 0:
         return {"n": 0, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}
     mean, low, high = (float(x) for x in bootstrap_mean(values, seed=seed))
@@ -185,14 +179,11 @@ def write_tables(
     seed: int = 0,
     more: Mapping[str, pd.DataFrame] | None = None,
 ) -> tuple[LLMScores, list[Path]]:
-    """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``provenance.json`` and the tables of :func:`write_notes`
-    into ``folder``; empty tables are left out.
+    """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``provenance.json`` and the tables of
+    :func:`write_notes`.
 
-    Args:
-        more: further tables by name, such as those of ``circuits.compare.choices``.
-
-    Returns:
-        the scores and the files written.
+    Empty tables are left out; ``more`` are further ones by name, such as those of ``circuits.compare.choices``. The
+    scores and the files written are returned.
     """
     scores = score(runs, seed=seed)
     written = write_notes(note_table(runs), folder, {"final": scores.final, "curves": scores.curves, **(more or {})})
@@ -201,8 +192,7 @@ def write_tables(
 
 def write_notes(notes: NoteTable, folder: str | Path, more: Mapping[str, pd.DataFrame] | None = None) -> list[Path]:
     """Write ``notes.csv`` (every note), ``note_formats.csv`` (the paper's table), ``note_formats_by_round.csv``,
-    ``note_rounds.csv`` (words, prompt tokens and exact counts over the rounds) and ``note_summary.csv``, after ``more``
-    tables by name; empty ones are left out.
+    ``note_rounds.csv`` and ``note_summary.csv``, after ``more`` tables by name; empty ones are left out.
     """
     tables = {
         **(more or {}),
@@ -241,12 +231,8 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
 class NoteTable:
     """Every note of a set of runs.
 
-    Attributes:
-        notes: one row per run and round: the note, its format, words, characters, ``readable`` (every expert has a
-            tally), ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert
-            have the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
-            with the highest / lowest :attr:`LLMRun.reliability` (in the anti-signal regime the lowest is the
-            adversary); prompt tokens of the round. Rounds from 1. Empty where no run has notes.
+    ``notes`` has one row per run and round, from 1: the note, its format, words and characters, what
+    :func:`~interp.llm.notes.check_counts` says of it by :attr:`LLMRun.reliability`, and the round's prompt tokens.
     """
 
     notes: pd.DataFrame

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,7 @@ class Answer:
         read: what every round reads of what is carried, with the edits, ``[1, round, row, width]``.
         hooks: of every round in which edits act inside the machine.
         controls: ``[control, round, outcome]``; empty without edits.
-        followed: how many of the edits the algorithm follows.
-        values_before, values_after: what the algorithm holds, ``[1, round, ...]``.
+        values_before, values_after: what the algorithm holds, ``[1, round, ...]``; it follows ``followed`` edits.
         machine, algorithm: the predictions of each without and with the edits, ``[round, outcome]``.
     """
 
@@ -116,11 +115,7 @@ class Answer:
 
 
 def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
-    """Run the edits of a view.
-
-    Args:
-        whole: also edits of places inside the machine, which a reference of other places is not given.
-    """
+    """Run the edits of a view; where ``whole``, also those inside the machine, which a reference lacks."""
     n, most = bench.n_rounds, len(bench.episodes)
     require(view.episode < most, f"episode {view.episode} does not exist: there are episodes 0 to {most - 1}")
     require(view.round < n, f"round {view.round} is out of range: the episodes have rounds 0 to {n - 1}")
@@ -142,7 +137,7 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
                 sizes[i, t] = float(torch.nan_to_num((new - own).double(), 0.0, 0.0, 0.0).norm())
                 return new
 
-            hooks[t].append(_hook(bench, one.site, put))
+            hooks[t].append((one.site.hook, partial(_act, bench, one.site, put)))
     read, latent = before.latents[:, :-1].clone(), resolve("latent", bench.model, bench.layout)
     for t in {*changed, *hooks}:  # rounds that run again, and what they read
 
@@ -169,13 +164,9 @@ def answer(bench: Bench, view: View, whole: bool = True) -> Answer:
     return Answer(bench, view, episodes, before, after, read, hooks, controls, followed, alone, values, *sides)
 
 
-def _hook(bench: Bench, site: Site, change: Callable[[Tensor], Tensor]) -> tuple[str, Callable[..., Tensor]]:
-    """A hook that changes what stands at a site."""
-
-    def act(activation: Tensor, hook: object) -> Tensor:
-        return write(activation, site, bench.layout, change(site.read(activation, bench.layout)))
-
-    return site.hook, act
+def _act(bench: Bench, site: Site, change: Callable[[Tensor], Tensor], activation: Tensor, hook: object) -> Tensor:
+    """As a hook: change what stands at a site."""
+    return write(activation, site, bench.layout, change(site.read(activation, bench.layout)))
 
 
 def _changed(bench: Bench, before: Rollout, fed: Mapping[str, Tensor]) -> list[int]:
@@ -201,7 +192,7 @@ def _controls(bench: Bench, view: View, before: Rollout, moves: list[tuple[int, 
             long = noise.flatten(1).norm(dim=1).clamp_min(1e-30).reshape(-1, *[1] * (own.ndim - 1))
             return own + (noise / long * size).to(own)
 
-        hooks[t].append(_hook(bench, site, move))
+        hooks[t].append((site.hook, partial(_act, bench, site, move)))
     episodes, clean = bench.episodes.select([view.episode] * _N_CONTROLS), before.select([0] * _N_CONTROLS)
     run = rollout(bench.model, episodes, fwd_hooks=hooks, propagate=not view.hold, clean=clean)
     return bench.layout.distribution(run.predictions).double().numpy(force=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -107,7 +108,6 @@ def figure(answer: Answer, reference: Answer | None = None) -> Figure:
 
 
 def _sentence(answer: Answer) -> str:
-    """What the edits do, in words and numbers."""
     moved, n = answer.differences(), len(answer.view.edits)
     if not n:
         return "No edit yet: the model beside its algorithm."
@@ -245,13 +245,11 @@ def _at(model: Machine, run: Rollout, places: list[Site], rounds: Any = "all", i
     """What a run has at some places, ``[episode, round, row, width]``: these alone are kept of its activations."""
     kept: dict[Site, list[Tensor]] = {site: [] for site in places}
 
-    def keep(site: Site) -> Any:
-        def act(activation: Tensor, hook: object) -> None:
-            kept[site].append(site.read(activation, run.layout).double().cpu())
+    def keep(site: Site, activation: Tensor, hook: object) -> None:
+        kept[site].append(site.read(activation, run.layout).double().cpu())
 
-        return act
-
-    replay(model, run, rounds=rounds, fwd_hooks=[*inner, *((site.hook, keep(site)) for site in places)], chunk=_CHUNK)
+    hooks = [*inner, *((site.hook, partial(keep, site)) for site in places)]
+    replay(model, run, rounds=rounds, fwd_hooks=hooks, chunk=_CHUNK)
     whole = {site: torch.cat(parts) for site, parts in kept.items()}
     return {
         site: x.reshape(run.n_episodes, -1, max(1, x[0].numel() // x.shape[-1]), x.shape[-1])

@@ -55,9 +55,8 @@ _MISSING = "a live page needs the extra `explore`; run: pip install 'latent-cont
 class Explorer:
     """A machine that can be looked at, and perhaps another one beside it.
 
-    Attributes:
-        origin: Python that loads the machine, for the script of a view; empty where nobody knows.
-        command: the shell's words that start the page again.
+    ``origin`` is Python that loads the machine, empty where nobody knows; ``command`` are the shell's words for the
+    page.
     """
 
     model: Machine
@@ -92,8 +91,7 @@ class Explorer:
     def opening(self, view: View) -> View:
         """A view as it is, or where it has no edit and no round a telling one, whose edit acts half-way.
 
-        Of the single changes of an input that the task knows it is the one that moves a prediction most; where none
-        does, what is carried is taken from another episode.
+        It is the single change of an input that moves a prediction most; where none does, another episode's latents.
         """
         if view.edits or view.round:
             return view
@@ -167,7 +165,6 @@ class Explorer:
 
 @cache
 def _assets() -> dict[str, tuple[str, str]]:
-    """What pages ask for beside themselves: name -> (text, kind)."""
     own = {name: (TEMPLATES / name).read_text("utf-8") for name in ("explore.css", "explore.js", "attention.js")}
     return {
         "style.css": (f"{stylesheet()}\n{own['explore.css']}", "text/css"),
@@ -336,12 +333,11 @@ def explore(model: Machine | str, reference: Machine | str | None = None, *, vie
             half-way, with the change of an input that moves a prediction most.
         port: 0 for any free one.
 
-    Example:
-        >>> import interp
-        >>> page = interp.explore(interp.load("wma-handwired", n_experts=2))
-        >>> page.address.startswith("http://127.0.0.1:")
-        True
-        >>> page.close()
+    >>> import interp
+    >>> page = interp.explore(interp.load("wma-handwired", n_experts=2))
+    >>> page.address.startswith("http://127.0.0.1:")
+    True
+    >>> page.close()
     """
     one = load(model) if isinstance(model, str) else model
     other = load(reference) if isinstance(reference, str) and reference else reference or None

@@ -46,14 +46,12 @@ _N_KNOWN, _N_EXACT = 1440, 240
 
 
 class Bench:
-    """A machine with the episodes of one setting.
+    """A machine with the episodes of one setting, beside the algorithm that it is held against.
 
     Attributes:
         origin: how the machine was loaded, for Python: ``interp.load(...)``.
-        algorithm: what the machine is held against.
         classes: whether outcomes have probabilities.
-        ridge: the decoder's penalty: none where the state is there exactly.
-        n_known: how many other episodes decoders are fitted on.
+        ridge, n_known: the decoder's penalty, none where the state is there exactly; how many episodes it is fitted on.
     """
 
     def __init__(self, model: Machine, origin: str, episodes: Any, regime: str, seed: int) -> None:
@@ -288,13 +286,11 @@ _MOST_EDITS, _MOST_ROUNDS, LONGEST = 24, 200, 4000
 
 @dataclass(frozen=True)
 class View:
-    """What is looked at.
+    """What is looked at: ``rounds`` of every episode (0 for the usual number), drawn from ``regime`` (the default if
+    empty).
 
-    Attributes:
-        rounds: of every episode; 0 for the usual number.
-        regime: what the episodes are drawn from; the task's default when empty.
-        outcome: whose probability is drawn, counted from 0; -1 for the one that the edits move most.
-        hold: hold what later rounds read at what it was, instead of letting effects run on.
+    ``outcome``, counted from 0, is whose probability is drawn; -1 for the one that the edits move most. ``hold`` keeps
+    what later rounds read at what it was, instead of letting effects run on.
     """
 
     episode: int = 0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -79,7 +78,7 @@ def _draw_commands(computed: None, context: Context) -> Section:
     return commands(" ".join(words) if context.source else "", python)
 
 
-reproduce: Callable[[], Part] = partial(Part, "reproduce", _REPRODUCE, lambda context: None, _draw_commands)
+REPRODUCE = Part("reproduce", _REPRODUCE, lambda context: None, _draw_commands)
 """The shell command and the Python that give these numbers again, as a part."""
 
 

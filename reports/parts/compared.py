@@ -24,18 +24,6 @@ _Saved = tuple[Path, str, str, Sequence[Measure]]
 """A saved comparison: its folder, what was compared, what was found, and its measures."""
 
 
-def part() -> Part:
-    """The saved comparisons of the model; the command that makes one where there is none."""
-    return Part(
-        "compared",
-        "Compared with other machines",
-        _saved,
-        _draw,
-        applies=lambda context: bool(context.algorithms and context.folder is not None),
-        summary=lambda computed, context: [one for *_, measures in computed for one in measures],
-    )
-
-
 def _saved(context: Context) -> list[_Saved]:
     """Each saved comparison in which the model takes part, by its own weights."""
     assert context.folder is not None
@@ -73,3 +61,14 @@ def _draw(computed: Sequence[_Saved], context: Context) -> list[Any]:
             target = quote(os.fsencode(Path(os.path.relpath(page, context.folder)).as_posix()))
             blocks.append(Prose(link("The whole comparison", target)))
     return blocks
+
+
+COMPARED = Part(
+    "compared",
+    "Compared with other machines",
+    _saved,
+    _draw,
+    applies=lambda context: bool(context.algorithms and context.folder is not None),
+    summary=lambda computed, context: [one for *_, measures in computed for one in measures],
+)
+"""The saved comparisons of the model; the command that makes one where there is none."""

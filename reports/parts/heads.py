@@ -79,16 +79,11 @@ _THRESHOLD = 0.05
 """The smallest write of a wired head that is drawn, as a share of its largest."""
 
 
-def circuit() -> Part:
-    """Which position read which, by which head, in the round looked at."""
-
-    def hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
-        if not context.handwired:
-            return []
-        picture, caption = _flow(reads, context, width=6.0), f"Who reads whom in round {context.looked_at}, by head."
-        return [Figure(picture, f"The circuit in round {context.looked_at}", caption)]
-
-    return Part("circuit", _WIRED, _read, _draw_reads, hero=hero, lacking=needing("pattern"))
+def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:
+    if not context.handwired:
+        return []
+    picture, caption = _flow(reads, context, width=6.0), f"Who reads whom in round {context.looked_at}, by head."
+    return [Figure(picture, f"The circuit in round {context.looked_at}", caption)]
 
 
 def _flow(reads: pd.DataFrame, context: Context, width: float) -> Any:
@@ -191,7 +186,6 @@ def _named(wired: Circuit) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _picture(wired: Circuit, title: str, caption: str) -> Figure | Prose:
-    """Which head reads which, where the circuit says it."""
     table, edges = _named(wired)
     if not len(edges):
         return Prose(_NO_EDGES.format(name=wired.name))
@@ -202,3 +196,7 @@ def _picture(wired: Circuit, title: str, caption: str) -> Figure | Prose:
 _FORMULAS = "What a head writes is a formula: ids, buf1, ... are blocks of the residual stream, u_x the direction of x."
 _NO_EDGES = "Not drawn: the circuit {name} lists no edges, so it does not say which head reads which."
 _NO_SITES = "The circuit {name} lists no sites, so it does not say where its variables live."
+
+
+CIRCUIT = Part("circuit", _WIRED, _read, _draw_reads, hero=_hero, lacking=needing("pattern"))
+"""Which position read which, by which head, in the round looked at."""

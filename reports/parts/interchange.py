@@ -37,30 +37,15 @@ _Tables = tuple[pd.DataFrame, pd.DataFrame | None]
 """What places carry, and learned subspaces, where there are any, of :mod:`interp.interventions.causal_tables`."""
 
 
-def part() -> Part:
-    """Which places carry which variables of the algorithm, beside what chance would give.
-
-    The places are those that a handwired model's circuit names; of a learned model, those that its task claims.
-    """
-
-    def compute(context: Context) -> _Tables:
-        model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
-        claims = wired(context.circuit) if context.compiled else None
-        known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
-        carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
-        if context.handwired or context.quick or not context.task.analysis.aligned(model):
-            return carried, None
-        return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
-
-    return Part(
-        "interchange",
-        "Interchange interventions",
-        compute,
-        _draw,
-        lambda context: bool(context.algorithms and (context.compiled or context.task.analysis.claims(context.model))),
-        _interchanged,
-        lacking=_nowhere,
-    )
+def _compute(context: Context) -> _Tables:
+    """The places are those that a handwired model's circuit names; of a learned model, those that its task claims."""
+    model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
+    claims = wired(context.circuit) if context.compiled else None
+    known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
+    carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
+    if context.handwired or context.quick or not context.task.analysis.aligned(model):
+        return carried, None
+    return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
 
 def _nowhere(context: Context) -> str:
@@ -198,19 +183,6 @@ _SMALLEST = 0.02
 _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
 
 
-def steering() -> Part:
-    """What a model does after the task's state change is written into its latents, beside what the algorithm would."""
-
-    return Part(
-        "steering",
-        "Steering",
-        lambda of: causal_tables.steering_table(of.model, of.pairs[0], of.looked_at, of.seed),
-        _draw_steering,
-        lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
-        _steered,
-    )
-
-
 def _steered(frame: pd.DataFrame, context: Context) -> list[Measure]:
     """That doses which move the algorithm move the model alike, and random directions do not: the worst decides."""
     rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
@@ -256,3 +228,24 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
         Table(table, "The same numbers", collapsed=True),
     ]
+
+
+INTERCHANGE = Part(
+    "interchange",
+    "Interchange interventions",
+    _compute,
+    _draw,
+    lambda context: bool(context.algorithms and (context.compiled or context.task.analysis.claims(context.model))),
+    _interchanged,
+    lacking=_nowhere,
+)
+"""Which places carry which variables of the algorithm, beside what chance would give."""
+STEERING = Part(
+    "steering",
+    "Steering",
+    lambda of: causal_tables.steering_table(of.model, of.pairs[0], of.looked_at, of.seed),
+    _draw_steering,
+    lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
+    _steered,
+)
+"""What a model does after the task's state change is written into its latents, beside what the algorithm would."""

@@ -32,7 +32,6 @@ def part(title: str = _TITLE, text: str = _TEXT) -> Part:
 
 
 def _shipped(context: Context) -> pd.DataFrame | None:
-    """The learning curves that ship beside the model; None where there are none."""
     return shipped_curves(context.source) if context.source else None
 
 

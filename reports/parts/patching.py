@@ -124,21 +124,6 @@ _EDGES_LISTED = 25
 _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
-def edges() -> Part:
-    """Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""
-
-    return Part(
-        "edges",
-        "Circuits of edges",
-        lambda of: causal_tables.circuit_tables(of.smooth, of.pairs[0], of.looked_at, of.seed, minimality=False),
-        _draw_edges,
-        lambda context: bool(context.task.analysis.default_corruption),
-        _edges_suffice,
-        slow=True,
-        lacking=needing("pattern"),
-    )
-
-
 def _edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Measure]:
     """That few edges suffice for the difference, and as many at random do not."""
     circuit = tables["circuit"].iloc[0]
@@ -197,3 +182,16 @@ def _called(name: str, heads: Heads) -> str:
     number = list(names)[int(index)] if int(index) < len(names) else f"unused head L{place}H{index}"
     text = f"{number} {names.get(number, '')}".strip()
     return f"{text}, {_PORTS[port]}" if port else text
+
+
+EDGES = Part(
+    "edges",
+    "Circuits of edges",
+    lambda of: causal_tables.circuit_tables(of.smooth, of.pairs[0], of.looked_at, of.seed, minimality=False),
+    _draw_edges,
+    lambda context: bool(context.task.analysis.default_corruption),
+    _edges_suffice,
+    slow=True,
+    lacking=needing("pattern"),
+)
+"""Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""

@@ -26,11 +26,9 @@ _TEXT = TEXTS["probing"]["text"]
 
 
 def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
-    """Probes of the latents after every round.
+    """Probes of the latents after every round, of ``targets`` or those that the task names.
 
-    Args:
-        targets: variables to decode; those that the task names when there are none.
-        n_claimed: how many of them, from the first, the latents should hold; a quick report leaves out the others.
+    The latents should hold the first ``n_claimed`` of them; a quick report leaves out the others.
     """
 
     def asked(context: Context) -> tuple[str, ...]:

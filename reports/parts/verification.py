@@ -41,11 +41,10 @@ def _unlisted(context: Context) -> str:
 
 
 def part(sizes: Sequence[Any], n_episodes: int, shown: Sequence[str]) -> Part:
-    """The largest error of every variable of a handwired model, at several sizes.
+    """The largest error of every variable of a handwired model, at several sizes, as :func:`circuits.verify` takes
+    them.
 
-    Args:
-        sizes, n_episodes: as :func:`circuits.verify` takes them; fewer episodes where the report has fewer.
-        shown: the variables whose measures the page opens with; the tables hold all.
+    The page opens with the measures of the variables ``shown``; the tables hold all.
     """
 
     def compute(context: Context) -> VerificationResult:
@@ -105,9 +104,7 @@ _OUTPUTS = ("output", "latents")
 def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
     """The softmax-only variant of a handwired model at several inverse temperatures, verified like the exact one.
 
-    Args:
-        outputs: variable -> what to call it; the first is drawn.
-        arguments: of the circuit's softmax-only variant, beside its inverse temperature ``eta``.
+    ``outputs`` is variable -> what to call it, of which the first is drawn; ``arguments`` are those of the variant.
     """
 
     def compute(context: Context) -> dict[int, VerificationResult]:
@@ -152,12 +149,10 @@ _N_EPISODES, _N_ROUNDS = 4, 12
 
 @dataclass(frozen=True)
 class Sweep:
-    """One setting of a circuit, moved over its values for every variant (or some of them).
+    """One setting of a circuit, moved over its values for every variant, or for some ``variants``, beside ``fixed``
+    ones.
 
-    Attributes:
-        setting, called: its name as an argument, such as "eta", and what the axis says.
-        output: whether the error of the output is drawn, else that of the carried state.
-        fixed: other arguments.
+    ``called`` is what the axis says; the error of the output is drawn, or else that of the carried state.
     """
 
     setting: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,19 @@ from interp.task import Task
 from reports.part import Part
 from reports.parts import closing, compared, heads, interchange, learning, overview, patching, probing, verification
 
-_EVERY_TASK: tuple[Callable[[], Part], ...] = (
-    overview.part,
-    compared.part,
-    probing.state,
-    probing.part,
-    patching.part,
-    interchange.part,
-    interchange.steering,
-    patching.edges,
-    heads.attention,
-    heads.circuit,
-    learning.part,
-    closing.reproduce,
+_EVERY_TASK = (
+    overview.part(),
+    compared.COMPARED,
+    probing.state(),
+    probing.part(),
+    patching.part(),
+    interchange.INTERCHANGE,
+    interchange.STEERING,
+    patching.EDGES,
+    heads.attention(),
+    heads.CIRCUIT,
+    learning.part(),
+    closing.REPRODUCE,
 )
 """What needs no more than a task's record, in page order. A part that every report should have is added here."""
 
@@ -46,7 +46,7 @@ def default_parts(
     >>> [part.title for part in default_parts()][:3]
     ['What was found', 'Compared with other machines', 'The state over time']
     """
-    default = {part.key: part for part in (make() for make in _EVERY_TASK)}
+    default = {part.key: part for part in _EVERY_TASK}
     own, following = {part.key: part for part in replace}, {**(after or {})}
     if said:
         told = overview.part(**said["overview"]), probing.state(**said["state"]), probing.part(**said["probes"])

@@ -42,7 +42,20 @@ _SWEEPS = tuple(Sweep(**row) for row in _PROSE["sweeps"])
 def parts() -> tuple[Part, ...]:
     """The parts, in page order; a handwired model needs only its weights and variants."""
     return (
-        Part("elsewhere", _ELSEWHERE, _evaluate, _draw_elsewhere, learned, _elsewhere_measures, slow=True),
+        Part(
+            "elsewhere",
+            "Other regimes and longer episodes",
+            lambda of: suite.evaluate(
+                of.model,
+                n_episodes=max(suite.plan_of(of.model).min_episodes, min(of.n_episodes, _N_ELSEWHERE)),
+                seed=of.seed,
+                with_theory=True,
+            ),
+            _draw_elsewhere,
+            learned,
+            _elsewhere_measures,
+            slow=True,
+        ),
         Part("weights", "Weights as shares", _weights, _draw_weights),
         verification.variants(("R", "P"), _SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
         Part("robustness", _ROBUSTNESS, _robustness, _draw_robustness, learned, slow=True),
@@ -130,15 +143,9 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
     ]
 
 
-_ELSEWHERE = "Other regimes and longer episodes"
 _N_ELSEWHERE = 32
 """Episodes of each regime, at most."""
 _PICTURES = _PROSE["pictures"]
-
-
-def _evaluate(context: Context) -> suite.Evaluation:
-    enough = max(suite.plan_of(context.model).min_episodes, min(context.n_episodes, _N_ELSEWHERE))
-    return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
 
 
 def _elsewhere_measures(result: suite.Evaluation, context: Context) -> list[Measure]:

@@ -52,7 +52,6 @@ _FEWEST = 20
 
 
 def _compare(context: Context) -> tuple[Scores, Scores]:
-    """Agreement of the model, and of an untrained copy."""
     table, episodes = reference_table(context.model), context.episodes
     model, blank = (
         agreement(given, episodes, table=table, seed=context.seed)
@@ -142,29 +141,26 @@ def _playing_measures(played: list[_Played], context: Context) -> list[Measure]:
 
 
 def _draw_playing(played: list[_Played], context: Context) -> list[object]:
-    scores = pd.concat([_scores(world, context.seed) for world in played], ignore_index=True)
+    scores, seed = list[tuple[Any, ...]](), context.seed
+    for world in played:
+        for name, episodes in world.agents.values():
+            if episodes.n_actions == 1:  # every policy is the same: no score exists
+                scores.append((world.world, name, mean_interval(episodes.rewards.sum(1), seed=seed), None))
+            else:
+                result = returns.normalised_score(episodes, seed=seed)
+                scores.append((world.world, name, result.get("earned"), result.get("score")))
+    table = pd.DataFrame(scores, columns=["world", "agent", "earned", "normalised score"])
     returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
     blocks: list[object] = [
         Prose(_PROSE["playing"]),
-        curves(_PROSE["curves"]["reward"], earned(played[0].agents, context.seed), world=played[0].world),
-        Table(scores, returned, formats={"earned": ".2f"}),
+        curves(_PROSE["curves"]["reward"], earned(played[0].agents, seed), world=played[0].world),
+        Table(table, returned, formats={"earned": ".2f"}),
     ]
     if context.handwired:
         frame = pd.DataFrame({"world": [p.world for p in played], "actions equal": [p.shared() for p in played]})
         caption = "Share of the actions that equal those of the tabular learner that selects before it updates"
         blocks.append(Table(frame, caption))
     return blocks
-
-
-def _scores(played: _Played, seed: int) -> pd.DataFrame:
-    rows: list[tuple[Any, ...]] = []
-    for name, episodes in played.agents.values():
-        if episodes.n_actions == 1:  # every policy is the same: no score exists
-            rows.append((played.world, name, mean_interval(episodes.rewards.sum(1), seed=seed), None))
-        else:
-            result = returns.normalised_score(episodes, seed=seed)
-            rows.append((played.world, name, result.get("earned"), result.get("score")))
-    return pd.DataFrame(rows, columns=["world", "agent", "earned", "normalised score"])
 
 
 _LEAKS = (1e-4, 1e-8, 1e-12)

@@ -50,7 +50,7 @@ def parts() -> tuple[Part, ...]:
             "selection",
             "Selection in head L2H0 (step 3.1)",
             _select,
-            _draw_selection,
+            lambda frame, _: [Prose(_PROSE["selection"]), curves(_CURVES["selection"], frame, data=frame)],
             lambda context: context.handwired and min(context.sizes.values()) > 1,
             lacking=uncompiled,
         ),
@@ -189,10 +189,6 @@ def _select(context: Context) -> pd.DataFrame:
         curve = pd.DataFrame({"algorithm": key, "name": name, "round": np.arange(1, len(mean) + 1), "mean": mean})
         frames.append(curve.iloc[np.flatnonzero(untied.any(0))])
     return pd.concat(frames, ignore_index=True)
-
-
-def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
-    return [Prose(_PROSE["selection"]), curves(_CURVES["selection"], frame, data=frame)]
 
 
 _UPDATE = ("reward", "current_value", "bootstrapped_value", "td_error")

@@ -41,7 +41,6 @@ _Answers = tuple[pd.DataFrame, measured.Read, measured.Write]
 
 
 def _compute(context: Context) -> _Answers:
-    """Answers of all predictors, and the maps that later parts use."""
     model, seed = context.model, context.seed
     read, write = measured.reading(model, seed, 8 * context.n_episodes)
     drawn = [measured.episodes_for(model, regime, context.n_episodes, seed) for regime in measured.REGIMES]

@@ -113,7 +113,7 @@ def test_the_page_shows_every_claim_and_a_part_without_a_picture_is_a_table(foun
 
 def test_a_report_shows_the_claims_and_links_to_the_page(found, tmp_path):
     """Of either model; without a saved comparison it names the command that makes one."""
-    page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.part())}
+    page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.COMPARED)}
     alone = write("wma-learned", tmp_path, **page).path.read_text()
     assert "interp compare wma-learned --report" in alone and "<a href=" not in alone.split("<main")[-1]
     folder = tmp_path / "comparisons" / "one-against-another"

@@ -24,7 +24,6 @@ from reports.blocks import Prose
 from reports.build import write
 from reports.part import Context, Part, needing
 from reports.parts import heads, interchange, overview, patching
-from reports.parts.patching import Difference
 from reports.tasks import default_parts, experts, parts_for
 from tests import handmade
 from tests.machines import cached, gru, loop, lstm
@@ -96,7 +95,7 @@ def test_what_can_be_computed_is(name: str, written: dict[str, str]) -> None:
 
 def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:
     """Its controls are absent, in the table and in the claim that the page opens with; a transformer's stay numbers."""
-    parts = (overview.part(), interchange.part())
+    parts = (overview.part(), interchange.INTERCHANGE)
     machine = reader_of(catalog.get("reachability").layout(6, 8), width=1)
     written = write(machine, tmp_path, n_episodes=8, parts=parts, quick=True)
     assert written.failures == {}
@@ -121,7 +120,7 @@ def test_the_overview_says_what_is_carried(written: dict[str, str]) -> None:
 
 def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
     """Where only the history differs, the whole carried state restores the clean run; a gate of an LSTM does not."""
-    parts = (overview.part(), patching.part([Difference("Histories are swapped", "swap-histories")], n_episodes=8))
+    parts = (overview.part(), patching.part([("Histories are swapped", "swap-histories", "")], n_episodes=8))
     html = write(lstm(), tmp_path, **SMALL, parts=parts).path.read_text("utf-8")
     assert all(len(rows(html, at)) == 1 for at in ("latent@h", "latent@c", "forget", "output"))
     assert "h [16]; c [16]" in text(html, "What was found")
@@ -255,7 +254,7 @@ def test_a_circuit_without_edges_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     record = replace(RECORDS["wma-handwired"], key="bare", builder=f"{__name__}:without_edges")
     monkeypatch.setitem(RECORDS, "bare", record)
     model = circuits.load("bare", n_experts=2)
-    parts = (overview.part(), interchange.part(), heads.circuit())
+    parts = (overview.part(), interchange.INTERCHANGE, heads.CIRCUIT)
     written = write(model, tmp_path, n_episodes=8, n_rounds=10, parts=parts)
     assert written.failures == {}
     html = written.path.read_text("utf-8")

@@ -38,8 +38,7 @@ from interp.files import read_tables
 class Method:
     """A method: ``answer`` is ``(subject, material) -> answer`` to the question with a key.
 
-    ``key`` is unique among the methods of its question, for the command line and files ("zero:joined"); ``quick`` says
-    whether the quick run has it.
+    ``key`` is unique among the methods of its question ("zero:joined"); ``quick``: whether the quick run has it.
     """
 
     key: str

@@ -57,7 +57,6 @@ def _attributed(steps: int, reading: str, subject: KnownMachine, material: Mater
 
 
 def _discovered(ablation: str, exits: tuple[Exit, ...], subject: KnownMachine, material: Material) -> Answer:
-    """The union of the circuits that ACDC finds for some exits."""
     kept: set[tuple[str, str]] = set()
     for case in filter(None, map(material.case, exits)):
         key = "acdc", case.corruption, case.exit, ablation
@@ -66,7 +65,6 @@ def _discovered(ablation: str, exits: tuple[Exit, ...], subject: KnownMachine, m
 
 
 def _kept(material: Material, case: Case, ablation: str) -> frozenset[tuple[str, str]]:
-    """The edges that ACDC keeps for one exit."""
     scorer = material.scorer(case, ablation)
     if abs(float((scorer.full - scorer.empty).mean())) < 1e-9:
         return frozenset()  # The empty circuit does as well: there is nothing to be faithful to.
@@ -175,10 +173,9 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
     sites = _sites(material)
 
     def effects(case: Case) -> np.ndarray:
-        def moved() -> Tensor:
-            return of_pair(case.pair, sites=list(sites.values()), metric=case.metric, direction=direction).effects
-
-        effect = material.once(("node patching", case.corruption, case.exit, case.round, direction), moved)
+        patched = partial(of_pair, case.pair, sites=list(sites.values()), metric=case.metric, direction=direction)
+        key = "node patching", case.corruption, case.exit, case.round, direction
+        effect = material.once(key, lambda: patched().effects)
         return (effect.mean(-1).abs() / case.scale).numpy(force=True)
 
     return strongest(material, reading, list(sites), effects)

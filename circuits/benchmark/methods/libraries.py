@@ -101,7 +101,6 @@ def _patched(bound: _Bound) -> dict[Any, float]:
 
 
 def _integrated(bound: _Bound) -> dict[Any, float]:
-    """Integrated gradients of layers, by captum."""
     from captum.attr import LayerIntegratedGradients
 
     def gradients(hook: torch.nn.Module) -> Tensor:

@@ -70,7 +70,6 @@ def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Ans
 
 
 def _probed(material: Material, key: str, site: str, within_round: bool) -> tuple[Affine, float]:
-    """The probe of a variable at a site, and its R2."""
     x, y = _activation(material, site), torch.from_numpy(np.asarray(values_of(material, key)))
     return material.once(("probe", key, site, within_round), lambda: _probe(x, y, within_round))
 
