@@ -204,7 +204,7 @@ def check_horizon(
     n_rounds: int,
     seed: int = 0,
     device: str | torch.device = "cpu",
-    model: Any = None,
+    model: HookedLatentTransformer | None = None,
 ) -> list[Check]:
     """The error of the state after a short and a long horizon, by the same weights: two checks, or none.
 
@@ -308,7 +308,7 @@ class _Meter:
     first: int = 0
     round: int = 0
 
-    def compare(self, activation: Tensor, hook: Any) -> None:
+    def compare(self, activation: Tensor, hook: object) -> None:
         last = self.first + len(activation)
         truth = torch.from_numpy(self.truth[self.first : last, self.round])
         error, relative = _errors(self.read(activation.cpu()), truth, self.unit)

@@ -238,7 +238,7 @@ def _measured_attention(code: PositionCode, offset: int, eta: float) -> float:
 
 @checked
 def chooser_table(
-    n_positions: int = 34, eps: float = 1e-8, n_lines: tuple[int, ...] = (8, 16, 32), offset: int = 1, seed: int = 0
+    n_positions: int = 34, eps: float = 1e-8, n_lines: tuple[int, ...] = (8, 16, 32), offset: int = 1
 ) -> pd.DataFrame:
     """The lemma's numbers and ours, one row per position code.
 
@@ -247,7 +247,7 @@ def chooser_table(
     """
     labels = numbered("t", n_positions)
     codes = {"one-hot": PositionCode(labels)}
-    codes |= {f"sinusoidal, {k} lines": PositionCode.sinusoidal(labels, k, seed) for k in n_lines}
+    codes |= {f"sinusoidal, {k} lines": PositionCode.sinusoidal(labels, k, seed=0) for k in n_lines}
     rows = []
     for name, code in codes.items():
         eta = _required_eta(code.margin, n_positions, eps)

@@ -24,6 +24,7 @@ from probes.controls import Fitted, Kind, fitted
 from probes.values import TargetValues, as_array
 
 if TYPE_CHECKING:
+    from sklearn.base import BaseEstimator
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -64,7 +65,7 @@ def _fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "e
     )
 
 
-def kind(estimator: Any) -> Kind:
+def kind(estimator: BaseEstimator) -> Kind:
     """An estimator as a kind of probe, in the same folds and with the same controls as the others."""
 
     def one(x: Array, target: TargetValues, folds: Array, groups: Array) -> Fitted:
@@ -129,7 +130,6 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
 
 
 _PENALTIES = (1e-2, 1.0, 1e2)
-"""Values of C tried."""
 
 _MAX_ITER = 1000
 _WIDE = 512

@@ -254,7 +254,6 @@ def untrained_runs(
 _RUNS: dict[tuple[Any, ...], Rollout] = {}
 """The last runs of untrained copies in this process, by what they were of: another probe needs no second control."""
 _MOST_KEPT = 2**28
-"""Bytes of activations that are kept in them."""
 
 
 def _again(targets: Sequence[TargetValues], episodes: Episodes, n_rounds: int) -> list[TargetValues]:

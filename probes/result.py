@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,9 @@ from probes.controls import DESCRIPTIONS, ControlScore, ProbeScore
 from probes.estimators import predict
 from probes.targets import parse
 from probes.values import TargetValues, as_array, as_inputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SMALLEST_EFFECT = 0.1
 """The smallest effect of interest, the threshold of every probe: a tenth of what the best constant leaves."""
@@ -204,7 +207,7 @@ class ProbeResult(Measured):
         return Decoded(self.target.key, self.columns, values, true)
 
     @checked
-    def plot(self, episode: int = 0) -> Any:
+    def plot(self, episode: int = 0) -> Figure:
         """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode."""
         require(self.metric == "r2", f"the probe of {self.target.key!r} is of classes: there is no trajectory to draw")
         true = self.target.indicators().values
@@ -262,7 +265,7 @@ class Decoded:
         return pd.DataFrame(columns, index=index).reset_index()
 
     @checked
-    def plot(self, episode: int = 0) -> Any:
+    def plot(self, episode: int = 0) -> Figure:
         """A matplotlib figure: decoded against true trajectories of one episode, and decoded against true values.
 
         The first eight outputs are drawn; of many points a regular subset.

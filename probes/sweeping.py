@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import joblib
 import numpy as np
@@ -39,6 +39,9 @@ from probes.result import measure_of
 from probes.targets import compute
 from probes.values import N_FOLDS, TargetValues, as_groups, check, filled, leans_low, overflows, warn_of_few
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
@@ -46,7 +49,6 @@ _FORMAT = 6
 _Window = tuple[int, int]
 _Row = dict[str, Any]
 _Done = tuple["_Shared", Site, list[_Row]]
-"""A cell with its rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,7 @@ class SweepResult(Tabled):
         return self.frame.copy()
 
     @checked
-    def heatmap(self, target: str, window: _Window | None = None) -> Any:
+    def heatmap(self, target: str, window: _Window | None = None) -> Figure:
         """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "yes".
 
         Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.

@@ -103,7 +103,6 @@ class Target:
 
 _ROUND = Variable("round_index", "t", "the number of rounds before this one", "rounds", "input")
 _ROUND_INDEX = Target(_ROUND.key, "", _ROUND)
-"""The one target that belongs to no algorithm, for the episodes of any task."""
 
 
 @checked

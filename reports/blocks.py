@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,9 @@ from interp.errors import require, require_known
 from interp.files import read_tables
 from interp.measure import UNTRAINED, WORDS, Control, Measure, claims, to_frame
 from interp.statistics import Interval
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _SMALL = 1e-3
 """An interval of numbers all smaller than this is shown in powers of ten."""
@@ -117,8 +120,8 @@ def curves(
     from interp import figures  # matplotlib is heavy
     from reports import panels
 
-    how = {key: text.format(of=of, **words) for key, text in said.items() if isinstance(text, str) and key != "caption"}
-    how = {**said, **how}
+    texts = {key: text for key, text in said.items() if isinstance(text, str) and key != "caption"}
+    how: dict[str, Any] = {**said, **{key: text.format(of=of, **words) for key, text in texts.items()}}
     title, caption, what, paper = (how.pop(key, "") for key in ("title", "caption", "ends", "paper"))
     told = frame[frame[how["by"]] == of] if of else frame
     ends = figures.ends(told, what, how.get("x", "round")) if what else ""
@@ -225,7 +228,7 @@ def _csv_of(frame: pd.DataFrame) -> str:
     return foreign.csv(pd.DataFrame(columns), float_format="%.6g", lineterminator="\n")
 
 
-def cell(value: Any, spec: str | None = None) -> str | Measure:
+def cell(value: object, spec: str | None = None) -> str | Measure:
     """A value as a reader wants it: numbers by ``spec`` or :func:`number`, truth as yes or no, absence as a dash.
 
     >>> [cell(-0.0001, ".2f"), cell(Interval(0.95412, 0.93899, 0.9661)), cell(Interval(1.0, 1.0, 1.0))]
@@ -397,7 +400,7 @@ def stylesheet() -> str:
 
 
 @cache
-def environment() -> Any:
+def environment() -> Environment:
     """The templates, with the filters that they use."""
     import jinja2
     from markupsafe import Markup, escape

@@ -184,7 +184,7 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
 def _sections(context: Context, part: Part) -> list[Section]:
     """A part as sections; where it failed, or the machine lacks what it looks at, a section that says why."""
 
-    def draw(computed: Any, context: Context) -> list[Section]:
+    def draw(computed: object, context: Context) -> list[Section]:
         given = part.draw(computed, context)
         blocks = [given] if isinstance(given, Section) else list(fit(f"what {part.key!r} draws", given, Sequence[Any]))
         whole = bool(blocks) and all(isinstance(block, Section) for block in blocks)

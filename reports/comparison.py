@@ -40,7 +40,6 @@ _TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
 """Columns of a part's table that are controls of its number."""
 _MOST = 12
-"""Numbers of one quantity that are drawn; its table has all."""
 
 
 def page(comparison: Comparison) -> Report:
@@ -145,8 +144,9 @@ def _state(part: StatePart, comparison: Comparison, shown: str) -> list[Any]:
             for name, values in drawn.items()
         )
         distance, cut = (float(np.abs(of - way.own).mean()) for of in (way.stitched, way.cut))
-        about = {"source": way.source, "target": way.target, "first": way.first + 1, "distance": distance, "cut": cut}
-        blocks.append(curves(TEXTS["comparison"]["stitched"], frame, shown=shown, **about))
+        about: dict[str, Any] = {"source": way.source, "target": way.target, "first": way.first + 1}
+        about |= {"distance": distance, "cut": cut, "shown": shown}
+        blocks.append(curves(TEXTS["comparison"]["stitched"], frame, **about))
     return blocks
 
 

@@ -91,4 +91,3 @@ _PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {
     ),
     "attention_chain": _attention_chain,
 }
-"""What draws a table, by the table's name."""

@@ -27,6 +27,7 @@ from interp.foreign import loaded
 from reports import attention
 from reports.blocks import (
     TEMPLATES,
+    TEXTS,
     Code,
     Figure,
     Measures,
@@ -171,27 +172,9 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 INDEX = "index.html"
 COMPARISONS = "comparisons"
 """The folder of comparisons, one each in a folder of its own, beside the reports on models."""
-_PAGES = (
-    "*.html",
-    f"{COMPARISONS}/*/comparison.html",
-    "audits/*/*.html",
-    "*/llm.html",
-    "*/benchmark.html",
-    "choices/*.html",
-)
-"""Where pages lie below a folder of reports."""
+_PAGES, _KINDS = TEXTS["page"]["below"], TEXTS["page"]["kinds"]
 _HEAD = 200_000
 """Characters of a page in which it says what it is."""
-_KINDS = {
-    "handwired": "Wired by hand",
-    "learned": "Learned",
-    "comparison": "Compared",
-    "audit": "Audited",
-    "benchmark": "Benchmarks",
-    "llm": "Language models",
-    "choices": "Choices of players",
-}
-"""Titles of the list's sections, by what a page says that it is."""
 _LEAD = "Every report in this folder. Each page stands by itself and opens offline."
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, integer, require_columns
 from interp.errors import require
@@ -172,7 +172,7 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
 
 
 @styled
-def readings(true: Any, read: Any, *, label: str) -> Figure:
+def readings(true: ArrayLike, read: ArrayLike, *, label: str) -> Figure:
     """What a probe reads against what is true, with the identity, and how its residuals are spread.
 
     ``true`` and ``read`` are ``[point]``; at most 600 are drawn, evenly chosen, all are counted.

@@ -36,7 +36,6 @@ from interp.workers import bar, each, one_thread, share
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _N_NAMED = 3
-"""So many items are named in a sentence."""
 
 
 class _RefusedError(Exception):
@@ -133,7 +132,6 @@ def _problem(answer: Any, truth: Truth) -> str:
 
 
 _FORMAT = 1
-"""Version of the JSON."""
 _COLUMNS = ("subject", "machine", "form", "variant", "seed", "question", "method", "score", "value", "cpu_s")
 """The columns of the table and of every row of the JSON; a value that does not exist is null in the JSON."""
 
@@ -202,14 +200,10 @@ class Result(Tabled):
     @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``benchmark.json``, the tidy table as ``scores.csv``, and each question's table as ``QUESTION.csv``."""
-        folder = Path(folder)
-        tables = {"scores": self.to_frame()}
-        for question in dict.fromkeys(row["question"] for row in self.rows):
-            tables[question] = self.table(question).reset_index()
-        paths = [write_json(folder / "benchmark.json", self.to_dict())]
-        for name, frame in tables.items():
-            paths.append(write_csv(folder / f"{name}.csv", frame))
-        return paths
+        folder, questions = Path(folder), dict.fromkeys(row["question"] for row in self.rows)
+        tables = {"scores": self.to_frame()} | {key: self.table(key).reset_index() for key in questions}
+        csv = (write_csv(folder / f"{name}.csv", frame) for name, frame in tables.items())
+        return [write_json(folder / "benchmark.json", self.to_dict()), *csv]
 
 
 _Builder = Callable[[], KnownMachine]

@@ -48,7 +48,6 @@ _METRICS: dict[Exit, Metric] = {
 """What a round gives, and the metric that reads it: the prediction, the state in directions that are known to hold it,
 and the raw latents, in which whatever was not cleared away shows, read by anyone or not."""
 EXITS: tuple[Exit, ...] = ("prediction", "state")
-"""The two exits of a round."""
 ANOTHER = "another-episode"
 """The corruption that takes another episode as it is, so that everything differs that can: history and round."""
 _SMALLEST = 1e-9

@@ -54,7 +54,6 @@ _PLAIN = 0.1
 _RARE, _OFTEN = 0.001, 0.02
 """Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
 _N_EDITS = 240
-"""Single inputs that are changed."""
 _EVENLY = "evenly"
 """The guess that needs no memory: every outcome alike, or a real number that is the same at every round."""
 _draws = lru_cache(maxsize=16)(resample_weights)
@@ -204,7 +203,7 @@ def explain(
     scores = _scores(subject, task, sets, asked.values())
     n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
     decided = _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
-    if decided.family is None:
+    if decided.family is None or decided.algorithm is None:
         return decided
     apart = _plainly(_differences(predictor(subject), predictor(decided.algorithm), sets)[0], seed)
     decided = replace(decided, apart=apart, family=None if apart.high > _RARE else decided.family)
@@ -214,7 +213,8 @@ def explain(
 
 def _responding(part: AlgorithmPart, subject: Any, edits: Edits) -> AlgorithmPart:
     """The same, with the family's worst response; it explains no longer where that may be another one."""
-    found = cells(edits, responses(subject, edits), responses(part.algorithm, edits))
+    made = part.algorithm
+    found = cells(edits, responses(subject, edits), responses(made, edits)) if made else []
     if not found:
         return part
     worst = min(found, key=lambda cell: cell.alike.low)
@@ -322,9 +322,7 @@ def _pooled_ratio(over: _Divergences, under: _Divergences, seed: int, name: str 
 _ALIKE = 0.95
 """Average. Handwired against itself 1; Weighted Majority against the Bayes predictor .3 to .7."""
 _RESPONSE = 0.9
-"""Response, worst cell."""
 _N_FAILURES = 20
-"""How many rounds of largest difference are kept."""
 
 
 @dataclass(frozen=True)

@@ -585,7 +585,7 @@ def _beside(game: _Game, part: ChoicePart, trained: Array, blank: Array | None) 
 
 
 _STEPS = 3.676
-"""The same where the likeliest outcome is chosen (temperature 0): P(both maxima <= c) = (1 - exp(-c))^2 = .95."""
+""":data:`CHI2` where the likeliest outcome is chosen (temperature 0): P(both maxima <= c) = (1 - exp(-c))^2 = .95."""
 
 
 def _profiles(game: _Game, family: Family, found: _ChoiceScore) -> dict[str, Interval]:

@@ -42,7 +42,6 @@ _READ, _HAND_ON, _OUTCOMES = "attention similarity", "wiring similarity", ("pred
 _N_RESAMPLES = 200
 """Draws of the bootstrap; the heads are matched anew in each."""
 _NOTHING = 1e-12
-"""Smaller variances count as none."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ _GROWN = 1e4
 _HALVINGS = 12
 """How often the weights of an untrained copy are halved before it is given up."""
 _FORMAT = 2
-"""Version of the JSON."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,10 +111,9 @@ class Comparison(Measured):
     @checked
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``comparison.json``, ``measures.csv`` and a CSV for each part."""
-        paths = [write_json(Path(folder) / "comparison.json", self.to_dict())]
-        for name, table in {"measures": self.to_frame(), **self.tables}.items():
-            paths.append(write_csv(Path(folder) / f"{name}.csv", table))
-        return paths
+        tables, whole = {"measures": self.to_frame(), **self.tables}, Path(folder) / "comparison.json"
+        csv = (write_csv(whole.with_name(f"{name}.csv"), table) for name, table in tables.items())
+        return [write_json(whole, self.to_dict()), *csv]
 
 
 @checked

@@ -26,7 +26,6 @@ from interp.interventions.interchange import Claim, InterchangeResult, interchan
 from interp.interventions.mediation import EffectMap, effect_map
 from interp.interventions.moves import Writer, flat, move
 from interp.interventions.sites import Place
-from interp.machine import Machine
 from interp.measure import best_of
 from interp.statistics import NO_NUMBER, Interval
 
@@ -283,19 +282,15 @@ def _located(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
     effort, untrained = compared.effort, (compared.untrained, compared.reference_untrained)
     for s, algorithm, fresh in zip(compared.pair, algorithms, untrained, strict=True):
         held += _held(s, algorithm, fresh[:1], effort)
-        if not _unmapped(s.model):
+        if len(s.model.points) > 1:
             samples, rounds = (s.samples.test, s.samples.other), effort.at[::_MAP_ROUNDS]
             for cause, key in causes.items():
                 fitted = key == "state" and not s.model.is_handwired
                 outcome = Outcome(key, s.decoder(algorithm, algorithm.memory) if fitted else None)
                 maps.append((s.name, effect_map(s.model, *samples, list(cause), outcome=outcome, rounds=rounds)))
-    missing = tuple(filter(None, (_unmapped(s.model) for s in compared.pair)))
+    bare = [s.model.name for s in compared.pair if len(s.model.points) == 1]  # effects cannot be mapped on anything
+    missing = tuple(f"not applicable: {name} has no points but what it carries" for name in bare)
     return WherePart(tuple(held), tuple(maps), missing)
-
-
-def _unmapped(machine: Machine) -> str:
-    """A sentence where there is nothing that an effect could be mapped on."""
-    return f"not applicable: {machine.name} has no points but what it carries" if len(machine.points) == 1 else ""
 
 
 def _held(s: Participant, algorithm: Algorithm, fresh: Sequence[Participant], effort: Effort) -> list[_Held]:

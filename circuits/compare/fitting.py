@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 from torch import Tensor
 
@@ -38,13 +38,13 @@ _ROUNDING = 1e-14
 """A divergence below this is rounding, and counts as 0."""
 
 
-def predictor(subject: Any) -> Predict:
+def predictor(subject: Machine | Algorithm | Predict) -> Predict:
     """What predicts for a subject: a model by its rollout, an :class:`Algorithm` by its run, a function as it is."""
     if isinstance(subject, Algorithm):
         return lambda episodes: np.asarray(subject.distribution(subject.run(episodes)), np.float64)
     if isinstance(subject, Machine):
 
-        def of_a_model(episodes: Any) -> Array:
+        def of_a_model(episodes: Episodes) -> Array:
             run = rollout(subject, episodes)
             return distributions(run.layout, run.predictions)
 
@@ -54,7 +54,7 @@ def predictor(subject: Any) -> Predict:
     raise InputError(f"expected a model, an Algorithm or a function of episodes, got {type(subject).__name__}")
 
 
-def probable(predictions: Any, kind: Predicted = "classes") -> Array:
+def probable(predictions: ArrayLike, kind: Predicted = "classes") -> Array:
     """Predictions as probabilities: an untrained copy of a handwired model may give others. Even where none is left.
 
     Of real numbers what is within :data:`_LARGE`.

@@ -351,7 +351,7 @@ class Compared:
         return {**first, expected.key: expected}
 
 
-def columns(record: Any, **called: str) -> dict[str, Any]:
+def columns(record: object, **called: str) -> dict[str, Any]:
     """The fields of a record as columns of a table, in order, an interval as three.
 
     Those that are ``called`` something else have this name, or are left out where it is empty.

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import Array, distributions, predictor
+from circuits.compare.fitting import Array, Predict, distributions, predictor
 from circuits.compare.question import Compared, Participant, Question, columns, pooled, pooled_values
 from interp import tasks
 from interp.algorithm import Algorithm
@@ -89,7 +89,7 @@ def edits_of(compared: Compared, times: int = 1) -> Edits:
     return Edits.of(subject.task, subject.samples.test, times * compared.effort.edits)
 
 
-def responses(subject: Any, edits: Edits) -> Float[np.ndarray, "edit round outcome"]:
+def responses(subject: Machine | Algorithm | Predict, edits: Edits) -> Float[np.ndarray, "edit round outcome"]:
     """How much the prediction of every round changes with each edit; 0 before it.
 
     ``subject`` is a machine, which runs on from its own latents at the round of the edit, or whatever

@@ -147,14 +147,13 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
     own, families = scores.under(algorithm), subject.task.update_families()
-    found = []
-    for family in families.values():
-        if set(writer.shapes) <= set(_made(family, {}).state) and family.extends == algorithm.key:
-            found.append(_extended(subject, family, algorithm, tuple(writer.shapes), own, effort))
-        elif set(writer.shapes) <= set(_made(family, {}).state):
-            searched = [parameter for parameter in family.searched if not parameter.enters]
-            missed, parameters = search(searched, lambda given, of=family: fits.left(_made(of, given)))
-            found.append((missed, _rule(family, parameters, scores, own, effort.seed)))
+    found = [
+        _extended(subject, family, algorithm, tuple(writer.shapes), own, effort)
+        if family.extends == algorithm.key
+        else _fitted(family, fits, scores, own, effort.seed)
+        for family in families.values()
+        if set(writer.shapes) <= set(_made(family, {}).state)
+    ]
     left = {rule.key: missed for missed, rule in found}
 
     def rank(pair: tuple[float, _Rule]) -> tuple[float, float]:
@@ -164,6 +163,13 @@ def _rules(subject: Participant, algorithm: Algorithm, effort: Effort) -> list[_
         return (base, missed) if EXTENDED * base < missed <= base else (missed, 0.0)
 
     return [rule for _, rule in sorted(found, key=rank)]
+
+
+def _fitted(family: Family, fits: Transition, scores: Transition, own: StepResult, seed: int) -> tuple[float, _Rule]:
+    """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
+    searched = [parameter for parameter in family.searched if not parameter.enters]
+    left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
+    return left, _rule(family, found, scores, own, seed)
 
 
 def _rule(family: Family, found: Mapping[str, float], steps: Transition, own: StepResult, seed: int) -> _Rule:

@@ -62,7 +62,6 @@ class Backend(Protocol):
     address: str
     """Where the answers come from; recorded with every call."""
     concurrency: int
-    """Episodes in progress at a time."""
 
     async def start(self, condition: Condition) -> None:
         """Called once before the first request: find out what can be found out without an episode."""

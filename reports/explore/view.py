@@ -37,10 +37,9 @@ from interp.machine import Machine
 from interp.model.rollout import replay, rollout
 from interp.model.run import Rollout
 from interp.task import Corruption
-from reports.blocks import environment
+from reports.blocks import TEXTS, environment
 
 N_EPISODES = 16
-"""Episodes that can be looked at."""
 _N_KNOWN, _N_EXACT = 1440, 240
 """Rounds of others that decoders are fitted on; fewer where the state is there exactly, as in a handwired machine."""
 
@@ -136,14 +135,7 @@ def score(truth: NDArray[Any], decoded: NDArray[Any]) -> float:
     return float(r2_score(*rows, multioutput="variance_weighted"))
 
 
-KINDS = {
-    "input": "change an input",
-    "move": "move the decoded state",
-    "patch": "take it from another episode",
-    "zero": "set to zero",
-    "mean": "set to the mean over episodes",
-}
-"""What an edit does, by the first word of its text."""
+KINDS = TEXTS["explore"]["kinds"]
 _TEXT = re.compile(r"(?P<kind>\w+) (?P<round>\d{1,6})(?P<on>-?) (?P<what>\S(?:.*\S)?) (?P<value>\S+)", re.ASCII)
 _LONGEST = 200
 

@@ -12,7 +12,6 @@ from reports.blocks import TEXTS, Figure, Measures, Prose, Table, curves
 from reports.part import Context, Heading, Part
 
 _TABLES = {row["table"]: row["caption"] for row in read_rows(Path(__file__).with_suffix(".csv"))}
-"""Name of a table -> its caption."""
 
 
 def part(found: AuditResult | None = None) -> Part:

@@ -144,7 +144,6 @@ def _draw_softened(
 
 
 _N_EPISODES, _N_ROUNDS = 4, 12
-"""Of every check."""
 
 
 @dataclass(frozen=True)

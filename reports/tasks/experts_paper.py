@@ -32,7 +32,6 @@ _CORRELATED = ("correlated-0.3", "correlated-0.7", "correlated-0.9")
 _N_EPISODES = 48
 """Episodes of every regime, where the evaluation of the whole report is not at hand."""
 _ATTENDED = 24
-"""Episodes that attention is averaged over."""
 
 
 _ATTENTION, _ROBUSTNESS = "Attention to each expert", "Good experts, correlated experts, every regime"
@@ -56,21 +55,17 @@ def parts() -> tuple[Part, ...]:
             _elsewhere_measures,
             slow=True,
         ),
-        Part("weights", "Weights as shares", _weights, _draw_weights),
+        Part("weights", "Weights as shares", lambda context: context.result("state"), _draw_weights),
         verification.variants(("R", "P"), _SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
         Part("robustness", _ROBUSTNESS, _robustness, _draw_robustness, learned, slow=True),
         Part("attention-to-experts", _ATTENTION, _attend, _draw_attention, learned, lacking=needing("pattern")),
     )
 
 
-def _weights(context: Context) -> Held:
+def _draw_weights(logs: Held, context: Context) -> list[object]:
     """The log-weights of the part "state" as shares of the whole weight: what Weighted Majority votes by."""
-    held: Held = context.result("state")
-    state, reference = (special.softmax(np.asarray(x, np.float64), axis=-1) for x in (held.state, held.reference))
-    return Held(held.variable, state, reference, held.labels)
-
-
-def _draw_weights(held: Held, context: Context) -> list[object]:
+    state, reference = (special.softmax(np.asarray(x, np.float64), axis=-1) for x in (logs.state, logs.reference))
+    held = Held(logs.variable, state, reference, logs.labels)
     drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel="share of the weight")
     source = "read from the latent" if context.exact else "decoded from the latent by a probe"
     text = (

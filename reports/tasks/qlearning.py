@@ -97,7 +97,6 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
 
 
 _N_PLAYED = 32
-"""MDPs of each world, at most."""
 
 
 @dataclass(frozen=True)

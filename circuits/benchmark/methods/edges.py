@@ -25,7 +25,6 @@ from interp.model.transformer import HookedLatentTransformer
 
 _ABLATIONS = {"zero": "zero cutting", "mean": "mean cutting", "resample": "resample cutting (path patching)"}
 _ESTIMATES = {"eap": ("EAP", 1), "eap-ig": ("EAP-IG, 5 steps", 5)}
-"""Key -> name, and steps of the integral."""
 _TOLERANCE = 0.01
 """Of ACDC: how much of the metric a cut may cost, as a share."""
 
