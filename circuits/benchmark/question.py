@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -22,9 +22,6 @@ from torch import Tensor
 from circuits.benchmark.known_machine import KnownMachine
 from interp.checks import checked_fields
 from interp.errors import require
-
-if TYPE_CHECKING:
-    from circuits.benchmark.material import Material
 
 Truth = Mapping[Hashable, str]
 """Every item -> its kind; "" for an item that is false."""
@@ -72,7 +69,7 @@ class Challenge:
     oracle: Callable[[KnownMachine, Any], Answer] | None = None
     chance: Callable[[KnownMachine, Any, np.random.Generator], Answer] | None = None
 
-    def known(self, subject: KnownMachine, material: Material) -> Answer:
+    def known(self, subject: KnownMachine, material: Any) -> Answer:
         """What the oracle answers: every true item 1, every other 0."""
         if self.oracle is not None:
             return self.oracle(subject, material)
@@ -80,7 +77,7 @@ class Challenge:
         scores = {item: float(bool(kind)) for item, kind in truth.items()}
         return Answer(scores, frozenset(item for item in truth if truth[item]))
 
-    def drawn(self, subject: KnownMachine, material: Material) -> Answer:
+    def drawn(self, subject: KnownMachine, material: Any) -> Answer:
         """What chance answers: a uniform number for every item; as many are declared true as are.
 
         The numbers are drawn from the subject's name and the seed: they do not depend on what else is run.

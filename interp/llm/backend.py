@@ -102,7 +102,9 @@ class Settings:
 
     Args:
         model: the model's name on the server.
-        temperature, top_p, max_tokens: of sampling; None leaves one out of the request.
+        temperature: sampling temperature; None leaves it out of the request.
+        top_p: nucleus sampling; None leaves it out.
+        max_tokens: the longest answer; None leaves it out.
         response_format: one of none (as the paper), json_object, json_schema or grammar (llama.cpp).
         thinking_off: how this server turns thinking off: deepseek, or chat-template (Qwen-3 on vLLM, llama.cpp).
         extra_body: more request fields, such as ``{"top_k": 20}``.
@@ -151,11 +153,13 @@ class Connection:
 
     Args:
         base_url: such as ``http://127.0.0.1:8000/v1``; without user, password or query.
-        key_env: environment variable with the key. None means the provider's own variable at the addresses in
-            :data:`_PROVIDER_KEYS`, and no key at a server on this machine; any other address needs it.
+        key_env: environment variable with the key for the server. None means the provider's own variable at the
+            addresses in :data:`_PROVIDER_KEYS`, and no key at a server on this machine; any other address needs it, so
+            that a key never goes to a host it was not given for.
         concurrency: episodes in progress at a time (each has one call in flight).
         requests_per_minute: upper bound over all episodes, retries counted; no bound by default.
-        timeout, max_retries: seconds for one attempt; attempts after the first, for transient errors.
+        timeout: seconds for one attempt.
+        max_retries: attempts after the first, for transient errors.
     """
 
     base_url: str
