@@ -27,8 +27,7 @@ from interp.errors import InputError, require, require_known, unknown_name
 
 _T = TypeVar("_T")
 POS = "pos"
-_ONE = "1"
-"""The constant coordinate of the position block: 1 at every position."""
+_ONE = "1"  # the constant coordinate of the position block: 1 at every position
 
 _POSITIONS = ("one-hot", "sinusoidal")
 MIN_MARGIN = 1e-3
@@ -36,8 +35,7 @@ MIN_MARGIN = 1e-3
 
 _LINES, _ROTATION = range(2)
 
-_Axis = tuple[str, str]
-"""A block and a label in it."""
+_Axis = tuple[str, str]  # a block and a label in it
 
 
 @dataclass(frozen=True)

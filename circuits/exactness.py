@@ -34,10 +34,8 @@ CARRIED = "carried_state"
 _CLAIMS = {row["check"]: (row["yes"], row["no"]) for row in read_rows(Path(__file__).with_suffix(".csv"))}
 """What a sentence whose subject is the model says of the checks that are about no single variable."""
 
-_SHORT = 10
-"""Rounds of the short horizon."""
-_MOST_UNDECIDED = 0.1
-"""Share of the rows of a variable that may hang on a tie before its check fails."""
+_SHORT = 10  # rounds of the short horizon
+_MOST_UNDECIDED = 0.1  # share of the rows of a variable that may hang on a tie before its check fails
 _MOST_SOFT = 1e-4
 """The largest error that a form may leave and still be verified: a tenth of what a weight off by 1e-3 changes."""
 

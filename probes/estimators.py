@@ -129,11 +129,10 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> _Rows:
     return _Rows(x[at].reshape(len(at[0]), -1), values[at].reshape(len(at[0]), -1), at[0])
 
 
-_PENALTIES = (1e-2, 1.0, 1e2)
+_PENALTIES = (1e-2, 1.0, 1e2)  # values of C tried
 
 _MAX_ITER = 1000
-_WIDE = 512
-"""Features beyond which L-BFGS takes less time for two classes, too: a tenth at 704."""
+_WIDE = 512  # features beyond which L-BFGS takes less time for two classes, too: a tenth at 704
 _NONE: frozenset[int] = frozenset()
 
 

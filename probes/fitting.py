@@ -51,8 +51,7 @@ from probes.values import (
 _KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
 
-_N_UNTRAINED = 3
-"""Untrained copies by default, of which the best counts (why several: docs/method/probes.md)."""
+_N_UNTRAINED = 3  # untrained copies by default, of which the best counts (why several: docs/method/probes.md)
 
 _MORE = 3
 
@@ -253,7 +252,7 @@ def untrained_runs(
 
 _RUNS: dict[tuple[Any, ...], Rollout] = {}
 """The last runs of untrained copies in this process, by what they were of: another probe needs no second control."""
-_MOST_KEPT = 2**28
+_MOST_KEPT = 2**28  # bytes of activations that are kept in them
 
 
 def _again(targets: Sequence[TargetValues], episodes: Episodes, n_rounds: int) -> list[TargetValues]:

@@ -19,8 +19,7 @@ from interp.errors import InputError, require
 from interp.refit import FEW_EPISODES
 
 When = Literal["before", "after", "round"]
-_COMMON = 0.9
-"""Of a label of 3 % a probe's likeliest class said nothing in 60 of 60 fits, where ridge found it in 41."""
+_COMMON = 0.9  # of a label of 3 % a probe's likeliest class said nothing in 60 of 60 fits, where ridge found it in 41
 
 
 @dataclass(frozen=True, eq=False)

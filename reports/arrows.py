@@ -93,8 +93,7 @@ def flow(
 _COLOURS = (*CYCLE, INK)
 _Point = tuple[float, float]
 _Span = tuple[_Point, _Point]
-_COLUMN = 0.17
-"""Inches that a position takes at least: a rotated label."""
+_COLUMN = 0.17  # inches that a position takes at least: a rotated label
 
 
 def _stream(
@@ -148,8 +147,7 @@ _ASIDE = (0.0, 0.09, -0.09, 0.18, -0.18, 0.27, -0.27)
 
 
 _PORTS = {"query": LIGHT["blue"], "key": LIGHT["amber"], "value": LIGHT["green"], "residual": LIGHT["grey"]}
-_HALF_CHARACTER = 0.036
-"""Inches: half the width of a character in a box."""
+_HALF_CHARACTER = 0.036  # inches: half the width of a character in a box
 
 
 @styled

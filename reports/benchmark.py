@@ -17,8 +17,7 @@ from reports.page import Report, Section, write_listed
 
 _LEAD = TEXTS["benchmark"]["lead"]
 _BOUNDS = ("oracle", "random")
-_PARTIAL = (":prediction", ":state", ":rounds", ":absolute")
-"""Readings that the figure of variants leaves out."""
+_PARTIAL = (":prediction", ":state", ":rounds", ":absolute")  # readings that the figure of variants leaves out
 _EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap all", "cpr", "1-cmd")
 
 

@@ -31,8 +31,7 @@ from interp.statistics import Interval
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_SMALL = 1e-3
-"""An interval of numbers all smaller than this is shown in powers of ten."""
+_SMALL = 1e-3  # an interval of numbers all smaller than this is shown in powers of ten
 
 
 _LINK = f"\ue000{secrets.token_hex(8)}"
@@ -288,8 +287,7 @@ def number(value: float | np.number[Any]) -> str:
     return text.replace("-", "−")
 
 
-_PLAIN = "no claim rests on it"
-"""Why the word of a number that is only shown is "not applicable"."""
+_PLAIN = "no claim rests on it"  # why the word of a number that is only shown is "not applicable"
 
 
 def plain(name: str, number: Interval, controls: Mapping[str, float] | None = None) -> Measure:

@@ -35,11 +35,10 @@ from reports.parts.compared import PAGE
 _RESOLUTION = Path(__file__).with_name("resolution.json")
 """Task -> effort -> what a comparison would have seen; ``lab/resolution.py`` measures it."""
 _LEAD, _MEASURES = TEXTS["comparison"]["lead"], TEXTS["comparison"]["predictions"]
-_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
-"""Key of a part -> its title and its text, in page order."""
+_TEXTS = read_tables(Path(__file__).with_suffix(".toml"))  # key of a part -> its title and its text, in page order
 _QUANTITIES = {"untrained", "untrained, its best site", "placebo"}
 """Columns of a part's table that are controls of its number."""
-_MOST = 12
+_MOST = 12  # numbers of one quantity that are drawn; its table has all
 
 
 def page(comparison: Comparison) -> Report:

@@ -17,8 +17,7 @@ from interp.files import write_figure
 SHOWN = ("model", "bayes", "weighted_majority_best", "follow_the_leader", "follow_previous_winners", "oracle")
 _DRAWN_REGIMES = ("uniform", "stratified", "flat", "anti-signal")
 
-_Pictures = Iterator[tuple[str, Figure]]
-"""Figures, each with the name of its file."""
+_Pictures = Iterator[tuple[str, Figure]]  # figures, each with the name of its file
 
 
 @checked

@@ -62,8 +62,7 @@ class _Cards:
         return [(page, " · ".join(filter(None, map(page.get, ("words", "task", "run"))))) for page in self.pages]
 
 
-_SMALL = 260
-"""Pixels: how wide the picture of a page is in the list."""
+_SMALL = 260  # pixels: how wide the picture of a page is in the list
 
 
 @dataclass(frozen=True)
@@ -173,8 +172,7 @@ INDEX = "index.html"
 COMPARISONS = "comparisons"
 """The folder of comparisons, one each in a folder of its own, beside the reports on models."""
 _PAGES, _KINDS = TEXTS["page"]["below"], TEXTS["page"]["kinds"]
-_HEAD = 200_000
-"""Characters of a page in which it says what it is."""
+_HEAD = 200_000  # characters of a page in which it says what it is
 _LEAD = "Every report in this folder. Each page stands by itself and opens offline."
 
 

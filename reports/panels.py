@@ -19,8 +19,7 @@ from interp.figures import REFERENCE, WHOLE, band, colour_bar, name_ends, painte
 from interp.palette import INK, LIGHT, looks
 from interp.style import WIDTH, styled
 
-_SMALL = 7.5
-"""Points: the smallest text in a panel."""
+_SMALL = 7.5  # points: the smallest text in a panel
 
 
 @styled
@@ -215,5 +214,4 @@ def rates(frame: pd.DataFrame, true: Mapping[str, float]) -> Figure:
     return figure
 
 
-_ALPHAS, _GAMMAS = (-0.05, 0.3), (-1.0, 2.0)
-"""What is drawn of the rates of single trajectories."""
+_ALPHAS, _GAMMAS = (-0.05, 0.3), (-1.0, 2.0)  # what is drawn of the rates of single trajectories

@@ -35,7 +35,7 @@ from interp.statistics import bootstrap_mean
 from interp.workers import bar, each, one_thread, share
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_N_NAMED = 3
+_N_NAMED = 3  # so many items are named in a sentence
 
 
 class _RefusedError(Exception):

@@ -50,8 +50,7 @@ and the raw latents, in which whatever was not cleared away shows, read by anyon
 EXITS: tuple[Exit, ...] = ("prediction", "state")
 ANOTHER = "another-episode"
 """The corruption that takes another episode as it is, so that everything differs that can: history and round."""
-_SMALLEST = 1e-9
-"""A pair whose two sides differ by less than this, in the metric's unit, says nothing."""
+_SMALLEST = 1e-9  # a pair whose two sides differ by less than this, in the metric's unit, says nothing
 
 
 @dataclass(frozen=True)
@@ -251,8 +250,7 @@ class Material:
         return np.asarray(lost.double().numpy(force=True) / case.scale)
 
 
-_ROWS = 512
-"""Rows (edge x episode) that are run at once."""
+_ROWS = 512  # rows (edge x episode) that are run at once
 _Edge = tuple[int, int]
 
 

@@ -23,12 +23,9 @@ from interp.files import read_tables
 from interp.interventions.ablation import SHARES
 from interp.interventions.sites import Place, Site
 
-_KINDS = ("content", "constant", "clean-up")
-"""The kinds of edges, the one that matters most first."""
-_INERT = "inert"
-"""The kind of a true edge of which no cut changes anything on the episodes that methods are given."""
-_UNCHANGED = 1e-12
-"""A change that is rounding, of predictions in float64."""
+_KINDS = ("content", "constant", "clean-up")  # the kinds of edges, the one that matters most first
+_INERT = "inert"  # the kind of a true edge of which no cut changes anything on the episodes that methods are given
+_UNCHANGED = 1e-12  # a change that is rounding, of predictions in float64
 
 
 def _edges(subject: KnownMachine, material: Material) -> Truth:
@@ -97,8 +94,7 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
     return {**{f"{name} used": value for name, value in among_all.items()}, **ranking(content, answer, "content")}
 
 
-_ELSEWHERE = "another episode's "
-"""What the names of variables begin with that the machine cannot hold."""
+_ELSEWHERE = "another episode's "  # what the names of variables begin with that the machine cannot hold
 
 
 def _held(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, ...]]:

@@ -53,13 +53,12 @@ _PLAIN = 0.1
 """Nats by which predictions are plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
 _RARE, _OFTEN = 0.001, 0.02
 """Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
-_N_EDITS = 240
+_N_EDITS = 240  # single inputs that are changed
 _EVENLY = "evenly"
 """The guess that needs no memory: every outcome alike, or a real number that is the same at every round."""
 _draws = lru_cache(maxsize=16)(resample_weights)
 """The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
-_Divergences = Mapping[str, Array]
-"""Nats a round by set, ``[episode]`` each."""
+_Divergences = Mapping[str, Array]  # nats a round by set, ``[episode]`` each
 
 
 @dataclass(frozen=True)
@@ -319,10 +318,9 @@ def _pooled_ratio(over: _Divergences, under: _Divergences, seed: int, name: str 
     return ratio_interval(*(np.concatenate([of[key] for key in chosen]) for of in (over, under)), weights=weights)
 
 
-_ALIKE = 0.95
-"""Average. Handwired against itself 1; Weighted Majority against the Bayes predictor .3 to .7."""
-_RESPONSE = 0.9
-_N_FAILURES = 20
+_ALIKE = 0.95  # average; handwired against itself 1, Weighted Majority against the Bayes predictor .3 to .7
+_RESPONSE = 0.9  # response, worst cell
+_N_FAILURES = 20  # how many rounds of largest difference are kept
 
 
 @dataclass(frozen=True)

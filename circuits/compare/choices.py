@@ -34,27 +34,18 @@ _OTHERWISE = 0.1
 """Most by which agreement in telling rounds may differ from that of own players (why: docs/method/choices.md)."""
 _UNLIKE, _SURELY_UNLIKE = 0.15, 0.05
 """Most by which what a player saves beside any family may differ from what own players save, and may surely do so."""
-_LAPSE = 0.3
-"""Most of the rounds in which a player may guess."""
-_CHANCE = 3.0
-"""Standard deviations over a simpler family's own players beyond which what a larger one saves is no luck."""
-_WORTH = 0.01
-"""Share of the memory's worth that further parameters must save, by the whole interval."""
-_UNKNOWN = 0.025
-"""Share of that worth that a larger family of the group might save, beyond which the name is undecided."""
-_LEFT = 0.02
-"""Nats a round that a family might save beyond a machine."""
-_REFINED = 2
-"""How many families are refined between the points of their grids, with those that they extend."""
-_SWITCH_SAVES = 0.004
-"""Nats a round that a switch must save, fitted to all choices, to be asked at all."""
+_LAPSE = 0.3  # most of the rounds in which a player may guess
+_CHANCE = 3.0  # standard deviations over a simpler family's own players beyond which what a larger one saves is no luck
+_WORTH = 0.01  # share of the memory's worth that further parameters must save, by the whole interval
+_UNKNOWN = 0.025  # share of that worth that a larger family of the group might save, beyond which the name is undecided
+_LEFT = 0.02  # nats a round that a family might save beyond a machine
+_REFINED = 2  # how many families are refined between the points of their grids, with those that they extend
+_SWITCH_SAVES = 0.004  # nats a round that a switch must save, fitted to all choices, to be asked at all
 _SWITCHES = "switches"
 _FEWEST_CHOICES, _STRETCHES = 32, 8
 """Choices that a fit needs; how many episodes count as units, or else into how many stretches each of them is cut."""
-_BAND = 1.96
-"""Standard deviations on both sides that hold 95 % of own players."""
-_ANYTHING = 1e-9
-"""Nats a round from which on something is saved: less is rounding."""
+_BAND = 1.96  # standard deviations on both sides that hold 95 % of own players
+_ANYTHING = 1e-9  # nats a round from which on something is saved: less is rounding
 
 
 @dataclass(frozen=True)
@@ -621,8 +612,7 @@ def _edge(worse: Callable[[float], float], most: float, estimate: float, end: fl
     return end
 
 
-_FEWEST = 8
-"""Instances below which no algorithm is asked for: a bootstrap over fewer says little."""
+_FEWEST = 8  # instances below which no algorithm is asked for: a bootstrap over fewer says little
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,8 @@ from interp.statistics import NO_NUMBER, Interval, resample_weights
 _Decode = Callable[[Tensor], Tensor]
 _READ, _HAND_ON, _OUTCOMES = "attention similarity", "wiring similarity", ("prediction", "update")
 """In words what of heads is alike, and the outcomes by which they are judged."""
-_N_RESAMPLES = 200
-"""Draws of the bootstrap; the heads are matched anew in each."""
-_NOTHING = 1e-12
+_N_RESAMPLES = 200  # draws of the bootstrap; the heads are matched anew in each
+_NOTHING = 1e-12  # smaller variances count as none
 
 
 @dataclass(frozen=True)
@@ -292,10 +291,8 @@ def _over(parts: Array, whole: Array) -> Array:
     return np.asarray(np.where(whole > _NOTHING, parts / np.where(whole > _NOTHING, whole, 1.0), 0.0))
 
 
-_SHARE = 0.25
-"""Difference of a mediated share up to which paths agree."""
-_ROLES = 0.5
-"""Similarity that "same" needs (why: docs/method/roles-of-heads.md)."""
+_SHARE = 0.25  # difference of a mediated share up to which paths agree
+_ROLES = 0.5  # similarity that "same" needs (why: docs/method/roles-of-heads.md)
 _NO_STREAM = "no residual stream that it can be run on from"
 """What a machine lacks whose heads cannot be compared by what they write, from which the rest of the round is run."""
 _CONTROL_ROUNDS = 3

@@ -40,10 +40,8 @@ from interp.workers import bar, one_thread
 
 QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, EFFECTS, CIRCUIT, WHERE)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""
-_GROWN = 1e4
-"""Latents beyond this have squares that drown everything else, or overflow."""
-_HALVINGS = 12
-"""How often the weights of an untrained copy are halved before it is given up."""
+_GROWN = 1e4  # latents beyond this have squares that drown everything else, or overflow
+_HALVINGS = 12  # how often the weights of an untrained copy are halved before it is given up
 _FORMAT = 2
 
 

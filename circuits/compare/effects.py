@@ -29,8 +29,7 @@ from interp.interventions.sites import Place
 from interp.measure import best_of
 from interp.statistics import NO_NUMBER, Interval
 
-_SAME_STATE = 0.99
-"""R2 from which on a rival's state counts as a linear map of the one that is moved."""
+_SAME_STATE = 0.99  # R2 from which on a rival's state counts as a linear map of the one that is moved
 
 
 @dataclass(frozen=True)
@@ -217,10 +216,8 @@ def _graded(
     return found
 
 
-_STATE = "carried state"
-"""What the variable that is carried from round to round is called in both models."""
-_MAP_ROUNDS = 3
-"""Every so-many-th of the rounds is enough for a map."""
+_STATE = "carried state"  # what the variable that is carried from round to round is called in both models
+_MAP_ROUNDS = 3  # every so-many-th of the rounds is enough for a map
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,8 @@ Predict = Callable[[Any], Array]
 Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
 _STEPS_PER_PARAMETER, _STARTS = 30, 2
 """Evaluations of a Nelder-Mead run for each real parameter; how many choices, and then of the others, are refined."""
-_LARGE = 1e2
-"""The bounds of real numbers that an untrained copy is taken to predict; log variances among them."""
-_ROUNDING = 1e-14
-"""A divergence below this is rounding, and counts as 0."""
+_LARGE = 1e2  # the bounds of real numbers that an untrained copy is taken to predict; log variances among them
+_ROUNDING = 1e-14  # a divergence below this is rounding, and counts as 0
 
 
 def predictor(subject: Machine | Algorithm | Predict) -> Predict:

@@ -39,8 +39,7 @@ from interp.statistics import mean_interval
 from interp.style import WIDTH, styled
 from interp.tasks.bandit import BanditEpisodes, sample
 
-_VALUES = {1: 201, 2: 31, 3: 13}
-"""Number of parameters -> values of each."""
+_VALUES = {1: 201, 2: 31, 3: 13}  # number of parameters -> values of each
 
 
 @checked
@@ -298,8 +297,7 @@ def recovery(
     return _Recovery(tuple(truth), explain_each(episodes, episodes.choices, families=families, seed=seed))
 
 
-_LEVELS, _CERTAIN = 4, 1e-9
-"""Rewards that are told apart; where there are more, those above the median from the others."""
+_LEVELS, _CERTAIN = 4, 1e-9  # rewards that are told apart; where there are more, those above the median from the others
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ from interp.statistics import NO_NUMBER, Interval
 from interp.task import Task
 
 _CERTAIN = Interval(1.0, 1.0, 1.0)
-_ALLOWANCE = sqrt(2)
-"""Widens intervals as though the luck of the fit were as large as that of the episodes scored."""
+_ALLOWANCE = sqrt(2)  # widens intervals as though the luck of the fit were as large as that of the episodes scored
 _ONE = "the two are one machine: their digests are the same"
 
 

@@ -32,22 +32,16 @@ from interp.task import Task
 
 _NOTICED = 0.03
 """Root mean squared change of a probability below which no response counts; of real numbers, of all their changes."""
-_LAGS = (0, 1, 2, 3, 5, 9, 17)
-"""Lags are taken together from each of these to the next."""
-_THERE = 0.95
-"""Level of intervals of responses against moves of the state, which need only be there."""
+_LAGS = (0, 1, 2, 3, 5, 9, 17)  # lags are taken together from each of these to the next
+_THERE = 0.95  # level of intervals of responses against moves of the state, which need only be there
 RESPONDS = 0.5
 """Response against a move of the state, worst cell (why: docs/method/naming-an-algorithm.md)."""
-_MORE = 4
-"""So many times as many inputs are changed where a cell's interval spans that."""
-_FEWEST = 8
-"""Episodes that must respond in a cell; of fewer an interval says nothing."""
+_MORE = 4  # so many times as many inputs are changed where a cell's interval spans that
+_FEWEST = 8  # episodes that must respond in a cell; of fewer an interval says nothing
 _JITTER = 0.01
 """Noise, as a share of the size of latents, that no prediction should hang on; moves by fitted decoders have it."""
-_SHAKES = 3
-"""How often it is drawn."""
-_BANDS = 3
-"""Rounds that read the state of the next are judged in at most so many bands."""
+_SHAKES = 3  # how often it is drawn
+_BANDS = 3  # rounds that read the state of the next are judged in at most so many bands
 
 
 @dataclass(frozen=True, eq=False)

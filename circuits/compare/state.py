@@ -33,8 +33,7 @@ _STITCHED = 0.95
 """Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
 _WORTH = 0.01
 """Nats a round that both memories must be worth: a memory that is worth nothing is replaced by any map without loss."""
-_BANDS = 3
-"""Starts are judged in at most so many bands; those in which the memory is worth nothing yet are left out."""
+_BANDS = 3  # starts are judged in at most so many bands; those in which the memory is worth nothing yet are left out
 _HARD, _CERTAIN = 0.9, 0.99
 """A read-out is hard where so large a share of its predictions gives one outcome such a probability."""
 

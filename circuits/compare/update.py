@@ -42,18 +42,14 @@ from interp.measure import AS_WELL, NOTHING, SPANS, UNTRAINED, Measure, Word, be
 from interp.statistics import Interval, ratio_interval
 
 _ON, _OFF = "on", "off"
-_STEPPED = 0.95
-"""Step R2 (why: docs/method/comparing.md)."""
+_STEPPED = 0.95  # step R2 (why: docs/method/comparing.md)
 _GRADED = 0.9
 """Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
-_CHANGED = 0.1
-"""Share of the elements of a set that change off the manifold."""
-_ARRIVES = 0.75
-"""Share of a move that a response one round later must make not to be called late."""
+_CHANGED = 0.1  # share of the elements of a set that change off the manifold
+_ARRIVES = 0.75  # share of a move that a response one round later must make not to be called late
 _FEATURES, _NARROW = 600, 1 / 18
 """Random features of the non-linear decoder, and what their gamma is, times the number of latent coordinates."""
-_STRANGE = 1.0
-"""How far states are moved off the manifold: standard deviations of each element at the round."""
+_STRANGE = 1.0  # how far states are moved off the manifold: standard deviations of each element at the round
 
 
 @dataclass(frozen=True)

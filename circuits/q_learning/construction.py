@@ -394,8 +394,7 @@ def _adding_neurons(wiring: _Wiring) -> tuple[wire.Neuron, ...]:
 
 
 _KINDS = ("grid", "deterministic", "sparse")
-_TIE_WIDTH = 1e-5
-"""Values closer than this share of the largest are ties that float32 does not decide."""
+_TIE_WIDTH = 1e-5  # values closer than this share of the largest are ties that float32 does not decide
 _HARD = 1e4
 """A softmax of more than this inverse temperature is meant as a maximum; of less, as a policy, compared as it is."""
 

@@ -23,10 +23,8 @@ from interp.tasks.reachability.layout import ReachabilityRound
 _FOLDER = Path(__file__).parent
 _EXPANSIONS = ("sum", "mean")
 _NAME = "reachability-handwired"
-_ANSWER = 60.0
-"""Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
-_SINK = 400.0
-"""Score that sends every query but p? to the sink in head 2.2."""
+_ANSWER = 60.0  # score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it
+_SINK = 400.0  # score that sends every query but p? to the sink in head 2.2
 
 
 @Coordinates.taken_by

@@ -23,8 +23,7 @@ _VARIANTS = ("R", "P")
 _NAME = "wma-handwired"
 _GATE = 60.0
 """Score that keeps tokens other than votes out of the prediction: their weight is at most e^-60 of a vote's."""
-_SINK = 200.0
-"""Score that sends every query but p? to the sink in head 3.1."""
+_SINK = 200.0  # score that sends every query but p? to the sink in head 3.1
 
 _AMPLIFIED, _MOST_AMPLIFIED = 10.0, 2e-6
 """Errors of predictions of a rotated R in units of e^heavy times a rounding, and the largest that one may have."""

@@ -23,8 +23,7 @@ from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, json_
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
 _SHORTEST_SECRET = 8
 _LONGEST_PAUSE = 60.0
-_LARGEST = 32 * 10**6
-"""Bytes of an answer: a million tokens with what a server tells of each take less."""
+_LARGEST = 32 * 10**6  # bytes of an answer: a million tokens with what a server tells of each take less
 _TRANSIENT = (408, 409, 425, 429)
 # OpenAI: context_length_exceeded; vLLM and DeepSeek: "maximum context length"; llama.cpp: exceed_context_size_error.
 _OVERFLOW = re.compile(

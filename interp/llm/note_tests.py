@@ -32,12 +32,9 @@ from interp.measure import FEW, Control, Measure, Measured, claims, decisive, se
 from interp.provenance import provenance
 from interp.statistics import exact_share
 
-_HALF = 0.5
-"""Least share of telling rounds that are followed (why: docs/method/notes.md)."""
-_UNUSED = 0.3
-"""Least share of notes that are used."""
-_FEWEST = 6
-"""Notes with telling rounds that an edit needs to be judged."""
+_HALF = 0.5  # least share of telling rounds that are followed (why: docs/method/notes.md)
+_UNUSED = 0.3  # least share of notes that are used
+_FEWEST = 6  # notes with telling rounds that an edit needs to be judged
 AGAINST = ("follow-the-leader", "weighted-majority")
 _TEXTS = read_tables(Path(__file__).with_suffix(".toml"))
 _EDITS, _CONTROLS = _TEXTS["edits"], _TEXTS["controls"]

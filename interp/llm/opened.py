@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 _CONDITION = "online-no-note"
 """What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
-_ROUNDING = 1e-5
-"""Logits of 32 bits differ by this much, in nats, where nothing is read."""
+_ROUNDING = 1e-5  # logits of 32 bits differ by this much, in nats, where nothing is read
 _SOME_IDS, _ROUNDED = (1, 2, 3, 4, 5, 6, 7, 8), 1e-2
 """A text by which a bridge is held against the model, and how far their logits may lie apart, of the largest: rounding
 of bfloat16 stays below it."""

@@ -25,8 +25,7 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from reports.explore.view import Bench, View, Written
 
-_N_CONTROLS = 4
-"""Random changes of equal size; their range is shown."""
+_N_CONTROLS = 4  # random changes of equal size; their range is shown
 _Array = NDArray[Any]
 
 

@@ -33,8 +33,7 @@ from reports.explore.view import KINDS, Bench, score, script
 
 VISIBLE = 1e-3
 """A change of a prediction that matters: no axis is finer, and smaller changes are said to be none."""
-_MOST_ROWS = 12
-"""Outcomes that a page lists: those that move most, or are likeliest."""
+_MOST_ROWS = 12  # outcomes that a page lists: those that move most, or are likeliest
 
 
 def _state_number(answer: Answer) -> tuple[str, int, list[np.ndarray]] | None:
@@ -206,10 +205,8 @@ def _choices(bench: Bench) -> dict[str, list[tuple[str, str]]]:
     return {"inputs": inputs, "numbered": numbered, "state": numbers, "places": held}
 
 
-_SMALLEST = 1e-6
-"""A difference of predictions below this is none to be carried."""
-_CHUNK = 256
-"""Rounds that run at once where many are read."""
+_SMALLEST = 1e-6  # a difference of predictions below this is none to be carried
+_CHUNK = 256  # rounds that run at once where many are read
 
 
 def layers(answer: Answer) -> Iterator[dict[str, Any]]:

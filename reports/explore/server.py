@@ -32,10 +32,8 @@ from reports.explore import page
 from reports.explore.answer import Answer, answer
 from reports.explore.view import LONGEST, N_EPISODES, Bench, Edit, View, script
 
-_ROUNDS = 30
-"""Rounds of an episode, where the task has so many that say something new."""
-_TRIED = 4
-"""Changes of an input that are tried, at most, for the one that a page opens with."""
+_ROUNDS = 30  # rounds of an episode, where the task has so many that say something new
+_TRIED = 4  # changes of an input that are tried, at most, for the one that a page opens with
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"

@@ -39,7 +39,7 @@ from interp.model.run import Rollout
 from interp.task import Corruption
 from reports.blocks import TEXTS, environment
 
-N_EPISODES = 16
+N_EPISODES = 16  # that can be looked at
 _N_KNOWN, _N_EXACT = 1440, 240
 """Rounds of others that decoders are fitted on; fewer where the state is there exactly, as in a handwired machine."""
 

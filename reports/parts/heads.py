@@ -73,10 +73,8 @@ def _ranked(view: AttentionView) -> list[tuple[float, int, int, int, int]]:
 
 
 _WIRED, _LEARNED = "The circuit", "What the heads do"
-_SHOWN = 12
-"""Reads of a learned model that are drawn."""
-_THRESHOLD = 0.05
-"""The smallest write of a wired head that is drawn, as a share of its largest."""
+_SHOWN = 12  # reads of a learned model that are drawn
+_THRESHOLD = 0.05  # the smallest write of a wired head that is drawn, as a share of its largest
 
 
 def _hero(reads: pd.DataFrame, context: Context) -> list[Figure]:

@@ -22,14 +22,11 @@ from reports.part import Context, Part
 
 _SAYS = TEXTS["interchange"]
 _ALIGNED, _COLUMNS = _SAYS["aligned"], _SAYS["columns"]
-_QUICK_DECODED = 32
-"""Episodes that a state decoder is fitted on in a quick report."""
-_MOST = 0.5
-"""A variable is carried where interchanging a place makes more than this share of the counterfactual effect."""
+_QUICK_DECODED = 32  # episodes that a state decoder is fitted on in a quick report
+_MOST = 0.5  # a variable is carried where interchanging a place makes more than this share of the counterfactual effect
 _NOTHING = {"doing nothing": Control(0.0)}
 """The control of a place that can move in no other direction: a score of 0 is that of no effect."""
-_NAMED = 3
-"""So many variables are named in a sentence; the claim names all."""
+_NAMED = 3  # so many variables are named in a sentence; the claim names all
 _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
@@ -178,8 +175,7 @@ def _where(text: str) -> str:
 
 _EXACT = "the one latent change that the circuit's readout sees"
 _FITTED = "how latents vary with the state, by least squares"
-_SMALLEST = 0.02
-"""The move of the algorithm's prediction below which steering shows nothing."""
+_SMALLEST = 0.02  # the move of the algorithm's prediction below which steering shows nothing
 _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
 
 

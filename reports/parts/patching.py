@@ -17,14 +17,11 @@ from reports.attention import Heads, heads_of
 from reports.blocks import TEXTS, Figure, Prose, Table, cell, claim, curves, joined, pivoted
 from reports.part import QUICK_EPISODES, Context, Part, needing
 
-_LISTED = 0.01
-"""Cells that restore less of the difference are left to the pictures."""
+_LISTED = 0.01  # cells that restore less of the difference are left to the pictures
 _SAYS = TEXTS["patching"]
 _SAYING = {"resid_pre": "by the residual stream before each layer", "z": "by each head's output"}
-_LONG = 50
-"""Positions from which a quick report patches half as many pairs: they would take a third of its time."""
-_MOST_POINTS = 24
-"""Cells of a machine without layers that a picture shows."""
+_LONG = 50  # positions from which a quick report patches half as many pairs: they would take a third of its time
+_MOST_POINTS = 24  # cells of a machine without layers that a picture shows
 
 
 _Patched = tuple[str, PatchingResult]

@@ -20,13 +20,10 @@ from reports.blocks import TEXTS, Figure, Prose, Table, curves, number
 from reports.part import Context, Part, uncompiled, wired
 
 _SAYS = TEXTS["verification"]
-_EXITS = ("distribution", CARRIED)
-"""What is checked of a machine whose insides are not known."""
-_ROUNDS = 20
-"""Rounds at least: an algorithm that ends sooner is followed for longer."""
+_EXITS = ("distribution", CARRIED)  # what is checked of a machine whose insides are not known
+_ROUNDS = 20  # rounds at least: an algorithm that ends sooner is followed for longer
 _MEASURES = {"error": "absolute error", "relative": "relative error"}
-_SMALLEST = 1e-17
-"""What an error of 0 is drawn as, on a logarithmic axis."""
+_SMALLEST = 1e-17  # what an error of 0 is drawn as, on a logarithmic axis
 
 
 def _unlisted(context: Context) -> str:
@@ -95,10 +92,8 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
 
 _ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
-_SOFT_ROUNDS = 40
-"""Rounds that the softened models run for at most."""
-_OUTPUTS = ("output", "latents")
-"""Where a check is of what the model gives, not of an intermediate variable."""
+_SOFT_ROUNDS = 40  # rounds that the softened models run for at most
+_OUTPUTS = ("output", "latents")  # where a check is of what the model gives, not of an intermediate variable
 
 
 def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
@@ -143,7 +138,7 @@ def _draw_softened(
     ]
 
 
-_N_EPISODES, _N_ROUNDS = 4, 12
+_N_EPISODES, _N_ROUNDS = 4, 12  # of every check
 
 
 @dataclass(frozen=True)

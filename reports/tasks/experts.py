@@ -45,8 +45,7 @@ def parts() -> tuple[Part, ...]:
 
 
 _BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
-_RIVALS = _BASELINES[:4]
-"""Those that are told neither the prior nor the accuracies."""
+_RIVALS = _BASELINES[:4]  # those that are told neither the prior nor the accuracies
 
 _Scored = tuple[Scores, Interval, pd.DataFrame]
 """A predictor's scores, its regret after the last round minus the model's, paired by episode, and its regret curve."""

@@ -29,9 +29,8 @@ _PROSE = prose("experts")
 
 _GOOD = ("1-high-quality", "2-high-quality", "3-high-quality")
 _CORRELATED = ("correlated-0.3", "correlated-0.7", "correlated-0.9")
-_N_EPISODES = 48
-"""Episodes of every regime, where the evaluation of the whole report is not at hand."""
-_ATTENDED = 24
+_N_EPISODES = 48  # episodes of every regime, where the evaluation of the whole report is not at hand
+_ATTENDED = 24  # episodes that attention is averaged over
 
 
 _ATTENTION, _ROBUSTNESS = "Attention to each expert", "Good experts, correlated experts, every regime"
@@ -138,8 +137,7 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
     ]
 
 
-_N_ELSEWHERE = 32
-"""Episodes of each regime, at most."""
+_N_ELSEWHERE = 32  # episodes of each regime, at most
 _PICTURES = _PROSE["pictures"]
 
 

@@ -47,8 +47,7 @@ def parts() -> tuple[Part, ...]:
 
 
 _AGREEMENT = "Agreement with the table"
-_FEWEST = 20
-"""Disputed steps below which agreement on them decides nothing."""
+_FEWEST = 20  # disputed steps below which agreement on them decides nothing
 
 
 def _compare(context: Context) -> tuple[Scores, Scores]:
@@ -96,7 +95,7 @@ def _draw_agreement(results: tuple[Scores, Scores], context: Context) -> list[ob
     ]
 
 
-_N_PLAYED = 32
+_N_PLAYED = 32  # MDPs of each world, at most
 
 
 @dataclass(frozen=True)

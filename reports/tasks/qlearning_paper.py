@@ -32,9 +32,8 @@ from reports.tasks import prose
 _PROSE = prose("qlearning")
 _CURVES = _PROSE["curves"]
 
-_N_WORLDS, _HORIZON, _LONG = 10, 50, 200
-"""MDPs and rounds of the paper's figures 14 and 11."""
-_N_SHIFTED = 12
+_N_WORLDS, _HORIZON, _LONG = 10, 50, 200  # MDPs and rounds of the paper's figures 14 and 11
+_N_SHIFTED = 12  # episodes of every shift
 
 _SWEEPS = tuple(Sweep(**row) for row in _PROSE["sweeps"])
 

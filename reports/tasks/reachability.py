@@ -16,8 +16,7 @@ from reports.tasks import default_parts, prose
 
 _PROSE = prose("reachability")
 
-_FEW = 8
-"""Episodes of a depth at least, for a verdict on it."""
+_FEW = 8  # episodes of a depth at least, for a verdict on it
 _SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
 """What is drawn; the table holds all."""
 

@@ -25,8 +25,7 @@ from interp.model.transformer import HookedLatentTransformer
 
 _ABLATIONS = {"zero": "zero cutting", "mean": "mean cutting", "resample": "resample cutting (path patching)"}
 _ESTIMATES = {"eap": ("EAP", 1), "eap-ig": ("EAP-IG, 5 steps", 5)}
-_TOLERANCE = 0.01
-"""Of ACDC: how much of the metric a cut may cost, as a share."""
+_TOLERANCE = 0.01  # of ACDC: how much of the metric a cut may cost, as a share
 
 
 def _cut(ablations: tuple[str, ...], reading: str, absolute: bool, subject: KnownMachine, material: Material) -> Answer:

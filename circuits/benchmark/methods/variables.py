@@ -28,8 +28,7 @@ from interp.interventions.patching import round_map
 from interp.interventions.sites import Site
 from interp.model.rollout import replay, rollout
 
-_THRESHOLD = 0.5
-"""Held-out R2 from which a variable is declared to exist."""
+_THRESHOLD = 0.5  # held-out R2 from which a variable is declared to exist
 
 
 def _probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, float]:
