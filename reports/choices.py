@@ -24,7 +24,7 @@ from interp.tasks import bandit
 from interp.tasks.bandit import BanditEpisodes
 from reports.blocks import TEXTS, Figure, Measures, Prose, Summary, Table, counts
 from reports.page import Report, Section, write_listed
-from reports.parts.closing import commands
+from reports.parts.overview import commands
 
 _TEXTS = TEXTS["choices"]
 

@@ -29,7 +29,7 @@ from interp.statistics import Interval
 from interp.tasks.experts import TASK, ExpertEpisodes
 from reports.blocks import TEXTS, Figure, Prose, Summary, Table, curves, joined
 from reports.page import Report, Section, write_listed
-from reports.parts.closing import PAPER, PRINTED, commands, shown_on
+from reports.parts.overview import PAPER, PRINTED, commands, shown_on
 
 
 @checked

@@ -12,7 +12,7 @@ from interp.files import read_tables
 from interp.lazy import named
 from interp.task import Task
 from reports.part import Part
-from reports.parts import closing, compared, heads, interchange, learning, overview, patching, probing, verification
+from reports.parts import compared, heads, interchange, learning, overview, patching, probing, verification
 
 _EVERY_TASK = (
     overview.part(),
@@ -26,7 +26,7 @@ _EVERY_TASK = (
     heads.attention(),
     heads.CIRCUIT,
     learning.part(),
-    closing.REPRODUCE,
+    overview.REPRODUCE,
 )
 """What needs no more than a task's record, in page order. A part that every report should have is added here."""
 

@@ -16,7 +16,7 @@ from interp.tasks.experts import ExpertEpisodes, predictors
 from reports import panels
 from reports.blocks import Figure, Prose, Table, cell, claim, curves
 from reports.part import Context, Part
-from reports.parts import closing, heads
+from reports.parts import heads, overview
 from reports.tasks import default_parts, experts_paper, prose
 
 _PROSE = prose("experts")
@@ -39,7 +39,7 @@ def parts() -> tuple[Part, ...]:
                 ),
             ],
             "circuit": experts_paper.parts(),
-            "learning": [closing.paper(closing.shown_on("experts"))],
+            "learning": [overview.paper(overview.shown_on("experts"))],
         },
     )
 

@@ -21,7 +21,7 @@ from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes
 from reports.blocks import Measures, Prose, Table, claim, curves, plain
 from reports.part import Context, Part, uncompiled, wired
-from reports.parts import closing
+from reports.parts import overview
 from reports.tasks import default_parts, prose, qlearning_paper
 from reports.tasks.qlearning_paper import earned, played_by_all
 
@@ -41,7 +41,7 @@ def parts() -> tuple[Part, ...]:
                 Part("lemma", "The chooser's margins", _margins, _draw_margins, wired, lacking=uncompiled),
                 *qlearning_paper.parts(),
             ],
-            "learning": [closing.paper(closing.shown_on("qlearning"))],
+            "learning": [overview.paper(overview.shown_on("qlearning"))],
         },
     )
 

@@ -18,7 +18,7 @@ from reports import panels
 from reports.build import write
 from reports.page import Section
 from reports.part import Part
-from reports.parts.closing import PRINTED, paper, shown_on
+from reports.parts.overview import PRINTED, paper, shown_on
 from reports.tasks import experts, qlearning
 
 
