@@ -56,8 +56,6 @@ _RARE, _OFTEN = 0.001, 0.02
 _N_EDITS = 240  # single inputs that are changed
 _EVENLY = "evenly"
 """The guess that needs no memory: every outcome alike, or a real number that is the same at every round."""
-_draws = lru_cache(maxsize=16)(resample_weights)
-"""The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
 _Divergences = Mapping[str, Array]  # nats a round by set, ``[episode]`` each
 
 
