@@ -85,17 +85,17 @@ def test_the_version_is_the_packages():
 
 
 def test_json_is_one_object_and_quiet_leaves_names_alone():
-    listed = json.loads(invoked("models", "--json").output)
+    listed = json.loads(invoked("models", "--json").stdout)
     assert [model["name"] for model in listed["models"]] == invoked("models", "--quiet").output.split()
     small = ["--experts", 2, "--rounds", 3, "--episodes", 2, "--dtype", "float64", "--set", "log_gamma=0.4"]
-    told = json.loads(invoked("verify", "wma-handwired", *small, "--json").output)
+    told = json.loads(invoked("verify", "wma-handwired", *small, "--json").stdout)
     assert told["exact"] is True and told["settings"]["arguments"] == {"log_gamma": 0.4}
     assert {check["variable"] for check in told["checks"]} >= {"prediction", "next_log_weights"}
 
 
 def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_those_of_an_episode(tmp_path):
     small = ["--round", 3, "--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path]
-    told = json.loads(invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").output)
+    told = json.loads(invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").stdout)
     assert told["n_episodes"] == 4 and all(path.startswith(str(tmp_path)) for path in told["files"])
     refused = invoked("patch", "wma-learned-wide", "--rounds", 3, *small)
     assert refused.exit_code == 2 and "round 3 is out of range: the episodes have rounds 0 to 2" in refused.output
@@ -105,7 +105,7 @@ def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_thos
 
 def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path):
     small = ["--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path, "--json"]
-    told = json.loads(invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).output)
+    told = json.loads(invoked("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).stdout)
     assert told["round"] == 2
 
 

@@ -95,7 +95,7 @@ def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
     assert exact.exit_code == 0 and "exactly: all" in exact.output, exact.output
     assert "carried_state" in (tmp_path / "verification.csv").read_text()
     failed = invoked("verify", "another", *small, "--json")
-    told = json.loads(failed.output)
+    told = json.loads(failed.stdout)
     assert failed.exit_code == 1 and told["exact"] is False and told["failures"] == 2
     assert told["settings"]["arguments"] == {"algorithm": "fading_majority", "gain": 0.5, "decay": 0.8}
     assert {check["variable"] for check in told["checks"]} == {"distribution", "carried_state"}
