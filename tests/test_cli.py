@@ -14,6 +14,7 @@ import interp
 from interp import library
 from interp.cli import options
 from interp.files import read_rows
+from interp.machines import learners  # noqa: F401 - its builders are registered once, before a row's own
 from interp.model import checkpoints
 from tests.shell import commands, invoked
 
