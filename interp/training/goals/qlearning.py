@@ -18,12 +18,6 @@ from interp.training.config import shipped
 from interp.training.goal import TrainingGoal
 
 
-def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
-    """Uniform over the tied greedy actions, ``[episode, round, action]``."""
-    ties = episodes.greedy_sets
-    return ties / ties.sum(-1, keepdims=True)
-
-
 def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
     """``cross_entropy``, its ``excess`` over the floor, and ``agreement`` on untied steps (NaN without any)."""
     result = agreement(policy, episodes, n_resamples=1)  # no interval is read
@@ -34,7 +28,7 @@ def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
 def goal() -> TrainingGoal:
     """What ``interp train qlearning`` learns."""
     return TrainingGoal(
-        targets=_targets,
+        targets=lambda of: (ties := of.greedy_sets) / ties.sum(-1, keepdims=True),  # uniform over tied greedy actions
         drawn=("n_actions", "n_states"),
         # A held-out batch for each number of actions; its number of states is drawn.
         held_out=lambda bounds: tuple(
