@@ -189,6 +189,8 @@ def _fit_run(
     **options: Any,
 ) -> list[ProbeResult]:
     """Probes of a rollout, beside untrained copies of its model where it knows that, each at its target's moment."""
+    for when in {target.when for target in targets}:
+        as_inputs(read(run, where, when))  # what no probe can hold is refused before untrained copies run
     blanks, elsewhere = untrained_runs(run, targets, [where], n_untrained, seed)
     results = dict[int, ProbeResult]()
     for when in sorted({target.when for target in targets}):

@@ -189,6 +189,9 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     x = _as_floats(activations, "activations")
     empty = x.ndim >= 3 and 0 in x.shape[2:]
     require(x.ndim >= 3 and not empty, f"activations are [episode, round, feature...], got shape {x.shape}")
+    n, hint = int(np.prod(x.shape[2:])), "of a machine, probe one of its channels or points"
+    # A ridge probe keeps products of every two of its inputs: of each fold, of all, and their eigenvectors.
+    refuse_beyond_machine(f"a probe of {n:,} numbers a round ({hint})", 72.0 * n**2)
     return rearrange(x, "episode round ... -> episode round (...)")
 
 

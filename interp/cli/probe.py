@@ -58,9 +58,7 @@ def _probe(
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
     episodes: Annotated[int | None, options.number("Number of episodes, 256 by default, 64 with --quick", 5)] = None,
     quick: bool = False,
-    rounds: Annotated[
-        int | None, options.number("Rounds each; 100 by default, 50 with --quick, or all there are")
-    ] = None,
+    rounds: Annotated[int | None, options.number("Rounds each; 100 by default, 50 with --quick, or all")] = None,
     regime: options.Regime = "",
     seed: int = 0,
     out: Path = Path("output/probes"),
@@ -80,10 +78,9 @@ def _probe(
     import probes
     from interp.workers import working
 
-    n_episodes = episodes or (64 if quick else 256)
-    n_rounds = rounds or interp.tasks.of(loaded).at_most(50 if quick else 100)
-    spans = [_window(text) for text in windows] if windows else None
     task = interp.tasks.of(loaded)
+    n_episodes, n_rounds = episodes or (64 if quick else 256), rounds or task.at_most(50 if quick else 100)
+    spans = [_window(text) for text in windows] if windows else None
     sampled = people or task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(sampled)
     folder = out / Path(model).name
@@ -92,8 +89,7 @@ def _probe(
     if not sweep:
         names = targets or list(task.analysis.probed) or None
         with working("fitting probes"):
-            copies = {"n_untrained": 2} if quick else {}
-            results = probes.probe(loaded, sampled, names, site=site, seed=seed, **copies)
+            results = probes.probe(loaded, sampled, names, site=site, seed=seed, n_untrained=2 if quick else 3)
         write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
         write_csv(folder / "probes.csv", pd.concat([result.scores() for result in results], ignore_index=True))
         write_json(folder / "probes.json", {r.target.key: {**r.settings, **r.measure.to_dict()} for r in results})

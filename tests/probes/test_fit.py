@@ -382,6 +382,12 @@ def test_values_whose_squares_are_no_numbers_are_refused(method, part, scale):
     refuses(f"{SCALED[part]} hold values of up to .*e[+-]300, whose squares", probes.fit, **given, method=method)
 
 
+def test_activations_that_no_probe_can_hold_are_refused_with_what_they_would_take():
+    """A cache of 302 rows is 19,328 numbers a round: a whole page of such a machine was once killed for its memory."""
+    with pytest.raises(InputError, match=r"a probe of 200,000 numbers a round .* would take about 2\.88e\+03 GB"):
+        probes.fit(np.zeros((6, 2, 1, 200_000), np.float32), np.zeros((6, 2, 1)))
+
+
 def test_classes_of_which_one_is_there_are_refused_by_the_logistic_probe():
     one_class = np.stack([np.arange(54) % 2, np.ones(54, int)], axis=-1).reshape(9, 6, 2)
     target = TargetValues("match", one_class, ("a", "b"), kind="class")
