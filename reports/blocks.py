@@ -126,7 +126,7 @@ def curves(
     ends = figures.ends(told, what, how.get("x", "round")) if what else ""
     text = caption.format(ends=ends, bands=figures.BANDS, **words)
     drawn = (panels.curves if "by" in how else figures.curves)(frame, **how)
-    return Figure(drawn, title.format(**words), titled(paper, text) if paper else text, data)
+    return Figure(drawn, title, titled(paper, text) if paper else text, data)
 
 
 @dataclass(frozen=True)
