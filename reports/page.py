@@ -143,8 +143,7 @@ class Report:
         for name, kinds in (("Figure", (Figure, Measures, attention.AttentionView)), ("Table", (Table,))):
             of_kind = [block for block in blocks if isinstance(block, kinds)]
             shown["numbers"] |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
-        listed = [page for block in blocks if isinstance(block, _Cards) for page in block.pages]
-        shown["tasks"] = sorted({page["task"] for page in listed if page.get("task")})
+        shown["tasks"] = sorted(filter(None, {p.get("task") for b in blocks if isinstance(b, _Cards) for p in b.pages}))
         about = dict(self.about)
         if figures and about:  # the first was drawn for the page, so that the names in its small picture are text
             buffer, of = io.BytesIO(), figures[0].figure
