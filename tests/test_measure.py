@@ -2,7 +2,8 @@
 
 import json
 from dataclasses import dataclass, replace
-from math import nan
+from math import isnan, nan
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -27,6 +28,7 @@ from interp.measure import (
     Measured,
     _is_clear,
     best_of,
+    claims,
     decisive,
     sentence,
     to_frame,
@@ -235,6 +237,20 @@ def test_a_number_needs_a_threshold_and_reasons_come_from_the_list() -> None:
     assert {"yes", "no", "undecided", "not applicable"} == set(WORDS)
     for one in (HELD, RARE, replace(HELD, controls={}), replace(HELD, number=Interval(0.5, 0.3, 0.7))):
         assert one.word == "yes" or any(reason in one.reason for reason in _REASONS)
+
+
+def test_claims_of_a_table_or_a_file_are_filled_in_and_lack_all_but_their_sentence(tmp_path: Path) -> None:
+    table = {"holds": {"claim": "It holds the {what}", "threshold": 0.5, "rests_on": ["probes"], "unit": "R2"}}
+    (tmp_path / "claims.toml").write_text(
+        '[holds]\nclaim = "It holds the {what}"\nthreshold = 0.5\nrests_on = ["probes"]\nunit = "R2"\n'
+    )
+    for claim in (claims(table), claims(tmp_path / "claims.toml")):
+        one = claim("holds", Interval(0.8, 0.7, 0.9), {"what": "counts"})
+        assert (one.claim, one.threshold, one.rests_on, one.unit) == ("It holds the counts", 0.5, ("probes",), "R2")
+        none = claim("holds", words={"what": "counts"}, lacking="it has no state")
+        assert (none.claim, none.word, none.reason) == ("It holds the counts", "not applicable", "it has no state")
+        assert none.rests_on == () and isnan(none.threshold)
+    assert claims({"plain": {"claim": "It is"}})("plain").claim == "It is"
 
 
 def test_the_picture_has_a_row_for_each_share() -> None:
