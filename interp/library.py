@@ -142,10 +142,8 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
                 raise InputError(f"no checkpoint folder at {name!r}; it holds config.json and model.safetensors")
             raise unknown_name("model", name, [record.name for record in models()])
     if arguments:
-        record, given = (
-            _learned(folder),
-            ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items())),
-        )
+        given = ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items()))
+        record = _learned(folder)
         text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}"
         if set(arguments) <= set(record.serves) and not record.reads(arguments):
             served = record.serves.items()

@@ -189,17 +189,18 @@ def _fit_run(
     **options: Any,
 ) -> list[ProbeResult]:
     """Probes of a rollout, beside untrained copies of its model where it knows that, each at its target's moment."""
-    for when in {target.when for target in targets}:
-        as_inputs(read(run, where, when))  # what no probe can hold is refused before untrained copies run
+    own = {when: read(run, where, when) for when in sorted({target.when for target in targets})}
+    for activations in own.values():
+        as_inputs(activations)  # what no probe can hold is refused before untrained copies run
     blanks, elsewhere = untrained_runs(run, targets, [where], n_untrained, seed)
     results = dict[int, ProbeResult]()
-    for when in sorted({target.when for target in targets}):
+    for when, activations in own.items():
         alike = [i for i, target in enumerate(targets) if target.when == when]
         there = None if elsewhere is None else [elsewhere[i] for i in alike]
         copies = [*given, *((read(blank, where, when), there) for blank in blanks)]
         about = {name: run.settings[name] for name in ("model", "digest", "commit")}
         how: dict[str, Any] = {"copies": copies, "site": where, "seed": seed, **about, **options}
-        fitted = fit_targets(read(run, where, when), [targets[i] for i in alike], **how)
+        fitted = fit_targets(activations, [targets[i] for i in alike], **how)
         results |= dict(zip(alike, fitted, strict=True))
     return [results[i] for i in range(len(targets))]
 

@@ -10,8 +10,8 @@ head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -104,7 +104,7 @@ class Attention(_Drawn):
         self.W_O = nn.Parameter(torch.empty(config.n_heads, config.d_head, config.d_model))
         self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.empty(config.n_heads, config.d_head)) for _ in "QKV")
         self.b_O = nn.Parameter(torch.empty(config.d_model))
-        self.rules = config.attention_rules[layer]
+        self.rules = tuple(config.attention_rules[layer])
         self.register_buffer("mask", torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1), persistent=False)
         self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
@@ -139,14 +139,21 @@ class Attention(_Drawn):
         return _attention(scores, self.rules)
 
 
-def _attention(scores: Tensor, rules: Sequence[str]) -> Float[Tensor, "batch head query key"]:
+def _attention(scores: Tensor, rules: tuple[str, ...]) -> Float[Tensor, "batch head query key"]:
     """Masked scores of heads with these rules to attention."""
-    by_rule = {rule: [head for head, given in enumerate(rules) if given == rule] for rule in dict.fromkeys(rules)}
+    by_rule, order = _by_rule(rules)
     if len(by_rule) == 1:
         return _RULES[rules[0]](scores)
-    order = [head for heads in by_rule.values() for head in heads]
     parts = [_RULES[rule](scores[:, heads]) for rule, heads in by_rule.items()]
-    return torch.cat(parts, dim=1)[:, sorted(range(len(order)), key=order.__getitem__)]
+    return torch.cat(parts, dim=1)[:, order]
+
+
+@cache
+def _by_rule(rules: tuple[str, ...]) -> tuple[dict[str, list[int]], list[int]]:
+    """The heads of each rule, and where each head stands when these follow one another."""
+    by_rule = {rule: [head for head, given in enumerate(rules) if given == rule] for rule in dict.fromkeys(rules)}
+    order = [head for heads in by_rule.values() for head in heads]
+    return by_rule, sorted(range(len(order)), key=order.__getitem__)
 
 
 def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "batch pos head d_head"]:
@@ -204,6 +211,7 @@ class Block(nn.Module):
         self.runtime = runtime
         self.ln1 = normalization(config, runtime.eps)
         self.attn = Attention(config, runtime, layer)
+        self.rules = self.attn.rules
         self.hook_resid_pre, self.hook_attn_out = HookPoint(), HookPoint()
         self.hook_resid_post = HookPoint()
         self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
@@ -239,11 +247,6 @@ class Block(nn.Module):
         """Only add these positions' keys and values to ``past``: all that the last block has to know of most."""
         normalized = self.ln1(resid)
         past.append(*self.attn.keys_values(normalized, normalized))
-
-    def nothing_past(self, n_rows: int) -> KeyValues:
-        """What the block knows before the first position: no keys and no values."""
-        nothing = self.attn.W_K.new_empty(n_rows, 0, *self.attn.b_K.shape)
-        return KeyValues(nothing, nothing)
 
 
 class Projection(_Drawn):
@@ -347,11 +350,6 @@ class PlainBlock:
         """Only add these positions' keys and values to ``past``."""
         normalized = self._normalize(resid)
         past.append(self._project(normalized, self.k), self._project(normalized, self.v))
-
-    def nothing_past(self, n_rows: int) -> KeyValues:
-        """What the block knows before the first position: no keys and no values."""
-        nothing = self.bias.new_empty(n_rows, 0, len(self.rules), self.d_head)
-        return KeyValues(nothing, nothing)
 
     def _normalize(self, x: Tensor) -> Tensor:
         """LayerNorm without affine parameters, or nothing."""

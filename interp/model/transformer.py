@@ -177,15 +177,16 @@ class HookedLatentTransformer(LensSurface):
         several = itertools.repeat(None, len(running)) if past is None else past
         for left, block, known in zip(reversed(range(len(running))), running, several, strict=True):
             if n_read is not None and not left:
-                known = known or block.nothing_past(len(resid))
+                known = known or self.nothing_past(len(resid), len(block.rules))
                 block.pass_by(resid[:, :-n_read], known)
                 resid = resid[:, -n_read:]
             resid = block(resid, known)
         return resid
 
-    def nothing_past(self, n_rows: int) -> KeyValues:
-        """What a block knows before the first position: no keys and no values."""
-        return self.blocks[0].nothing_past(n_rows)
+    def nothing_past(self, n_rows: int, n_heads: int | None = None) -> KeyValues:
+        """What a block of so many heads, all when None, knows before the first position: no keys and no values."""
+        nothing = self.W_E.new_empty(n_rows, 0, n_heads or self.config.n_heads, self.config.d_head)
+        return KeyValues(nothing, nothing)
 
     def read_out(
         self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from interp.display import lacks
 from interp.files import read_rows
 from interp.machine import Machine
 
+_table = cache(read_rows)
 _Rows = Callable[[Machine], tuple[tuple[Any, ...], ...]]
 
 
@@ -31,7 +32,7 @@ def _rows(path: Path, kind: str, model: Machine) -> tuple[tuple[Any, ...], ...]:
     last = model.points["resid_post"].n_layers - 1 if layered else 0
     replaced = getattr(getattr(model, "config", None), "latent_update", "replace") != "add"
     where = {"": True, "else": True, "replaced": replaced, "draws": bool(model.layout.draws)}
-    for row in read_rows(path):
+    for row in _table(path):
         if row["of"] != kind or (row["where"] == "else") == layered or not where[row["where"]]:
             continue
         names = row["variable"].format(memory=algorithm.memory, written=algorithm.written).split("|")
