@@ -18,7 +18,6 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -219,28 +218,47 @@ class HookedLatentTransformer(LensSurface):
 
     # A machine: what is carried, round by round.
 
-    def step(
-        self,
-        carried: Tensor,
-        fed: EncodedRounds,
-        blocks: Sequence[Block] | Sequence[PlainBlock] | None = None,
-        before: tuple[int, Tensor] | None = None,
-    ) -> Stepped:
-        """One round: the prediction, and the latents that the next round reads; ``blocks`` as in :meth:`run_from`.
+    def step(self, carried: Tensor, fed: EncodedRounds, before: tuple[int, Tensor] | None = None) -> Stepped:
+        """One round: the prediction, and the latents that the next round reads.
 
         ``before`` is a layer and the residual stream before it, from which the round is run.
         """
-        if before is not None:
-            out = self.read_out(self.run_from(before[1], before[0]), carried)
-        elif blocks is None:
+        if before is None:
             out = self(fed.tokens, carried, fed.values)
         else:
-            out = self.read_out(self.run_from(self.embedded(fed.tokens, carried, fed.values), blocks=blocks), carried)
+            out = self.read_out(self.run_from(before[1], before[0]), carried)
         return Stepped(out.prediction, self.write(out.latents, out.update, fed.slots))
 
     def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
-        """:meth:`step` with the blocks laid out once, for many rounds without hooks."""
-        return partial(self.step, blocks=_plain_blocks(self))
+        """:meth:`step` for many rounds without hooks: the blocks are laid out once.
+
+        A round that holds the model's choice is equal to rounding, as it runs twice: only what is read is computed in
+        the last block, and with another choice the round goes on from there, as what stands before is known.
+        """
+        blocks, is_quiet = _plain_blocks(self), self.is_quiet()
+        if blocks is None:
+            return self.step
+        last: tuple[Tensor, EncodedRounds, list[KeyValues], Tensor] | None = None
+
+        def step(carried: Tensor, fed: EncodedRounds) -> Stepped:
+            nonlocal last
+            n = fed.tokens.shape[1]
+            layout, start, past, n_read, prediction = self.layout_of_length[n], 0, None, None, None
+            if is_quiet and layout.choice_position is not None:
+                past, n_read = [self.nothing_past(len(carried), len(block.rules)) for block in blocks], layout.n_read
+                if last is not None and carried is last[0] and fed.values is last[1].values:
+                    start, n_read = min(layout.choice_position, layout.update_position), layout.n_after
+                    past = [KeyValues(one.past_keys[:, :start], one.past_values[:, :start]) for one in last[2]]
+                    prediction = last[3]
+            resid = self.embedded(fed.tokens, carried, fed.values)[:, start:]
+            read = self.ln_final(self.run_from(resid, past=past, n_read=n_read, blocks=blocks))
+            if prediction is None:
+                prediction = self.read_prediction(self.unembed(read[:, layout.predict_position - n]), n)
+            last = None if past is None else (carried, fed, past, prediction)
+            update = self.update(read[:, layout.update_position - n], n)
+            return Stepped(prediction, self.write(carried, update, fed.slots))
+
+        return step
 
     @checked
     def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Float[Tensor, "batch latent d_model"]:
