@@ -14,13 +14,16 @@ logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
 import logging
 import warnings
 
-from interp.lazy import enter, facade, strangers
+from interp.lazy import defer, enter, facade, strangers
 
 __version__ = "0.2.0"
 
 logging.getLogger("interp").addHandler(logging.NullHandler())
 for sentence in strangers():
     warnings.warn(sentence, stacklevel=2)
+
+# Of transformer_lens we use some modules; its __init__ imports tokenizers, data sets and pytest.
+defer("transformer_lens", "transformer_lens.utilities", "transformer_lens.tools.analysis")
 
 enter(tasks="interp.tasks", circuits="circuits.registry", learners="interp.machines.learners")
 enter(evaluation="interp.evaluation", goals="interp.training.goals")

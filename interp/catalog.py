@@ -24,21 +24,15 @@ _REGISTERED: dict[str, Task] = {}
 
 def every() -> tuple[Task, ...]:
     """All tasks: those that come with the package, in the order of their folders' names, then those registered."""
-    for folder in _folders():
-        key = folder.rpartition(".")[2]
-        if key not in _REGISTERED:
-            task = import_module(folder).TASK
-            assert task.key == key, f"the folder {folder!r} holds the task {task.key!r}"
-            _REGISTERED[key] = task
-    return tuple(_REGISTERED.values())
+    return tuple({**_shipped(), **_REGISTERED}.values())
 
 
 @cache
-def _folders() -> tuple[str, ...]:
-    """The packages that hold a task each, listed once: patching looks tasks up for every measurement."""
+def _shipped() -> dict[str, Task]:
+    """The tasks of the package by key, found once: patching looks tasks up for every measurement."""
     package = entry("tasks")
-    modules = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
-    return tuple(module.name for module in modules if module.ispkg)
+    folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
+    return {key: import_module(f"{package.__name__}.{key}").TASK for key in folders}
 
 
 def get(key: object) -> Task:

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from interp import foreign
 from interp.checks import file_path
@@ -84,13 +84,6 @@ _NO_FILES = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
 )
-
-
-@contextmanager
-def appending(path: str | Path) -> Iterator[TextIO]:
-    """A regular file that lines are added to, each written as it ends."""
-    with open(file_to_write(path), "a", buffering=1, encoding="utf-8") as stream:
-        yield stream
 
 
 def folder_to_write(folder: str | Path, what: str = "the output folder", made: bool = False) -> Path:
@@ -178,18 +171,15 @@ def temporary_beside(path: Path) -> Path:
     """A new name beside ``path``, for what will be renamed to it; what killed processes left there is removed."""
     for found in path.parent.glob(".*~*") if path.parent not in _CLEARED else ():
         match = _TEMPORARY.match(found.name)
-        if match and match[1] == _MACHINE and not _alive(int(match[2])):
-            shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(missing_ok=True)
+        if match and match[1] == _MACHINE:
+            try:
+                os.kill(int(match[2]), 0)
+            except ProcessLookupError:
+                shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(missing_ok=True)
+            except OSError:  # it lives, and is somebody else's
+                continue
     _CLEARED.add(path.parent)
     return path.parent / f".{path.name}.~{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
 
 
 def write_text(path: str | Path, text: str) -> Path:

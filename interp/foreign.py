@@ -12,8 +12,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -129,33 +128,24 @@ def csv(frame: pd.DataFrame, **options: Any) -> str:
 def svg(figure: Any, **saving: Any) -> str:
     """A figure of matplotlib as SVG, the same bytes each time; names in it are text, never formulas of its own."""
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.StringIO()
     metadata = saving.pop("metadata", {"Date": None})
+    engine, canvas = figure.get_layout_engine(), figure.canvas
     salt = matplotlib.rcParams["svg.hashsalt"] or "interp"
     settings = {"svg.hashsalt": salt, "figure.autolayout": False, "figure.constrained_layout.use": False}
-    with matplotlib.rc_context({**settings, **_as_text(figure)}), _laid_out(figure):
-        figure.savefig(buffer, format="svg", metadata=metadata, **saving)
+    with matplotlib.rc_context({**settings, **_as_text(figure)}):
+        try:
+            if engine is not None:  # done once, and taken off: matplotlib would draw all once more for it
+                FigureCanvasSVG(figure)  # becomes the figure's: sizes of texts are those of the SVG
+                engine.execute(figure)
+                figure.set_layout_engine(None)
+            figure.savefig(buffer, format="svg", metadata=metadata, **saving)
+        finally:
+            figure.set_layout_engine(engine)
+            figure.set_canvas(canvas)
     return plain(buffer.getvalue())
-
-
-@contextmanager
-def _laid_out(figure: Any) -> Iterator[None]:
-    """A figure whose layout is done and needs no engine: matplotlib draws it all once more where there is one."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    engine, canvas = figure.get_layout_engine(), figure.canvas
-    if engine is None:
-        yield
-        return
-    try:
-        FigureCanvasSVG(figure)  # becomes the figure's: sizes of texts are those of the SVG
-        engine.execute(figure)
-        figure.set_layout_engine(None)
-        yield
-    finally:
-        figure.set_layout_engine(engine)
-        figure.set_canvas(canvas)
 
 
 def _as_text(figure: Any) -> dict[str, Any]:

@@ -6,11 +6,13 @@ build them stand above it: both are named, and imported when somebody asks.
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
@@ -87,6 +89,57 @@ def enter(**modules: str) -> None:
 def entry(kind: str) -> ModuleType:
     """The module that holds what ships of a kind, imported now."""
     return import_module(_ENTRIES[kind])
+
+
+class _Deferred(ModuleType):
+    """A package whose ``__init__`` runs, in this very module, when more is wanted of it than one of its modules."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.__dict__["_homes"]:
+            return getattr(self._run(), name)
+        home = import_module(self.__dict__["_homes"][name], self.__name__)
+        return self.__dict__.setdefault(name, getattr(home, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in self.__dict__["_homes"]):  # a module called as what is in it
+            super().__setattr__(name, value)
+        if name == "model_bridge":  # opens models of Hugging Face, whose checks __init__ relaxes
+            self._run()
+
+    def __dir__(self) -> list[str]:
+        return dir(self._run())
+
+    def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+        return import_module, (self.__name__,)
+
+    def _run(self) -> ModuleType:
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        try:
+            self.__loader__.exec_module(self)  # type: ignore[union-attr]
+        except BaseException:
+            self.__class__ = _Deferred
+            raise
+        return self
+
+
+def defer(*packages: str) -> None:
+    """Put off the ``__init__`` of a package of somebody else and of packages in it, unless it was imported before.
+
+    The modules of such a package can be imported, and what its ``__init__`` imports from them is found in it, as ever.
+    """
+    if packages[0] in sys.modules or find_spec(packages[0]) is None:
+        return
+    for package in packages:
+        spec: Any = find_spec(package)
+        source = ast.parse(spec.loader.get_source(package))
+        lines = [line for line in source.body if isinstance(line, ast.ImportFrom) and line.module]
+        homes = {one.name: f"{'.' * line.level}{line.module}" for line in lines for one in line.names if not one.asname}
+        module = sys.modules[package] = module_from_spec(spec)
+        module.__dict__.update(_homes=homes, __doc__=ast.get_docstring(source, clean=False))
+        module.__class__ = _Deferred
+        above, _, name = package.rpartition(".")
+        if above:
+            setattr(sys.modules[above], name, module)
 
 
 _PACKAGES = ("circuits", "probes", "reports")

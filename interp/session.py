@@ -164,20 +164,16 @@ class Finished:
         words = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:60]
         return Path(self.folder) / f"{words}-{digest_of(about)[:16]}.json", about
 
-    @property
-    def _kinds(self) -> set[type]:
-        return {type(known) for known in self.named.values()}
-
     def _fields(self, kind: Any) -> Any:
         """The fields of the dataclasses in a type: what was kept before a class changed is not read."""
-        if is_dataclass(kind) and kind not in self._kinds:
+        if is_dataclass(kind) and not any(kind is type(known) for known in self.named.values()):
             hints = typing.get_type_hints(kind)
             return {one.name: self._fields(hints[one.name]) for one in fields(kind)}
         return [self._fields(one) for one in typing.get_args(kind)] or str(kind)
 
     def _encoded(self, value: Any) -> Any:
         """A part as JSON values, which :meth:`_decoded` makes a part again."""
-        if type(value) in self._kinds:
+        if any(type(value) is type(known) for known in self.named.values()):
             return {"__named__": value.key}
         if isinstance(value, np.ndarray):
             return {"__array__": value.ravel().tolist(), "shape": value.shape, "dtype": str(value.dtype)}

@@ -66,11 +66,11 @@ def each(
     if scheduler:
         with _client(n_jobs, scheduler) as client:
             from dask.distributed import as_completed
-            from distributed.protocol.pickle import dumps
+            from distributed.protocol.pickle import dumps, loads
 
             # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
             (sent,) = client.scatter([dumps(shared)], broadcast=True)
-            futures = [client.submit(_unpacked, work, sent, item, pure=False) for item in items]
+            futures = [client.submit(lambda own, one: work(loads(own), one), sent, item, pure=False) for item in items]
             for _, result in as_completed(futures, with_results=True):
                 yield result
         return
@@ -96,12 +96,6 @@ def share(items: Sequence[_T], shard: str) -> Sequence[_T]:
     require(first.isdecimal() and of.isdecimal() and first.isascii() and of.isascii(), said)
     require(1 <= int(first) <= int(of), f"{said}; I counts from 1 to N")
     return items[int(first) - 1 :: int(of)]
-
-
-def _unpacked(work: Callable[[_S, _T], _R], shared: bytes, item: _T) -> _R:
-    from distributed.protocol.pickle import loads
-
-    return work(loads(shared), item)
 
 
 def _require_trusted(scheduler: str) -> None:

@@ -1,11 +1,16 @@
 """The facade: light to import, every model by name, and refusals that name the nearest."""
 
+import pickle
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import interp
+from interp.lazy import defer
 from tests.refusals import refused
 
 
@@ -13,6 +18,56 @@ def test_the_facade_and_the_command_line_import_no_torch():
     code = "import sys, interp, circuits, reports, interp.cli; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_a_model_runs_without_tokenizers_and_transformer_lens_is_as_ever_when_more_is_wanted():
+    code = """
+import sys, interp.model.transformer, interp.interventions.alignment, transformer_lens as tl
+from transformer_lens import ActivationCache, HookedRootModule
+from transformer_lens.utilities import Slice
+print({"transformers", "datasets", "pytest"} & set(sys.modules))
+try:
+    tl.HookedTransformer
+except ImportError as error:
+    print("was removed" in str(error))
+from huggingface_hub import dataclasses
+print(type(tl).__name__, dataclasses._validate_simple_type.__name__)  # what __init__ puts in its place
+print(ActivationCache is tl.ActivationCache, Slice is tl.utilities.Slice, HookedRootModule is tl.HookedRootModule)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split("\n") == ["set()", "True", "module tolerant", "True True True", ""]
+
+
+@pytest.mark.parametrize("wanted", ["dir(put_off)", "put_off.Other", "import_module('put_off.model_bridge')"])
+def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(wanted: str, tmp_path: Path) -> None:
+    package = tmp_path / "put_off"
+    (package / "part").mkdir(parents=True)
+    (package / "Thing.py").write_text("class Thing: pass")
+    (package / "model_bridge.py").touch()
+    (package / "part" / "__init__.py").write_text("from put_off.part.inner import inner")
+    (package / "part" / "inner.py").write_text("def inner(): return 5")
+    init = "from .Thing import Thing\nimport os\nif 'FAILS' in os.environ: raise RuntimeError('not now')"
+    (package / "__init__.py").write_text(
+        f'"""What it is."""\n{init}\nfrom .Thing import Thing as Other\nran = object()'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        defer("put_off", "put_off.part")
+        put_off, _ = import_module("put_off"), import_module("put_off.part.inner")
+        thing = import_module("put_off.Thing").Thing
+        assert put_off.Thing is thing and put_off.part.inner() == 5 and "ran" not in vars(put_off)
+        assert put_off.__doc__ == "What it is." and pickle.loads(pickle.dumps([thing, put_off])) == [thing, put_off]
+        patch.setenv("FAILS", "1")
+        with pytest.raises(RuntimeError, match="not now"):
+            dir(put_off)
+        patch.delenv("FAILS")
+        eval(wanted)
+        assert type(put_off) is ModuleType and put_off.Other is thing and put_off.part.inner() == 5
+        ran = put_off.ran
+        defer("put_off")  # imported before
+        assert import_module("put_off").ran is ran and not hasattr(put_off, "nothing")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "put_off"]:
+        del sys.modules[name]
 
 
 test_an_unknown_model_is_refused_with_the_nearest = refused(

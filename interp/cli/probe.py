@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ import typer
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.files import folder_to_write, write_csv, write_figure, write_json, write_text
 
 _SITE = "Such as latents or resid_post[1]@p?: <interp.cli.probe:_site_names>."
@@ -33,15 +34,6 @@ def _site_names() -> str:
     from probes.activations import OF_LATENTS, UPDATE
 
     return f"{', '.join((*OF_LATENTS, UPDATE, *COMPONENTS))}; of other machines latents@CHANNEL and their own points"
-
-
-def _window(text: str) -> tuple[int, int]:
-    """Rounds from text: "0:10" is the first ten."""
-    try:
-        start, stop = map(int, text.split(":"))
-    except ValueError:
-        raise InputError(f"{text!r} is not a window of rounds; write first:after-last, such as 0:10") from None
-    return start, stop
 
 
 @command(
@@ -80,7 +72,10 @@ def _probe(
 
     task = interp.tasks.of(loaded)
     n_episodes, n_rounds = episodes or (64 if quick else 256), rounds or task.at_most(50 if quick else 100)
-    spans = [_window(text) for text in windows] if windows else None
+    for text in windows or ():
+        fits = re.fullmatch(r"-?\d+:-?\d+", text)
+        require(bool(fits), f"{text!r} is not a window of rounds; write first:after-last, such as 0:10")
+    spans = [(int(low), int(high)) for low, high in (text.split(":") for text in windows)] if windows else None
     sampled = people or task.sample_for(loaded, n_episodes, n_rounds, seed, regime, chosen.sizes)
     loaded.layout.fit(sampled)
     folder = out / Path(model).name

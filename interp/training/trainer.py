@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from interp.checks import checked, folder_name, integer
 from interp.errors import InputError, require, unknown_name
-from interp.files import appending, file_to_write, locked, read_json, reading, write_json, writing
+from interp.files import file_to_write, locked, read_json, reading, write_json, writing
 from interp.library import load, models
 from interp.machine import Machine
 from interp.model.checkpoints import save_checkpoint
@@ -169,8 +169,13 @@ class _Run:
     def loop(self, last_step: int) -> None:
         shown, path = self.accelerator.is_main_process, self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, shown)
-        lines = appending(path) if shown else nullcontext()
-        with threads_for(self.model), writing(path), bar as update, lines as stream, interruptible() as interrupted:
+        with (
+            threads_for(self.model),
+            writing(path),
+            bar as update,
+            open(path, "a", buffering=1, encoding="utf-8") if shown else nullcontext() as stream,
+            interruptible() as interrupted,
+        ):
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()
