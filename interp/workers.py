@@ -154,25 +154,19 @@ def one_thread() -> Iterator[None]:
 
     A context manager, or a decorator: ``@one_thread()``. Libraries that are loaded inside of it are not reached.
     """
-    import torch
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with threads_for(None), threadpool_limits(1):
+        yield
 
 
 @contextmanager
 def threads_for(machine: Any) -> Iterator[None]:
-    """Torch on one thread while a machine of small matrices runs; the user's setting for others, and afterwards."""
+    """Torch on one thread while a machine of small matrices runs (or None, anything); the user's setting afterwards."""
     import torch
 
     before = torch.get_num_threads()
-    if before > 1 and all(weights.numel() < _SMALL for weights in machine.parameters()):
+    if before > 1 and (machine is None or all(weights.numel() < _SMALL for weights in machine.parameters())):
         torch.set_num_threads(1)
     try:
         yield

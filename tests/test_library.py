@@ -40,16 +40,17 @@ print(ActivationCache is tl.ActivationCache, Slice is tl.utilities.Slice, Hooked
 
 @pytest.mark.parametrize("wanted", ["dir(put_off)", "put_off.Other", "import_module('put_off.model_bridge')"])
 def test_a_deferred_package_is_the_real_one_and_runs_when_it_must(wanted: str, tmp_path: Path) -> None:
-    package = tmp_path / "put_off"
-    (package / "part").mkdir(parents=True)
-    (package / "Thing.py").write_text("class Thing: pass")
-    (package / "model_bridge.py").touch()
-    (package / "part" / "__init__.py").write_text("from put_off.part.inner import inner")
-    (package / "part" / "inner.py").write_text("def inner(): return 5")
     init = "from .Thing import Thing\nimport os\nif 'FAILS' in os.environ: raise RuntimeError('not now')"
-    (package / "__init__.py").write_text(
-        f'"""What it is."""\n{init}\nfrom .Thing import Thing as Other\nran = object()'
-    )
+    contents = {
+        "__init__.py": f'"""What it is."""\n{init}\nfrom .Thing import Thing as Other\nran = object()',
+        "Thing.py": "class Thing: pass",
+        "model_bridge.py": "",
+        "part/__init__.py": "from put_off.part.inner import inner",
+        "part/inner.py": "def inner(): return 5",
+    }
+    (tmp_path / "put_off" / "part").mkdir(parents=True)
+    for name, content in contents.items():
+        (tmp_path / "put_off" / name).write_text(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         defer("put_off", "put_off.part")

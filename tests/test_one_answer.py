@@ -26,7 +26,7 @@ COMMANDS = cases(__file__, "one_answer COMMANDS")
 
 
 @pytest.fixture
-def less_than_quick(few_steps: None, no_rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def less_than_quick(few_fits: None, no_rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest sizes: words agree at any, and the slow test below asks at those of ``--quick``."""
     small = Effort(known=16, test=8, rounds=20, starts=2, battery=4, scored=24, edits=80, untrained=1)
     monkeypatch.setattr("circuits.compare.QUICK", small)

@@ -20,6 +20,7 @@ from interp.checks import device_called
 from interp.cli.command import Say
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine
+from interp.workers import share
 
 
 def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
@@ -32,14 +33,6 @@ def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> 
         return value
 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
-
-
-def _shard(value: str) -> str:
-    """A share of the work as it was given, refused before the command begins."""
-    from interp.workers import share
-
-    share("", value)
-    return value
 
 
 def completing(names: Callable[[], Mapping[str, Any]], told: bool = False) -> Callable[[str], list[Any]]:
@@ -104,7 +97,7 @@ Shard = Annotated[
     typer.Option(
         metavar="I/N",
         help="Only the I-th of N shares of the parts, kept in OUT. The same command without it puts them together.",
-        callback=_shard,
+        callback=lambda value: share("", value) or value,  # refused before the command begins
     ),
 ]
 Set = Annotated[

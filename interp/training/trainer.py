@@ -18,7 +18,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,13 +169,8 @@ class _Run:
     def loop(self, last_step: int) -> None:
         shown, path = self.accelerator.is_main_process, self.folder / runs.METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, shown)
-        with (
-            threads_for(self.model),
-            writing(path),
-            bar as update,
-            open(path, "a", buffering=1, encoding="utf-8") if shown else nullcontext() as stream,
-            interruptible() as interrupted,
-        ):
+        with threads_for(self.model), writing(path), bar as update, interruptible() as interrupted, ExitStack() as held:
+            stream = held.enter_context(open(path, "a", buffering=1, encoding="utf-8")) if shown else None
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()

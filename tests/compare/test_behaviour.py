@@ -20,7 +20,7 @@ def test_a_read_out_is_fitted_whichever_of_the_two_says_its_algorithm(monkeypatc
     """A search that spreads .6 of its answer over what it reached is the same search, once that is fitted."""
     asked = tuple(q for q in driver.QUESTIONS if q.key in ("algorithm", "behaviour"))
     monkeypatch.setattr(driver, "QUESTIONS", asked)
-    handwired = interp.load("reachability-handwired", n_nodes=16, n_edges=24)
+    handwired = interp.load("reachability-handwired", n_nodes=10, n_edges=15)
     spread = by_algorithm.machine(breadth_first(0.6), handwired.layout)
     for pair in ((spread, handwired), (handwired, spread)):
         measure = compare.run(*pair, effort=replace(SMALL, rounds=5, starts=1, horizon=1))["behaviour"]

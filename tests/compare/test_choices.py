@@ -281,7 +281,7 @@ def test_hostile_choices_are_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["WM .5", "FPW", "ignores 2", "majority"])
-def test_players_are_named_rightly_or_none(name: str) -> None:
+def test_players_are_named_rightly_or_none(name: str, few_steps: None) -> None:
     """One algorithm, one limit of it, one that misses an expert, one without a memory (which has no name to get)."""
     found = judged(SEEN[name], EPISODES)
     assert is_right(SEEN[name], found) == "right", str(found)
@@ -292,7 +292,7 @@ def test_players_are_named_rightly_or_none(name: str) -> None:
         assert found.nats.estimate < 0.2 * found.floor_nats.estimate and found.telling.low > 0.9
 
 
-def test_a_player_that_departs_in_one_round_of_five_is_not_named() -> None:
+def test_a_player_that_departs_in_one_round_of_five_is_not_named(few_steps: None) -> None:
     """A lapse of .4 names nobody, whatever explains the other rounds: it may be departures, or another algorithm."""
     found = judged(UNSEEN["WM .5, one round of five wrong"], EPISODES)
     assert found.measure.word in ("no", "undecided") and found.family is None

@@ -95,7 +95,7 @@ test_what_has_no_portrait_is_refused = refused(
 )
 
 
-def test_a_soft_chooser_is_named_and_noise_is_not():
+def test_a_soft_chooser_is_named_and_noise_is_not(few_steps: None) -> None:
     """Agreement is no measure of a player: at an inverse temperature of 3 it does the likeliest in 3 rounds of 4."""
     keys = ("rescorla_wagner", "choice_kernel", "fixed_bias")
     asked = [family for family in bandit.TASK.rivals().values() if family.key in keys]

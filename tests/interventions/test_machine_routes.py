@@ -329,7 +329,7 @@ def test_a_transformers_latents_are_a_site_too(wma):
     """The whole step and the fast partial one agree: the latent is the embedding at its position."""
     _, model = wma
     pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
-    options = {"rounds": slice(3, 12), "search": Search(steps=20, restarts=1)}
+    options = {"rounds": slice(3, 12), "search": Search(steps=5, restarts=1)}
     latent, embed = (
         align(model, *pair, weighted_majority(GAIN), "log_weights", site, **options)
         for site in ("latent@<z>", "embed@<z>")

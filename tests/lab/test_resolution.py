@@ -69,7 +69,7 @@ def test_deviations_grow_with_their_size():
     """Each is farther from the reference the larger it is, in its predictions, and no size is the reference."""
     for key, one in resolution.deviations().items():
         reference = known.reference(one.task)
-        episodes = interp.tasks.of(reference).sample_for(reference, 80, 20, seed=0)
+        episodes = interp.tasks.of(reference).sample_for(reference, 40, 20, seed=0)
         plain = interp.rollout(reference, episodes, commit="target").predictions
         runs = [interp.rollout(one.make(size), episodes, commit="target").predictions for size in one.sizes[::2]]
         gaps = [float((run - plain).abs().mean()) for run in runs]

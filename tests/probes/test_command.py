@@ -27,7 +27,8 @@ def test_probes_at_a_site(tmp_path):
 
 def test_what_a_task_names_is_probed_by_default(tmp_path):
     """Sampled to the model's own sizes; the files are named after the task's variables."""
-    result = invoked("probe", "qlearning-handwired", "--states", "2", "--actions", "2", *SMALL[2:6], "--out", tmp_path)
+    sizes = ["--states", "2", "--actions", "2", "--episodes", "6", "--rounds", "4"]
+    result = invoked("probe", "qlearning-handwired", *sizes, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     settings = json.loads((tmp_path / "qlearning-handwired" / "probes.json").read_text())
     assert set(settings) == set(interp.tasks.get("qlearning").analysis.probed)
