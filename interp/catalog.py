@@ -93,7 +93,7 @@ def register(task: Task) -> Task:
     require(task.key not in taken, f"a task {task.key!r} is registered already; choose another key")
     _REGISTERED[task.key] = task
     try:
-        entry("task checks").check_task(task)
+        entry("task_checks").check_task(task)
     except BaseException:
         del _REGISTERED[task.key]
         raise

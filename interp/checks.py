@@ -31,6 +31,7 @@ import typing
 from abc import ABCMeta
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from math import isfinite
@@ -435,13 +436,9 @@ def _container_bytes(root: str = "/") -> float:
             continue
         home = Path(root, "sys/fs/cgroup", "memory" if kinds else "")
         inner = home / group.lstrip("/")
-        for place in [inner, *inner.parents]:  # within a container, the group's own path may not be there
-            if not place.is_relative_to(home):
-                break
-            try:
+        for place in [one for one in (inner, *inner.parents) if one.is_relative_to(home)]:
+            with suppress(OSError, ValueError):  # none here (a container may not show the group's own path), or "max"
                 found.append(float((place / ("memory.limit_in_bytes" if kinds else "memory.max")).read_text()))
-            except (OSError, ValueError):  # none here, or "max"
-                continue
     return min(found)
 
 

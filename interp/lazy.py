@@ -45,8 +45,7 @@ def above(kind: str, name: str) -> Callable[..., Any]:
 def named(name: str) -> Any:
     """The object called ``"module:name"``; an InputError where the name is none."""
     module, _, attribute = name.partition(":")
-    parts = [*module.split("."), attribute]
-    require(all(map(str.isidentifier, parts)), f"{name!r} names nothing; give 'module:name'")
+    require(all(map(str.isidentifier, [*module.split("."), attribute])), f"{name!r} names nothing; give 'module:name'")
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
@@ -142,13 +141,13 @@ def defer(*packages: str) -> None:
             setattr(sys.modules[above], name, module)
 
 
+_HOME = Path(__file__).resolve().parents[1]
 _PACKAGES = ("circuits", "probes", "reports")
 """Installed beside ``interp``, under names that another distribution could use, too."""
 
 
-def strangers(home: Path | None = None) -> list[str]:
+def strangers(home: Path = _HOME) -> list[str]:
     """A sentence for each room whose name leads to a package of somebody else; ``home`` holds ``interp``."""
-    home = Path(__file__).resolve().parents[1] if home is None else home
     sentences = []
     for name in _PACKAGES:
         spec = PathFinder.find_spec(name)
